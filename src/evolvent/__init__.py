@@ -1,0 +1,75 @@
+"""evolvent: agents that learn by acting.
+
+Worlds, trajectories, one prefix trie, one learner. Names are loaded when they are first used, so that importing the
+package is quick and needs neither torch nor a network.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from evolvent.agents.language import LanguageAgent
+    from evolvent.agents.plain import Expert, Random, Script
+    from evolvent.config import Config
+    from evolvent.engine.asks import SampleAsk, Sampling, ScoreAsk
+    from evolvent.engine.driver import drive
+    from evolvent.engine.local import LocalEngine
+    from evolvent.errors import ConfigError, EvolventError
+    from evolvent.learn.learner import Learner, TrainConfig
+    from evolvent.learn.objectives import Objective, weighted_nll
+    from evolvent.methods.agentevol import AgentEvol, agentevol
+    from evolvent.models.policy import Policy, load_policy, tiny_policy
+    from evolvent.rollout.collect import collect
+    from evolvent.run import Run
+    from evolvent.scale.local import demonstrations, local_run, policy_for
+    from evolvent.store.store import Store
+    from evolvent.trajectory import Annotation, Generation, Score, Start, Step, Task, Trajectory
+    from evolvent.view import report
+    from evolvent.worlds.base import Env, TextWorld, World
+    from evolvent.worlds.crafting import Crafting
+    from evolvent.worlds.lookup import Lookup
+
+_HOMES = {
+    "agents.language": ("LanguageAgent",),
+    "agents.plain": ("Expert", "Random", "Script"),
+    "config": ("Config",),
+    "engine.asks": ("SampleAsk", "Sampling", "ScoreAsk"),
+    "engine.driver": ("drive",),
+    "engine.local": ("LocalEngine",),
+    "errors": ("ConfigError", "EvolventError"),
+    "learn.learner": ("Learner", "TrainConfig"),
+    "learn.objectives": ("Objective", "weighted_nll"),
+    "methods.agentevol": ("AgentEvol", "agentevol"),
+    "models.policy": ("Policy", "load_policy", "tiny_policy"),
+    "rollout.collect": ("collect",),
+    "run": ("Run",),
+    "scale.local": ("demonstrations", "local_run", "policy_for"),
+    "store.store": ("Store",),
+    "trajectory": ("Annotation", "Generation", "Score", "Start", "Step", "Task", "Trajectory"),
+    "view": ("report",),
+    "worlds.base": ("Env", "TextWorld", "World"),
+    "worlds.crafting": ("Crafting",),
+    "worlds.lookup": ("Lookup",),
+}
+_HOME = {name: f"evolvent.{module}" for module, names in _HOMES.items() for name in names}
+
+__version__ = "0.1.0"
+__all__ = [
+    "AgentEvol", "Annotation", "Config", "ConfigError", "Crafting", "Env", "EvolventError", "Expert", "Generation",
+    "LanguageAgent", "Learner", "LocalEngine", "Lookup", "Objective", "Policy", "Random", "Run", "SampleAsk",
+    "Sampling", "Score", "ScoreAsk", "Script", "Start", "Step", "Store", "Task", "TextWorld", "TrainConfig",
+    "Trajectory", "World", "agentevol", "collect", "demonstrations", "drive", "load_policy", "local_run", "policy_for",
+    "report", "tiny_policy", "weighted_nll",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'evolvent' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

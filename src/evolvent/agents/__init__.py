@@ -1,0 +1,1 @@
+"""Agents: what turns observations into actions."""

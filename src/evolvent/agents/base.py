@@ -1,0 +1,55 @@
+"""What an agent is: it begins an episode and gets a mind for it; the mind decides, step by step.
+
+A mind's `act` is a generator of asks, so that one driver runs thousands of episodes over one engine. Planners, scripts
+and array policies decide without asking anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from evolvent.engine.asks import Answer, Ask, Wait
+from evolvent.trajectory import Generation, Task, Value
+from evolvent.worlds.base import Info, World
+
+__all__ = ["Acting", "Agent", "Decision", "Mind"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a mind decided in one step.
+
+    Args:
+        action: what is handed to the environment.
+        thought: the reasoning that came with it.
+        generations: what the model read and wrote; `extends` counts within the episode.
+        ends: "agent": it decided to stop; "horizon": its context is full. Then `action` is not taken.
+        info: marks for the step's record.
+    """
+
+    action: Value
+    thought: str | None = None
+    generations: tuple[Generation, ...] = ()
+    ends: Literal["agent", "horizon"] | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+Acting = Generator[Sequence[Ask | Wait], Sequence[Answer], Decision]
+
+
+class Mind(Protocol):
+    """An agent in one episode."""
+
+    def act(self, observation: Value, info: Info) -> Acting:
+        """Decide on an action, asking the engine as often as it likes."""
+        ...
+
+
+class Agent(Protocol):
+    """Anything that can begin an episode."""
+
+    def begin(self, world: World, task: Task, *, seed: int) -> Mind:
+        """A mind for one episode of a task. The same seed, task and policy act alike, whatever else runs."""
+        ...

@@ -1,0 +1,109 @@
+"""What an agent does when its context is full: one named policy, counted where it was used.
+
+A history policy is handed the turns so far and the tokens that must still fit; it returns the tokens of a new root, or
+None to end the episode as truncated. Actions keep the very tokens that were sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from evolvent.models.dialects import Dialect
+
+__all__ = ["History", "Refuse", "Summarise", "Turn", "Window", "digest_turns"]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One past turn: the observation, the action's token ids, and whether the stop token is among them."""
+
+    observation: str
+    action: tuple[int, ...]
+    stopped: bool
+
+
+class History(Protocol):
+    """A policy for full contexts."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in configs and records."""
+        ...
+
+    def __call__(
+        self, dialect: Dialect, instructions: str, turns: Sequence[Turn], observation: str, room: int
+    ) -> list[int] | None:
+        """The tokens of a new root that ends where the next action begins; at most `room`; None to give up."""
+        ...
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """End the episode: it is recorded as truncated."""
+
+    name: str = "refuse"
+
+    def __call__(
+        self, dialect: Dialect, instructions: str, turns: Sequence[Turn], observation: str, room: int
+    ) -> list[int] | None:
+        return None
+
+
+def _rebuilt(dialect: Dialect, instructions: str, turns: Sequence[Turn], observation: str) -> list[int]:
+    ids: list[int] = []
+    seen = [*(turn.observation for turn in turns), observation]
+    for index, text in enumerate(seen):
+        before = turns[index - 1] if index else None
+        ids += dialect.open(instructions, text) if before is None else dialect.turn(text, stopped=before.stopped)
+        if index < len(turns):
+            ids += turns[index].action
+    return ids
+
+
+@dataclass(frozen=True)
+class Window:
+    """Keep the first turn (it holds the task) and as many of the last ones as fit into `share` of the room."""
+
+    share: float = 0.5
+    name: str = "window"
+
+    def __call__(
+        self, dialect: Dialect, instructions: str, turns: Sequence[Turn], observation: str, room: int
+    ) -> list[int] | None:
+        for first in range(1, len(turns) + 1):
+            ids = _rebuilt(dialect, instructions, [turns[0], *turns[first + 1 :]] if turns else [], observation)
+            if len(ids) <= room * self.share or (first == len(turns) and len(ids) <= room):
+                return ids
+        return None
+
+
+def digest_turns(turns: Sequence[tuple[str, str]]) -> str:
+    """The plainest summary: every action with what came back, the latest answer of each action only, in order."""
+    latest = dict(turns)
+    return "\n".join(f"{action}: {answer}" for action, answer in latest.items())
+
+
+@dataclass(frozen=True)
+class Summarise:
+    """Start again from the first observation and a summary of what was done and seen.
+
+    `summary` is handed (action, answer) pairs; a model, a rule, or the default that lists each action's latest answer.
+    """
+
+    summary: Callable[[Sequence[tuple[str, str]]], str] = digest_turns
+    name: str = "summarise"
+
+    def __call__(
+        self, dialect: Dialect, instructions: str, turns: Sequence[Turn], observation: str, room: int
+    ) -> list[int] | None:
+        answers = [*(turn.observation for turn in turns[1:]), observation]
+        pairs = [(dialect.text(turn.action), answer) for turn, answer in zip(turns, answers, strict=True)]
+        first = turns[0].observation if turns else observation
+        while pairs:
+            ids = dialect.open(instructions, f"{first}\n{self.summary(pairs)}")
+            if len(ids) <= room:
+                return ids
+            pairs = pairs[1:]
+        return None

@@ -1,0 +1,72 @@
+"""Agents without a model: scripts (experts, replays) and the random agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from evolvent.agents.base import Acting, Decision
+from evolvent.errors import WorldError
+from evolvent.trajectory import Task, Value, sample_rng
+from evolvent.worlds.base import Info, World
+
+__all__ = ["Expert", "Random", "Script"]
+
+
+class _ScriptMind:
+    def __init__(self, actions: Sequence[str]) -> None:
+        self._actions, self._at = actions, 0
+
+    def act(self, observation: Value, info: Info) -> Acting:
+        if self._at >= len(self._actions):
+            return Decision("", ends="agent")
+        self._at += 1
+        return Decision(self._actions[self._at - 1])
+        yield ()  # a generator that never asks
+
+
+class _RandomMind:
+    def __init__(self, seed: int) -> None:
+        self._rng = sample_rng(seed, "random agent")
+
+    def act(self, observation: Value, info: Info) -> Acting:
+        admissible = info.get("admissible")
+        if not admissible:
+            raise WorldError(
+                "the random agent needs a list of admissible actions", value=sorted(info), expected="admissible"
+            )
+        return Decision(admissible[int(self._rng.integers(len(admissible)))])
+        yield ()
+
+
+@dataclass(frozen=True)
+class Script:
+    """Plays a given list of actions for each task, then stops."""
+
+    actions: Callable[[World, Task], Sequence[str]]
+
+    def begin(self, world: World, task: Task, *, seed: int) -> _ScriptMind:
+        return _ScriptMind(self.actions(world, task))
+
+
+@dataclass(frozen=True)
+class Expert:
+    """Plays the world's own solution.
+
+    Raises:
+        WorldError: a world without an expert for the task.
+    """
+
+    def begin(self, world: World, task: Task, *, seed: int) -> _ScriptMind:
+        actions = world.expert(task)
+        if actions is None:
+            raise WorldError(f"world {world.name!r} has no expert for this task", value=task.id)
+        return _ScriptMind(actions)
+
+
+@dataclass(frozen=True)
+class Random:
+    """Draws uniformly from the admissible actions: the floor of every table."""
+
+    def begin(self, world: World, task: Task, *, seed: int) -> _RandomMind:
+        return _RandomMind(seed)

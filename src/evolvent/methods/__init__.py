@@ -1,0 +1,1 @@
+"""One file per paper, each composing the rooms below."""

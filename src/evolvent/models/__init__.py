@@ -1,0 +1,1 @@
+"""Networks, the policy, and the dialects that turn turns into tokens."""

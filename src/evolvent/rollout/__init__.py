@@ -1,0 +1,1 @@
+"""Drives agents through worlds, many episodes at once, and evaluates panels."""

@@ -1,0 +1,66 @@
+"""Collection: many episodes, many environments, one engine, no barrier. A freed slot takes the next start at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from evolvent.agents.base import Agent
+from evolvent.engine.asks import Engine
+from evolvent.engine.driver import drive
+from evolvent.errors import ConfigError, unknown
+from evolvent.rollout.episode import Limits, episode
+from evolvent.trajectory import Start, Trajectory, sample_seed
+from evolvent.worlds.base import World
+
+__all__ = ["collect", "trajectory_name"]
+
+
+def trajectory_name(start: Start, stage: str = "") -> str:
+    """The id of the trajectory that a start becomes in a stage: `stage/task/sample`."""
+    return f"{stage}/{start.task.id}/{start.sample}" if stage else f"{start.task.id}/{start.sample}"
+
+
+def collect(
+    worlds: Mapping[str, World],
+    starts: Sequence[Start],
+    agent: Agent,
+    *,
+    engine: Engine | None,
+    seed: int = 0,
+    slots: int = 192,
+    limits: Limits | None = None,
+    name: Callable[[Start], str] = trajectory_name,
+) -> Iterator[Trajectory]:
+    """Play every start; yields trajectories in order of completion.
+
+    The random stream of an episode is its own, SHA-256 of (seed, task id, sample number): the set of trajectories
+    depends on neither order nor concurrency. A world that fails ends its own episode with an error; the others go on.
+
+    Args:
+        worlds: by name, as the tasks name them.
+        engine: None for agents that ask nothing.
+        slots: how many episodes are open at once.
+    Raises:
+        ConfigError: a task of a world that was not handed in; slots below 1.
+    """
+    if slots < 1:
+        raise ConfigError("no slots to play in", value=slots, expected="1 or more")
+    missing = sorted({start.task.world for start in starts} - set(worlds))
+    if missing:
+        raise ConfigError([unknown("world", world, worlds, where="task") for world in missing])
+    limits = limits or Limits()
+    episodes = (
+        episode(
+            worlds[start.task.world],
+            start,
+            agent,
+            name=name(start),
+            seed=sample_seed(seed, start.task.id, start.sample),
+            limits=limits,
+        )
+        for start in starts
+    )
+    for done in drive(episodes, engine, slots=slots):
+        if done.error is not None:
+            raise done.error
+        yield done.value

@@ -1,0 +1,73 @@
+"""Panels: which tasks are played to measure a policy, and what comes out, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.run import Evaluation
+from evolvent.stats import wilson
+from evolvent.trajectory import Start, Task, Trajectory
+from evolvent.worlds.base import SPLITS, World
+
+__all__ = ["outcome_rows", "panel_starts"]
+
+
+def panel_starts(
+    worlds: Mapping[str, World], *, split: str, tiers: Sequence[str] | None = None, limit: int | None = None
+) -> list[Start]:
+    """One start per task of every panel (all tiers by default, at most `limit` tasks each).
+
+    Raises:
+        ConfigError: an unknown split or tier, or a panel with fewer than two tasks: no interval can be given for it.
+    """
+    problems = [unknown("split", split, SPLITS)] if split not in SPLITS else []
+    known = {tier for world in worlds.values() for tier in world.tiers}
+    problems += [unknown("tier", tier, known) for tier in tiers or () if tier not in known]
+    if problems:
+        raise ConfigError(problems)
+    starts: list[Start] = []
+    for name, world in worlds.items():
+        for tier in tiers or world.tiers:
+            tasks: Sequence[Task] = world.tasks(split, tier)[:limit] if tier in world.tiers else ()
+            if len(tasks) < 2 and tier in world.tiers:
+                what = f"the panel has {len(tasks)} task(s), a rate with an interval needs at least 2"
+                problems.append(Problem(f"{name}/{tier}/{split}", what, "raise the limit or choose another split"))
+            starts += [Start(task) for task in tasks]
+    if problems:
+        raise ConfigError(problems)
+    return starts
+
+
+def outcome_rows(trajectories: Iterable[Trajectory], *, computed: int = 0) -> list[Evaluation]:
+    """Success per world and tier with Wilson intervals; `computed` tokens are shared out by generated tokens.
+
+    A panel in which an episode could not be scored has no mean: it is withheld, not averaged over the rest.
+    """
+    panels: dict[tuple[str, str, str], list[Trajectory]] = {}
+    for trajectory in trajectories:
+        task = trajectory.task
+        panels.setdefault((task.world, task.tier, task.split), []).append(trajectory)
+    written = {key: sum(t.generated() for t in panel) for key, panel in panels.items()}
+    whole = max(1, sum(written.values()))
+    rows = []
+    for key, panel in panels.items():
+        outcomes = tuple((t.task.id, t.task.kind, t.success) for t in panel)
+        errors = sum(success is None for _, _, success in outcomes)
+        wins = None if errors else sum(bool(success) for _, _, success in outcomes)
+        interval = None if wins is None else wilson(wins, len(panel))
+        rows.append(
+            Evaluation(
+                *key,
+                n=len(panel),
+                successes=wins,
+                mean=None if wins is None else wins / len(panel),
+                low=None if interval is None else interval.low,
+                high=None if interval is None else interval.high,
+                errors=errors,
+                generated=written[key],
+                computed=round(computed * written[key] / whole),
+                outcomes=outcomes,
+            )
+        )
+    return rows

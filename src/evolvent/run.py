@@ -1,0 +1,325 @@
+"""A run: one directory, its seeds, its metrics, and the ledger of finished stages. Resuming lives here only.
+
+A method calls three verbs, `collect`, `fit` and `evaluate`, which are handed to the run: in this process, against world
+servers, or on a cluster. Each call is a stage. A stage is named by its place in the method and known by the digest of
+everything it depends on. A finished stage is not done again: the same method, started on the same directory, runs
+through its finished stages at once and goes on where it stopped. Two arms that share a stage (a method and its control
+share the cloning) do it once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakKeyDictionary
+
+from evolvent.errors import CorruptRecord
+from evolvent.files import append_line, write_atomic
+from evolvent.store.store import Store
+from evolvent.trajectory import Start, Trajectory, canonical_json, sample_seed
+
+__all__ = ["Evaluation", "Run", "Stage", "Verbs"]
+
+P = TypeVar("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One panel of tasks played by one policy.
+
+    `outcomes` holds (task id, kind, success) with success None where an episode could not be scored; then `mean` and
+    its 95 % interval `low`, `high` are withheld (None), never averaged over the rest.
+    """
+
+    world: str
+    tier: str
+    split: str
+    n: int
+    successes: int | None
+    mean: float | None
+    low: float | None
+    high: float | None
+    errors: int
+    generated: int
+    computed: int
+    outcomes: tuple[tuple[str, str, bool | None], ...]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One call of a verb: what the verb is told about where it runs.
+
+    Attributes:
+        name: unique in the run and the same when resumed; part of every trajectory id it mints.
+        folder: for its checkpoints and its result.
+        seed: of this stage alone.
+        log: appends numbers to the run's metrics.
+        store: where its trajectories go; `done` are those of an earlier, interrupted try.
+    """
+
+    name: str
+    verb: str
+    arm: str
+    round: int
+    folder: Path
+    seed: int
+    store: Store
+    log: Callable[[Mapping[str, Any]], None]
+    done: Mapping[str, Trajectory] = field(default_factory=dict)
+
+
+class Verbs(Protocol[P]):
+    """The three things a method can have done for it, wherever that happens. Each also says how a policy is kept."""
+
+    def collect(self, policy: P, starts: Sequence[Start], stage: Stage, **options: Any) -> Iterator[Trajectory]:
+        """Play the starts; yield each trajectory when it is finished and stored."""
+        ...
+
+    def fit(self, policy: P, data: Sequence[Trajectory], objective: Any, stage: Stage, **options: Any) -> P:
+        """Learn from data; the handed-in policy is left as it was."""
+        ...
+
+    def evaluate(self, policy: P, stage: Stage, **options: Any) -> tuple[Sequence[Evaluation], Sequence[Trajectory]]:
+        """Play the evaluation panels; returns the rows and the trajectories to show as examples."""
+        ...
+
+    def save(self, policy: P, folder: Path) -> None:
+        """Keep a policy."""
+        ...
+
+    def load(self, folder: Path) -> P:
+        """A kept policy, exactly."""
+        ...
+
+    def origin(self, policy: P) -> str:
+        """A digest of a policy that no stage of the run made: part of the keys of the stages that use it."""
+        ...
+
+    def usage(self) -> Mapping[str, int]:
+        """Running totals of what was generated, computed, trained."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """What all arms of a run share."""
+
+    folder: Path
+    seed: int
+    store: Store
+    ledger: dict[str, dict[str, Any]]
+    began: float
+    observers: list[Callable[[], None]]
+
+
+class Run(Generic[P]):
+    """See the module. Make one with `evolvent.local_run`, or hand in your own verbs.
+
+    Args:
+        folder: its directory; made if missing. One writer at a time (`Locked`).
+        verbs: what `collect`, `fit` and `evaluate` mean here.
+        seed: all randomness derives from it and from names.
+    """
+
+    def __init__(self, folder: Path, verbs: Verbs[P], *, seed: int = 0) -> None:
+        self._verbs = verbs
+        self._arm, self._round = "evolve", 0
+        self._origins: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        store = Store.open(folder / "trajectories", writing=True)
+        ledger = {row["key"]: row for row in _lines(folder / "stages.jsonl")}
+        self._shared = _Shared(folder, seed, store, ledger, time.monotonic(), [])
+
+    @property
+    def folder(self) -> Path:
+        return self._shared.folder
+
+    @property
+    def seed(self) -> int:
+        return self._shared.seed
+
+    @property
+    def store(self) -> Store:
+        return self._shared.store
+
+    def close(self) -> None:
+        """Give the directory back."""
+        self._shared.store.close()
+
+    def __enter__(self) -> Run[P]:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def observe(self, observer: Callable[[], None]) -> None:
+        """Call this after every stage (a report is drawn again, say)."""
+        self._shared.observers.append(observer)
+
+    def arm(self, name: str) -> Run[P]:
+        """The same run under another name: stages are recorded for this arm. Shared stages are still done once."""
+        other: Run[P] = object.__new__(Run)
+        other.__dict__.update(self.__dict__)
+        other._arm, other._round = name, 0
+        return other
+
+    def rounds(self, count: int) -> Iterator[int]:
+        """1, 2, ... count; stages called in between belong to that round."""
+        for number in range(1, count + 1):
+            self._round = number
+            yield number
+
+    # ------------------------------------------------------------------ the three verbs
+
+    def collect(self, policy: P, starts: Iterable[Start], **options: Any) -> list[Trajectory]:
+        """Play the starts; returns their trajectories in the order of the starts."""
+        wanted = list(starts)
+        if not wanted:
+            return []
+        key = self._key("collect", policy, [[s.task.id, s.sample, str(s.branch)] for s in wanted], options)
+        with self._stage("collect", key) as (stage, finished):
+            names = [f"{stage.name}/{start.task.id}/{start.sample}" for start in wanted]
+            found = dict(self._stored(stage.name))
+            if finished is None:
+                todo = [start for start, name in zip(wanted, names, strict=True) if name not in found]
+                for trajectory in self._verbs.collect(policy, todo, replace(stage, done=found), **options):
+                    found[trajectory.id] = trajectory
+                scored = [t.success for t in found.values()]
+                self._finish(stage, key, {"episodes": len(found), "success": sum(map(bool, scored))})
+        return [found[name] for name in names]
+
+    def fit(self, policy: P, data: Sequence[Trajectory], objective: Any, **options: Any) -> P:
+        """Learn from data; returns the policy of the next version. The handed-in policy stays as it was."""
+        key = self._key("fit", policy, [t.id for t in data], {"objective": repr(objective), **options})
+        with self._stage("fit", key) as (stage, finished):
+            kept = stage.folder / "policy"
+            if finished is None:
+                fitted = self._verbs.fit(policy, data, objective, stage, **options)
+                self._verbs.save(fitted, kept)
+                self._finish(stage, key, {"trajectories": len(data)})
+            else:
+                fitted = self._verbs.load(kept)
+        self._origins[fitted] = key
+        return fitted
+
+    def evaluate(self, policy: P, round: int | None = None, **options: Any) -> list[Evaluation]:
+        """Play the evaluation panels with this policy; the rows go to `results.jsonl`."""
+        if round is not None:
+            self._round = round
+        key = self._key("evaluate", policy, [self._round], options)
+        with self._stage("evaluate", key) as (stage, finished):
+            if finished is None:
+                rows, shown = self._verbs.evaluate(policy, stage, **options)
+                for row in rows:
+                    append_line(self.folder / "results.jsonl", _result_line(stage, row))
+                self._show(stage, shown)
+                self._finish(stage, key, {"rows": len(rows)})
+            name = str(self._shared.ledger[key]["name"])
+        return [_evaluation(row) for row in _lines(self.folder / "results.jsonl") if row["stage"] == name]
+
+    # ------------------------------------------------------------------ stages and the ledger
+
+    def _key(self, verb: str, policy: P, inputs: Sequence[Any], options: Mapping[str, Any]) -> str:
+        if policy not in self._origins:
+            self._origins[policy] = self._verbs.origin(policy)
+        text = canonical_json(
+            [verb, self._origins[policy], self.seed, list(inputs), sorted((k, repr(v)) for k, v in options.items())]
+        )
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+    @contextmanager
+    def _stage(self, verb: str, key: str) -> Iterator[tuple[Stage, dict[str, Any] | None]]:
+        """Hands out the stage, and its ledger row where it is finished; times it and counts what it used."""
+        finished = self._shared.ledger.get(key)
+        arm = "base" if self._round == 0 else self._arm
+        name = str(finished["name"]) if finished else f"{arm}-{self._round}-{verb}-{key[:6]}"
+        folder = self.folder / "stages" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        self._clock = (time.monotonic(), time.process_time(), dict(self._verbs.usage()))
+        stage = Stage(name, verb, arm, self._round, folder, sample_seed(self.seed, key), self.store, lambda _: None)
+        yield replace(stage, log=lambda values: self.log({**values, "kind": verb}, stage)), finished
+        for observer in self._shared.observers if finished is None else ():
+            observer()
+
+    def _finish(self, stage: Stage, key: str, result: Mapping[str, Any]) -> None:
+        began, cpu, before = self._clock
+        counts = {name: total - before.get(name, 0) for name, total in self._verbs.usage().items()}
+        row = {
+            "key": key, "index": len(self._shared.ledger), "name": stage.name, "verb": stage.verb, "arm": stage.arm,
+            "round": stage.round, "seconds": round(time.monotonic() - began, 3),
+            "cpu_s": round(time.process_time() - cpu, 3), "counts": counts, "result": dict(result),
+        }  # fmt: skip
+        append_line(self.folder / "stages.jsonl", row)
+        self._shared.ledger[key] = row
+        self.log({"kind": "stage", "step": row["index"], **counts}, stage)
+
+    def log(self, values: Mapping[str, Any], stage: Stage | None = None) -> None:
+        """Append one line of numbers to `metrics.jsonl`, with the time and the stage it belongs to."""
+        where = {"stage": stage.name, "arm": stage.arm, "round": stage.round} if stage else {}
+        spent = {"time_s": round(time.monotonic() - self._shared.began, 3), "cpu_s": round(time.process_time(), 3)}
+        append_line(self.folder / "metrics.jsonl", {**spent, **where, **values}, durable=False)
+
+    def _stored(self, stage: str) -> Iterator[tuple[str, Trajectory]]:
+        prefix = stage + "/"
+        for trajectory in self.store.trajectories(prefix=prefix):
+            if trajectory.error is None or trajectory.error.kind != "interrupted":
+                yield trajectory.id, trajectory
+
+    def _show(self, stage: Stage, shown: Sequence[Trajectory]) -> None:
+        """Keep example episodes: of the first evaluation, and of each arm's latest."""
+        path = self.folder / "examples.json"
+        rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+        rows = [row for row in rows if row["arm"] != stage.arm]
+        rows += [_example(stage, trajectory) for trajectory in shown]
+        write_atomic(path, json.dumps(rows))
+
+
+def _result_line(stage: Stage, row: Evaluation) -> dict[str, Any]:
+    values = {name: getattr(row, name) for name in Evaluation.__slots__}
+    return {"stage": stage.name, "arm": stage.arm, "round": stage.round, **values}
+
+
+def _evaluation(row: Mapping[str, Any]) -> Evaluation:
+    values = {name: row[name] for name in Evaluation.__slots__}
+    values["outcomes"] = tuple((task, kind, success) for task, kind, success in row["outcomes"])
+    return Evaluation(**values)
+
+
+def _example(stage: Stage, trajectory: Trajectory) -> dict[str, Any]:
+    steps = []
+    for step in trajectory.steps:
+        logprobs = [float(x) for g in step.generations for x in g.logprobs[g.sampled]]
+        mean = sum(logprobs) / len(logprobs) if logprobs else None
+        steps.append({"observation": str(step.observation), "action": str(step.action), "reward": step.reward,
+                      "invalid": bool(step.info.get("invalid")), "logprob": mean})  # fmt: skip
+    task = trajectory.task
+    return {
+        "task": task.id, "world": task.world, "tier": task.tier, "kind": task.kind, "arm": stage.arm,
+        "round": stage.round, "success": trajectory.success, "ended_by": trajectory.ended_by, "steps": steps,
+        "final_observation": str(trajectory.final_observation),
+    }  # fmt: skip
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """The rows of a JSON-lines file; a torn last line (a killed writer) is dropped, anything else is an error."""
+    if not path.exists():
+        return []
+    rows, offset = [], 0
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines):
+        if line:
+            try:
+                rows.append(json.loads(line))
+            except ValueError as error:
+                if number == len(lines) - 1:
+                    os.truncate(path, offset)
+                    break
+                raise CorruptRecord(f"{path} has a broken line", offset=offset, value=line[:80]) from error
+        offset += len(line) + 1
+    return rows

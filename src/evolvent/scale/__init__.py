@@ -1,0 +1,1 @@
+"""Where a run's verbs happen: in this process, or elsewhere."""

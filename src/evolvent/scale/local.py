@@ -1,0 +1,208 @@
+"""A run in this process: one engine, one learner, the worlds at hand."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from evolvent.agents.base import Agent
+from evolvent.agents.history import History, Refuse
+from evolvent.agents.language import LanguageAgent
+from evolvent.agents.plain import Expert
+from evolvent.engine.asks import Engine, Sampling, Usage
+from evolvent.engine.local import LocalEngine
+from evolvent.errors import ConfigError
+from evolvent.learn.checkpoint import Checkpointer
+from evolvent.learn.learner import Learner, Metrics, TrainConfig
+from evolvent.learn.objectives import Objective
+from evolvent.learn.parts import flatten
+from evolvent.models.policy import Policy, load_policy, tiny_policy
+from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import Limits
+from evolvent.rollout.evaluate import outcome_rows, panel_starts
+from evolvent.run import Evaluation, Run, Stage
+from evolvent.trajectory import Start, Task, Trajectory, sample_seed
+from evolvent.worlds.base import World
+
+__all__ = ["LocalVerbs", "Panel", "local_run", "policy_for"]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What `evaluate` plays: a split, its tiers (None: all), at most `limit` tasks of each, greedily by default."""
+
+    split: str = "test"
+    tiers: tuple[str, ...] | None = None
+    limit: int | None = 200
+    temperature: float = 0.0
+    examples: int = 6
+
+
+@dataclass
+class LocalVerbs:
+    """`collect`, `fit` and `evaluate` in this process.
+
+    Args:
+        worlds: by name.
+        train: how `fit` learns.
+        panel: what `evaluate` plays.
+        slots: episodes open at once.
+        max_tokens: longest action.
+        history: what agents do when their context is full.
+    """
+
+    worlds: Mapping[str, World]
+    train: TrainConfig = field(default_factory=TrainConfig)
+    panel: Panel = field(default_factory=Panel)
+    slots: int = 192
+    max_tokens: int = 32
+    history: History = field(default_factory=Refuse)
+    limits: Limits = field(default_factory=Limits)
+    _engine: LocalEngine | None = None
+    _served: Policy | None = None
+    _trained: dict[str, int] = field(default_factory=lambda: {"trained": 0, "fed": 0})
+
+    def collect(
+        self,
+        policy: Policy,
+        starts: Sequence[Start],
+        stage: Stage,
+        *,
+        temperature: float = 1.0,
+        agent: Agent | None = None,
+    ) -> Iterator[Trajectory]:
+        """Play the starts with the policy, or with another agent; each trajectory is stored before it is yielded."""
+        sampling = Sampling(temperature=temperature)
+        agent = agent or LanguageAgent(policy, sampling, max_tokens=self.max_tokens, history=self.history)
+        engine = self.engine(policy) if isinstance(agent, LanguageAgent) else None
+        count = wins = steps = 0
+        for trajectory in collect(
+            self.worlds, starts, agent, engine=engine, seed=stage.seed, slots=self.slots, limits=self.limits,
+            name=lambda start: f"{stage.name}/{start.task.id}/{start.sample}",
+        ):  # fmt: skip
+            stage.store.append(trajectory)
+            count, wins, steps = count + 1, wins + bool(trajectory.success), steps + len(trajectory.steps)
+            if count % 200 == 0 or count == len(starts):
+                stage.log(
+                    {"step": count, "of": len(starts), "episodes": count, "success": wins / count, "env_steps": steps}
+                )
+            yield trajectory
+
+    def fit(
+        self, policy: Policy, data: Sequence[Trajectory], objective: Objective, stage: Stage, *,
+        weight: Any = None, tokens: int | None = None, lr_scale: float = 1.0,
+    ) -> Policy:  # fmt: skip
+        """Learn on a copy of the policy with a fresh optimizer; an interrupted fit goes on from its last checkpoint."""
+        config = self.train.model_copy(update={"lr": self.train.lr * lr_scale, "tokens": tokens or self.train.tokens})
+        flat = flatten(data, policy.dialect, instructions=self._instructions, weight=weight, context=policy.context)
+        learner = Learner(policy.clone(), objective, config, seed=stage.seed)
+
+        def note(metrics: Metrics) -> None:
+            stage.log(metrics.as_row())
+
+        report = learner.fit(flat.parts, checkpoint=Checkpointer(stage.folder / "checkpoints"), on_update=note)
+        self._trained["trained"] += report.tokens
+        self._trained["fed"] += report.fed
+        return learner.policy.advanced()
+
+    def evaluate(self, policy: Policy, stage: Stage) -> tuple[list[Evaluation], list[Trajectory]]:
+        """Play the panel greedily; every episode is stored."""
+        panel = self.panel
+        starts = panel_starts(self.worlds, split=panel.split, tiers=panel.tiers, limit=panel.limit)
+        before = self.usage()["computed"]
+        played = {t.id: t for t in stage.done.values()}
+        for trajectory in self.collect(policy, starts, stage, temperature=panel.temperature):
+            played[trajectory.id] = trajectory
+        ordered = [played[f"{stage.name}/{start.task.id}/{start.sample}"] for start in starts]
+        rows = outcome_rows(ordered, computed=self.usage()["computed"] - before)
+        shown: dict[tuple[str, str], list[Trajectory]] = {}
+        for trajectory in ordered:
+            examples = shown.setdefault((trajectory.task.world, trajectory.task.tier), [])
+            if len(examples) < panel.examples:
+                examples.append(trajectory)
+        return rows, [trajectory for examples in shown.values() for trajectory in examples]
+
+    def engine(self, policy: Policy) -> Engine:
+        """The one engine, serving this policy."""
+        if self._engine is None:
+            self._engine, self._served = LocalEngine(policy, slots=self.slots), policy
+        elif self._served is not policy:
+            self._engine.sync(policy)
+            self._served = policy
+        return self._engine
+
+    def save(self, policy: Policy, folder: Path) -> None:
+        policy.save(folder)
+
+    def load(self, folder: Path) -> Policy:
+        return load_policy(folder)
+
+    def origin(self, policy: Policy) -> str:
+        digest = hashlib.sha256()
+        for name, weight in sorted(policy.model.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()[:24]
+
+    def usage(self) -> Mapping[str, int]:
+        usage = self._engine.usage if self._engine is not None else Usage()
+        counts = {name: getattr(usage, name) for name in ("generated", "computed", "recomputed", "padded", "shared")}
+        return {**counts, **self._trained}
+
+    def _instructions(self, task: Task) -> str:
+        return self.worlds[task.world].instructions
+
+
+def policy_for(worlds: Sequence[World], *, size: str = "xs", context: int = 256, seed: int = 0) -> Policy:
+    """The embedded default policy for these worlds: untrained, over the union of their vocabularies.
+
+    Raises:
+        ConfigError: a world with an open vocabulary, which needs a model of its own.
+    """
+    words: dict[str, None] = {}
+    for world in worlds:
+        known = world.vocabulary()
+        if known is None:
+            raise ConfigError(f"world {world.name!r} has an open vocabulary", expected="a model folder",
+                              hint="give the policy as a Hugging Face folder")  # fmt: skip
+        words.update(dict.fromkeys(known))
+    return tiny_policy(sorted(words), size=size, context=context, seed=sample_seed(seed, "initialisation") % 2**31)
+
+
+def local_run(
+    folder: Path | str, worlds: Sequence[World], *, seed: int = 0, train: TrainConfig | None = None,
+    panel: Panel | None = None, slots: int = 192,
+) -> Run[Policy]:  # fmt: skip
+    """A run in this process over these worlds. Use it in a `with` statement."""
+    verbs = LocalVerbs({world.name: world for world in worlds}, train or TrainConfig(), panel or Panel(), slots)
+    return Run(Path(folder), verbs, seed=seed)
+
+
+def demonstrations(worlds: Sequence[World], tasks: Sequence[Task], *, seed: int = 0) -> list[Trajectory]:
+    """What the worlds' experts do on these tasks.
+
+    Raises:
+        ConfigError: a demonstration that does not succeed when it is played.
+    """
+    found = {
+        t.task.id: t
+        for t in collect(
+            {w.name: w for w in worlds},
+            [Start(task) for task in tasks],
+            Expert(),
+            engine=None,
+            seed=seed,
+            name=lambda start: f"demonstration/{start.task.id}",
+        )
+    }
+    failed = [t.id for t in found.values() if not t.success]
+    if failed:
+        raise ConfigError(
+            "demonstrations that do not succeed", value=failed[:5], expected="an expert that solves its tasks"
+        )
+    return [found[task.id] for task in tasks]

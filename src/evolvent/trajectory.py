@@ -1,0 +1,289 @@
+"""The record everything passes along: tasks, steps, generations, trajectories, annotations, starts, scores.
+
+Everything is frozen. A trajectory is written once; what is learned about it later is an `Annotation` beside it.
+`None` as a reward or score means "not scored" (infrastructure failed, judge unreachable); it is never 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evolvent.errors import BatchMismatch, ErrorRecord
+
+__all__ = [
+    "Annotation", "Branch", "EndedBy", "Generation", "Json", "Place", "Score", "Start", "Step", "Task", "Trajectory",
+    "Value", "canonical_json", "sample_rng", "sample_seed", "unscored",
+]  # fmt: skip
+
+Json = None | bool | int | float | str | list[Any] | dict[str, Any]
+Value = str | NDArray[Any]  # an observation or an action: text, or an array for control tasks
+EndedBy = Literal["world", "horizon", "agent", "error"]
+
+
+def canonical_json(value: object) -> str:
+    """JSON with sorted keys and no spaces: equal values give equal text on every machine. NaN is refused."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def sample_seed(*parts: object) -> int:
+    """A 63-bit seed from names and numbers (SHA-256), equal on every machine, order and process."""
+    digest = hashlib.sha256(canonical_json([str(part) for part in parts]).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+def sample_rng(*parts: object) -> np.random.Generator:
+    """A generator of its own for each (run seed, task, sample, ...): results never depend on order or batching."""
+    return np.random.default_rng(sample_seed(*parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One episode to be played: the same id is the same episode on every machine.
+
+    Args:
+        world, version: which world, and which version of its rules.
+        spec: everything the world needs to build the episode (JSON values only).
+        kind: the compositional kind; tiers are assigned by kind.
+        tier: how far the task is from what was demonstrated ("seen", "evo", "combo", "longer", or "all").
+        split: "train", "dev" or "test", by hash of the spec within the tier.
+        id: SHA-256 of the canonical JSON of (world, version, spec), 32 hex digits; computed.
+    """
+
+    world: str
+    version: str
+    spec: Mapping[str, Any]
+    kind: str = ""
+    tier: str = "seen"
+    split: str = "train"
+    id: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        text = canonical_json([self.world, self.version, dict(self.spec)])
+        object.__setattr__(self, "id", hashlib.sha256(text.encode()).hexdigest()[:32])
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How an episode went: `raw` in the world's own scale, `unit` in 0..1, `success` or not. None = not scored."""
+
+    raw: float | None = None
+    unit: float | None = None
+    success: bool | None = None
+
+
+def unscored() -> Score:
+    """The score of an episode that nobody could score."""
+    return Score(None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Where a branch leaves its parent: the parent's trajectory id, the step, and the token within that step."""
+
+    parent: str
+    step: int
+    token: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where an episode begins: a task, a sample number, and a branch point (None: the beginning)."""
+
+    task: Task
+    sample: int = 0
+    branch: Branch | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Generation:
+    """What a model read and wrote once, token-exact.
+
+    Args:
+        ids: `[T]` int32, the tokens that are new in this generation (read ones and sampled ones, in order).
+        sampled: `[T]` bool, which of them the model sampled.
+        logprobs: `[T]` float32, log-probability of each sampled token under the distribution it was sampled from
+            (after temperature, top-k and top-p); 0 where not sampled.
+        extends: index, in the trajectory's order of generations, of the one whose tokens this one continues; None: a
+            new root.
+        spans: `[S]` ends (exclusive token offsets into `ids`) of spans of reasoning.
+        acted: whether its text became the step's action.
+        policy_version: version of the policy that wrote it.
+        stop: why it ended: "stop" (a stop token or string), "length" (the limit), "choice" (of given candidates).
+    Raises:
+        BatchMismatch: if the three arrays differ in length.
+    """
+
+    ids: NDArray[np.int32]
+    sampled: NDArray[np.bool_]
+    logprobs: NDArray[np.float32]
+    extends: int | None = None
+    spans: tuple[int, ...] = ()
+    acted: bool = True
+    policy_version: int = 0
+    stop: str = "stop"
+
+    def __post_init__(self) -> None:
+        lengths = (len(self.ids), len(self.sampled), len(self.logprobs))
+        if len(set(lengths)) != 1:
+            raise BatchMismatch("ids, sampled and logprobs of a generation differ in length", value=lengths)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Generation):
+            return NotImplemented
+        return (
+            (self.extends, self.spans, self.acted, self.policy_version, self.stop)
+            == (other.extends, other.spans, other.acted, other.policy_version, other.stop)
+            and np.array_equal(self.ids, other.ids)
+            and np.array_equal(self.sampled, other.sampled)
+            and np.array_equal(self.logprobs, other.logprobs, equal_nan=True)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _equal_values(a: object, b: object) -> bool:
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.dtype == b.dtype and np.array_equal(a, b)
+    return a == b
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One environment step: what was seen, what was done, what it earned.
+
+    Args:
+        observation: what the agent saw before acting.
+        action: what it did (for text worlds, the text handed to the environment).
+        reward: of this step; None = not scored.
+        thought: the reasoning that came with the action, where there is any.
+        generations: what the model read and wrote for it; none for planners, several for agents that search.
+        agent: which agent acted, in a team.
+        info: marks about the step (JSON values), such as `{"invalid": true}`.
+    """
+
+    observation: Value
+    action: Value
+    reward: float | None = None
+    thought: str | None = None
+    generations: tuple[Generation, ...] = ()
+    agent: str | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Step):
+            return NotImplemented
+        return (
+            (self.reward, self.thought, self.generations, self.agent, dict(self.info))
+            == (other.reward, other.thought, other.generations, other.agent, dict(other.info))
+            and _equal_values(self.observation, other.observation)
+            and _equal_values(self.action, other.action)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trajectory:
+    """One episode, from its task to its end.
+
+    Args:
+        id: unique in its store.
+        task, sample, branch: where it started.
+        steps: environment steps in order.
+        final_observation: what was seen after the last step.
+        ended_by: "world" (terminated), "horizon" (truncated: steps or tokens ran out), "agent" (it decided to stop) or
+            "error"; never two at once.
+        score: of the whole episode.
+        error: set exactly where `ended_by` is "error".
+        group: trajectories that share a group are compared with each other (samples of one task).
+        meta: JSON values about how it came to be (stage, seed, new roots, ...).
+    """
+
+    id: str
+    task: Task
+    steps: tuple[Step, ...]
+    final_observation: Value = ""
+    ended_by: EndedBy = "world"
+    score: Score = field(default_factory=unscored)
+    sample: int = 0
+    branch: Branch | None = None
+    error: ErrorRecord | None = None
+    group: str | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (self.error is not None) != (self.ended_by == "error"):
+            raise BatchMismatch(
+                "a trajectory has an error exactly where it ended by one", value=(self.ended_by, self.error)
+            )
+
+    @property
+    def terminated(self) -> bool:
+        return self.ended_by == "world"
+
+    @property
+    def truncated(self) -> bool:
+        return self.ended_by == "horizon"
+
+    @property
+    def success(self) -> bool | None:
+        return self.score.success
+
+    @property
+    def rewards(self) -> tuple[float | None, ...]:
+        return tuple(step.reward for step in self.steps)
+
+    @property
+    def generations(self) -> Iterator[Generation]:
+        """All generations in the order that `Generation.extends` counts."""
+        return (generation for step in self.steps for generation in step.generations)
+
+    @property
+    def actions(self) -> tuple[Value, ...]:
+        return tuple(step.action for step in self.steps)
+
+    def generated(self) -> int:
+        """How many tokens the model sampled in this episode."""
+        return sum(int(generation.sampled.sum()) for generation in self.generations)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Trajectory):
+            return NotImplemented
+        names = ("id", "task", "steps", "ended_by", "score", "sample", "branch", "error", "group")
+        return (
+            all(getattr(self, name) == getattr(other, name) for name in names)
+            and dict(self.meta) == dict(other.meta)
+            and _equal_values(self.final_observation, other.final_observation)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What an annotation is about: the whole trajectory, or a step, generation, span or token of it (None = all)."""
+
+    step: int | None = None
+    generation: int | None = None
+    span: int | None = None
+    token: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """Something learned later about a trajectory: a process reward, a value, an advantage, a label."""
+
+    trajectory: str
+    scorer: str
+    place: Place
+    value: float | str | Sequence[float]

@@ -1,0 +1,272 @@
+"""Numbers to inline SVG: line charts with bands, interval strips, stacked bars, a timeline of stages.
+
+Pure functions without a script. Colours come from classes (`arm-evolve`, `verb-fit`, ...) of the page's style sheet, so
+that one drawing serves light, dark and print. Every mark carries its value as a `<title>`. All text is escaped here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, floor, isfinite, log10
+
+from markupsafe import Markup, escape
+
+from evolvent.view.escape import clip, plain
+
+__all__ = ["Bar", "Frame", "Line", "Reference", "binned", "interval_strip", "line_chart", "stacked_bar", "timeline"]
+
+_MARKERS = {"evolve": "circle", "control": "square", "base": "diamond"}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One series: `points` are (x, y), `band` (x, low, high) at the same or other x. `arm` gives colour and marker."""
+
+    name: str
+    arm: str
+    points: Sequence[tuple[float, float]]
+    band: Sequence[tuple[float, float, float]] = ()
+    markers: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A level drawn across the chart, such as a random or an expert policy."""
+
+    name: str
+    y: float
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The axes: their ranges (None: from the data) and units; `percent` prints rates 0..1 as per cent."""
+
+    title: str
+    x_label: str
+    y_label: str = ""
+    x_range: tuple[float, float] | None = None
+    y_range: tuple[float, float] | None = None
+    percent: bool = False
+    whole_x: bool = False
+    width: int = 320
+    height: int = 190
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One stretch of a stacked bar or timeline: its label, size and class."""
+
+    label: str
+    size: float
+    style: str
+    lane: str = ""
+
+
+def number(value: float, *, percent: bool = False) -> str:
+    """A short number for an axis or a title."""
+    if percent:
+        return f"{100 * value:.0f} %"
+    if value == 0:
+        return "0"
+    size = abs(value)
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if size >= limit:
+            return f"{value / (1e3 if unit == 'k' else limit):.3g}{unit}"
+    return f"{value:.3g}" if 1e-3 <= size < 1e3 else f"{value:.0f}" if size >= 1e3 else f"{value:.0e}"
+
+
+def ticks(low: float, high: float, most: int = 5, *, whole: bool = False) -> list[float]:
+    """Round numbers (1, 2 or 5 times a power of ten apart) inside low..high, at most about `most`."""
+    span = high - low
+    if not span > 0 or not isfinite(span):
+        return [low]
+    rough = span / max(1, most - 1)
+    power = 10.0 ** floor(log10(rough))
+    step = next((m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999), 10 * power)
+    step = max(1.0, float(ceil(step))) if whole else step
+    first = ceil(low / step - 1e-9)
+    last = floor(high / step + 1e-9)
+    return [k * step for k in range(first, last + 1)] or [low]
+
+
+def binned(
+    points: Sequence[tuple[float, float]], bins: int = 60
+) -> tuple[list[tuple[float, float]], list[tuple[float, float, float]]]:
+    """A long noisy curve as means of neighbouring points, and the band of their smallest and largest."""
+    finite = sorted(point for point in points if isfinite(point[0]) and isfinite(point[1]))
+    size = max(1, ceil(len(finite) / bins))
+    means, band = [], []
+    for start in range(0, len(finite), size):
+        part = finite[start : start + size]
+        x = sum(x for x, _ in part) / len(part)
+        ys = [y for _, y in part]
+        means.append((x, sum(ys) / len(ys)))
+        band.append((x, min(ys), max(ys)))
+    return means, band if size > 1 else []
+
+
+def _span(
+    values: Sequence[float], wanted: tuple[float, float] | None, *, floor_zero: bool = False
+) -> tuple[float, float]:
+    if wanted is not None:
+        return wanted
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    low = min(0.0, low) if floor_zero else low
+    return (low, high) if high > low else (low - 0.5, low + 0.5)
+
+
+class _Axes:
+    """Where data lies on the drawing."""
+
+    def __init__(self, frame: Frame, lines: Sequence[Line]) -> None:
+        xs = [x for line in lines for x, _ in line.points]
+        ys = [y for line in lines for _, y in line.points] + [y for line in lines for b in line.band for y in b[1:]]
+        self.x_low, self.x_high = _span(xs, frame.x_range)
+        self.y_low, self.y_high = _span(ys, frame.y_range, floor_zero=True)
+        self.left, self.right, self.top, self.bottom = 38.0, frame.width - 10.0, 10.0, frame.height - 30.0
+
+    def x(self, value: float) -> float:
+        return self.left + (value - self.x_low) / (self.x_high - self.x_low) * (self.right - self.left)
+
+    def y(self, value: float) -> float:
+        inside = min(max(value, self.y_low), self.y_high)
+        return self.bottom - (inside - self.y_low) / (self.y_high - self.y_low) * (self.bottom - self.top)
+
+    def path(self, points: Sequence[tuple[float, float]]) -> str:
+        return "M" + "L".join(f"{self.x(x):.1f} {self.y(y):.1f}" for x, y in points)
+
+
+def _safe(text: str) -> Markup:
+    return escape(plain(clip(text, 80)))
+
+
+def _svg(width: float, height: float, label: str, body: str, *, style: str = "chart") -> Markup:
+    return Markup(
+        f'<svg class="{style}" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{_safe(label)}">{body}</svg>'
+    )
+
+
+def line_chart(frame: Frame, lines: Sequence[Line], references: Sequence[Reference] = ()) -> Markup:
+    """Lines over bands over references. Lines without points are left out; points must be finite."""
+    shown = [line for line in lines if line.points]
+    axes = _Axes(frame, shown)
+    parts = [_grid(frame, axes)]
+    for place, reference in enumerate(sorted(references, key=lambda one: one.y)):
+        y, end = axes.y(reference.y), axes.right - 2
+        title = f"{_safe(reference.name)}: {number(reference.y, percent=frame.percent)}"
+        parts.append(f'<path class="reference" d="M{axes.left} {y:.1f}H{axes.right}"><title>{title}</title></path>')
+        lift = 4 if reference.y < 0.5 * (axes.y_low + axes.y_high) else -10
+        if place == len(references) - 1 or reference.y > 0.5 * (axes.y_low + axes.y_high):
+            parts.append(f'<text class="note end" x="{end}" y="{y - lift:.1f}">{_safe(reference.name)}</text>')
+    parts += [_band(line, axes) for line in shown if line.band]
+    parts += [_line(line, frame, axes) for line in shown]
+    names = ", ".join(line.name for line in shown)
+    return _svg(frame.width, frame.height, f"{frame.title}: {names} by {frame.x_label}", "".join(parts))
+
+
+def _grid(frame: Frame, axes: _Axes) -> str:
+    parts = []
+    for y in ticks(axes.y_low, axes.y_high):
+        at = axes.y(y)
+        parts.append(f'<path class="grid" d="M{axes.left} {at:.1f}H{axes.right}"/>')
+        label = number(100 * y if frame.percent else y)
+        parts.append(f'<text class="tick end" x="{axes.left - 6}" y="{at + 3.5:.1f}">{label}</text>')
+    for x in ticks(axes.x_low, axes.x_high, whole=frame.whole_x):
+        parts.append(f'<text class="tick middle" x="{axes.x(x):.1f}" y="{axes.bottom + 14}">{number(x)}</text>')
+    parts.append(f'<text class="tick end" x="{axes.right}" y="{axes.bottom + 27}">{_safe(frame.x_label)}</text>')
+    if frame.y_label:
+        parts.append(f'<text class="tick" x="{axes.left}" y="{axes.bottom + 27}">{_safe(frame.y_label)}</text>')
+    return "".join(parts)
+
+
+def _band(line: Line, axes: _Axes) -> str:
+    if len(line.band) == 1 or line.markers:
+        bars = "".join(f"M{axes.x(x):.1f} {axes.y(low):.1f}V{axes.y(high):.1f}" for x, low, high in line.band)
+        whisker = f'<path class="whisker arm-{line.arm}" d="{bars}"/>'
+        if len(line.band) == 1:
+            return whisker
+    edge = [(x, high) for x, _, high in line.band] + [(x, low) for x, low, _ in reversed(line.band)]
+    return f'<path class="band arm-{line.arm}" d="{axes.path(edge)}Z"/>'
+
+
+def _line(line: Line, frame: Frame, axes: _Axes) -> str:
+    parts = [f'<path class="line arm-{line.arm}" d="{axes.path(line.points)}"/>'] if len(line.points) > 1 else []
+    intervals = {x: (low, high) for x, low, high in line.band}
+    for x, y in line.points if line.markers else ():
+        title = f"{_safe(line.name)}, {_safe(frame.x_label)} {number(x)}: {number(y, percent=frame.percent)}"
+        if x in intervals:
+            low, high = (number(end, percent=frame.percent) for end in intervals[x])
+            title += f" ({low} to {high})"
+        mark = _marker(line.arm, axes.x(x), axes.y(y))
+        parts.append(f'<g class="mark arm-{line.arm}">{mark}<title>{title}</title></g>')
+    return "".join(parts)
+
+
+def _marker(arm: str, x: float, y: float) -> str:
+    shape = _MARKERS.get(arm, "circle")
+    if shape == "square":
+        return f'<rect x="{x - 3:.1f}" y="{y - 3:.1f}" width="6" height="6"/>'
+    if shape == "diamond":
+        return f'<path d="M{x:.1f} {y - 4.2:.1f}l4.2 4.2l-4.2 4.2l-4.2 -4.2Z"/>'
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.4"/>'
+
+
+def interval_strip(mean: float, low: float, high: float, *, reach: float, label: str) -> Markup:
+    """A difference with its interval on a scale from -reach to +reach, 0 in the middle; NaN ends draw no interval."""
+    width, height, middle = 200.0, 22.0, 11.0
+
+    def x(value: float) -> float:
+        return width / 2 + min(max(value / reach, -1.0), 1.0) * (width / 2 - 6)
+
+    parts = [f'<path class="zero" d="M{width / 2} 1V{height - 1}"/>']
+    clear = "clear" if low > 0 or high < 0 else "open"
+    if isfinite(low) and isfinite(high):
+        ends = f"M{x(low):.1f} {middle - 4}v8M{x(low):.1f} {middle}H{x(high):.1f}M{x(high):.1f} {middle - 4}v8"
+        parts.append(f'<path class="strip {clear}" d="{ends}"/>')
+    parts.append(f'<circle class="strip-dot {clear}" cx="{x(mean):.1f}" cy="{middle}" r="4.2"/>')
+    return _svg(width, height, label, "".join(parts) + f"<title>{_safe(label)}</title>", style="strip-chart")
+
+
+def stacked_bar(bars: Sequence[Bar], *, label: str, unit: str) -> Markup:
+    """Shares of a whole as one horizontal bar. Sizes are not negative; an empty or zero whole draws an empty bar."""
+    width, height = 640.0, 26.0
+    whole, x, parts = sum(bar.size for bar in bars), 0.0, [f'<rect class="track" width="{width}" height="{height}"/>']
+    for bar in bars:
+        long = bar.size / whole * width if whole > 0 else 0.0
+        title = f"{_safe(bar.label)}: {number(bar.size)} {_safe(unit)}"
+        share = f" ({100 * bar.size / whole:.0f} %)" if whole > 0 else ""
+        parts.append(
+            f'<rect class="{escape(bar.style)}" x="{x:.2f}" width="{max(0.0, long - 1.5):.2f}" height="{height}">'
+            f"<title>{title}{share}</title></rect>"
+        )
+        x += long
+    return _svg(width, height, label, "".join(parts), style="bar-chart")
+
+
+def timeline(bars: Sequence[Bar], *, label: str, unit: str) -> Markup:
+    """Stages one after another, each in the lane of its arm; the axis is the time spent."""
+    lanes = list(dict.fromkeys(bar.lane for bar in bars))
+    left, width, row = 62.0, 640.0, 24.0
+    whole = sum(bar.size for bar in bars) or 1.0
+    height = row * len(lanes) + 22
+    parts = []
+    for place, lane in enumerate(lanes):
+        y = place * row
+        parts.append(f'<rect class="track" x="{left}" y="{y + 3}" width="{width - left}" height="{row - 6}"/>')
+        parts.append(f'<text class="lane" x="0" y="{y + row / 2 + 4}">{_safe(clip(lane, 9))}</text>')
+    x = left
+    for bar in bars:
+        long = bar.size / whole * (width - left)
+        y = lanes.index(bar.lane) * row
+        parts.append(
+            f'<rect class="{escape(bar.style)}" x="{x:.2f}" y="{y + 3}" width="{max(0.6, long - 1):.2f}" '
+            f'height="{row - 6}"><title>{_safe(bar.label)}: {number(bar.size)} {_safe(unit)}</title></rect>'
+        )
+        x += long
+    for value in ticks(0, whole, 6):
+        at = left + value / whole * (width - left)
+        anchor = "middle" if at < width - 20 else "end"
+        parts.append(f'<text class="tick {anchor}" x="{at:.1f}" y="{height - 5}">{number(value)}</text>')
+    parts.append(f'<text class="tick" x="0" y="{height - 5}">{_safe(unit)}</text>')
+    return _svg(width, height, label, "".join(parts), style="bar-chart")

@@ -1,0 +1,334 @@
+"""What a report shows, read from the files of a run directory, which may be half-written, damaged or hostile.
+
+Nothing in those files is trusted: a value of the wrong type is dropped, a broken line is counted and passed over, and
+a missing file is an empty part of the report. Reading never fails because of what a file holds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from evolvent.errors import ConfigError, StoreUnavailable
+
+__all__ = ["Episode", "EpisodeStep", "Metric", "ReportData", "Result", "RunInfo", "StageRow", "Token", "read_run"]
+
+T = TypeVar("T")
+
+_LIMIT_BYTES = 256 * 2**20
+_NOT_VALUES = frozenset({"time_s", "cpu_s", "stage", "arm", "kind", "step", "round"})
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """`run.json`: what was started, when and with which settings. `config` and `versions` are nested JSON values."""
+
+    method: str = ""
+    name: str = ""
+    seed: str = ""
+    created: str = ""
+    state: str = ""
+    command: tuple[str, ...] = ()
+    arms: tuple[str, ...] = ()
+    versions: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One line of `metrics.jsonl`: when (seconds since the start, CPU seconds), what for, and its numbers."""
+
+    time_s: float
+    cpu_s: float | None
+    stage: str
+    arm: str
+    kind: str
+    step: float
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class StageRow:
+    """One finished stage of the ledger `stages.jsonl`; `counts` are tokens (generated, computed, trained, ...)."""
+
+    index: int
+    name: str
+    verb: str
+    arm: str
+    round: int | None
+    seconds: float
+    cpu_s: float | None
+    counts: Mapping[str, float]
+    result: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One evaluated panel of `results.jsonl`. A mean is None (withheld) where episodes had errors.
+
+    `outcomes` holds (task id, kind, success), with success None where the episode could not be scored.
+    """
+
+    stage: str
+    arm: str
+    round: int
+    world: str
+    tier: str
+    split: str
+    n: int
+    mean: float | None
+    low: float | None
+    high: float | None
+    errors: int
+    generated: int | None
+    computed: int | None
+    outcomes: tuple[tuple[str, str, float | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token as text; `logprob` (natural logarithm) only where the model sampled it."""
+
+    text: str
+    sampled: bool
+    logprob: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeStep:
+    """One environment step; `logprob` is the mean over the sampled tokens of its action."""
+
+    observation: str
+    action: str
+    reward: float | None
+    invalid: bool
+    logprob: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One example of `examples.json`."""
+
+    task: str
+    world: str
+    tier: str
+    kind: str
+    arm: str
+    round: int
+    success: bool | None
+    ended_by: str
+    instructions: str
+    steps: tuple[EpisodeStep, ...]
+    final_observation: str
+    tokens: tuple[Token, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportData:
+    """Everything a report shows. `notes` says what could not be read, one sentence each."""
+
+    info: RunInfo = RunInfo()
+    metrics: tuple[Metric, ...] = ()
+    stages: tuple[StageRow, ...] = ()
+    results: tuple[Result, ...] = ()
+    examples: tuple[Episode, ...] = ()
+    floors: Mapping[tuple[str, str], Mapping[str, float]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def read_run(run: Path) -> ReportData:
+    """Read a run directory, whatever state it is in.
+
+    Raises:
+        ConfigError: there is no such directory. StoreUnavailable: a file of it cannot be opened.
+    """
+    if not run.is_dir():
+        raise ConfigError("there is no run to report on", value=str(run), expected="the directory of a run")
+    notes: list[str] = []
+    results = {(r.arm, r.round, r.world, r.tier, r.split): r for r in _rows(run / "results.jsonl", _result, notes)}
+    stages = {(row.index, row.name): row for row in _rows(run / "stages.jsonl", _stage, notes)}
+    examples = _document(run / "examples.json", notes)
+    return ReportData(
+        info=_info(_mapping(_document(run / "run.json", notes))),
+        metrics=tuple(_rows(run / "metrics.jsonl", _metric, notes)),
+        stages=tuple(sorted(stages.values(), key=lambda row: row.index)),
+        results=tuple(results.values()),
+        examples=tuple(_episode(row) for row in _list(examples) if isinstance(row, dict)),
+        floors=_floors(_mapping(_document(run / "floors.json", notes))),
+        notes=tuple(notes),
+    )
+
+
+# ---------------------------------------------------------------- files
+
+
+def _bytes(path: Path, notes: list[str]) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LIMIT_BYTES + 1)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise StoreUnavailable(f"cannot read {path.name} of the run: {error.strerror}", value=str(path)) from error
+    if len(data) > _LIMIT_BYTES:
+        notes.append(f"{path.name} is longer than {_LIMIT_BYTES // 2**20} MiB: only its beginning is shown")
+    return data[:_LIMIT_BYTES]
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _parsed(data: bytes) -> Any:
+    """The JSON value, or None where it is none (torn, too deep, NaN)."""
+    try:
+        return json.loads(data, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _document(path: Path, notes: list[str]) -> Any:
+    data = _bytes(path, notes)
+    value = _parsed(data) if data else None
+    if data and value is None:
+        notes.append(f"{path.name} is not readable as JSON")
+    return value
+
+
+def _rows(path: Path, read: Callable[[Mapping[str, Any]], T | None], notes: list[str]) -> Iterator[T]:
+    """Each line that is a JSON object, through `read`; the last line may be torn while the run goes on."""
+    broken, lines = 0, _bytes(path, notes).split(b"\n")
+    for number, line in enumerate(lines):
+        value = _parsed(line) if line.strip() else {}
+        row = read(value) if isinstance(value, dict) and value else None
+        if row is not None:
+            yield row
+        elif line.strip() and number < len(lines) - 1:
+            broken += 1
+    if broken:
+        notes.append(f"{path.name} has {broken} unreadable line{'s' if broken > 1 else ''}, passed over")
+
+
+# ---------------------------------------------------------------- values
+
+
+def _number(value: object) -> float | None:
+    if not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if isfinite(number) else None
+
+
+def _count(value: object) -> int | None:
+    number = _number(value)
+    return None if number is None or not 0 <= number < 2**53 else int(number)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, (bool, int, float)):
+        return json.dumps(value)
+    return value if isinstance(value, str) else ""
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> Sequence[Any]:
+    return value if isinstance(value, list) else ()
+
+
+def _numbers(value: object) -> dict[str, float]:
+    read = {name: _number(one) for name, one in _mapping(value).items()}
+    return {name: number for name, number in read.items() if number is not None}
+
+
+def _rate(value: object) -> float | None:
+    number = _number(value)
+    return number if number is not None and 0 <= number <= 1 else None
+
+
+# ---------------------------------------------------------------- rows
+
+
+def _info(row: Mapping[str, Any]) -> RunInfo:
+    return RunInfo(
+        method=_text(row.get("method")), name=_text(row.get("name")), seed=_text(row.get("seed")),
+        created=_text(row.get("created")), state=_text(row.get("state")),
+        command=tuple(map(_text, _list(row.get("command")))), arms=tuple(map(_text, _list(row.get("arms")))),
+        versions=_mapping(row.get("versions")), config=_mapping(row.get("config")),
+    )  # fmt: skip
+
+
+def _metric(row: Mapping[str, Any]) -> Metric | None:
+    time_s = _number(row.get("time_s"))
+    if time_s is None:
+        return None
+    values = {name: number for name, number in _numbers(row).items() if name not in _NOT_VALUES}
+    return Metric(
+        time_s, _number(row.get("cpu_s")), _text(row.get("stage")), _text(row.get("arm")), _text(row.get("kind")),
+        _number(row.get("step")) or 0.0, values,
+    )  # fmt: skip
+
+
+def _stage(row: Mapping[str, Any]) -> StageRow | None:
+    index, seconds = _count(row.get("index")), _number(row.get("seconds"))
+    if index is None or seconds is None or seconds < 0:
+        return None
+    return StageRow(
+        index, _text(row.get("name")), _text(row.get("verb")), _text(row.get("arm")), _count(row.get("round")),
+        seconds, _number(row.get("cpu_s")), _numbers(row.get("counts")), _numbers(row.get("result")),
+    )  # fmt: skip
+
+
+def _result(row: Mapping[str, Any]) -> Result | None:
+    number, n = _count(row.get("round")), _count(row.get("n"))
+    if number is None or n is None:
+        return None
+    outcomes = tuple(
+        (_text(one[0]), _text(one[1]), _rate(one[2]))
+        for one in _list(row.get("outcomes"))
+        if isinstance(one, list) and len(one) == 3
+    )
+    return Result(
+        _text(row.get("stage")), _text(row.get("arm")), number, _text(row.get("world")), _text(row.get("tier")),
+        _text(row.get("split")), n, _rate(row.get("mean")), _rate(row.get("low")), _rate(row.get("high")),
+        _count(row.get("errors")) or 0, _count(row.get("generated")), _count(row.get("computed")), outcomes,
+    )  # fmt: skip
+
+
+def _episode(row: Mapping[str, Any]) -> Episode:
+    success = row.get("success")
+    steps = tuple(
+        EpisodeStep(
+            _text(step.get("observation")), _text(step.get("action")), _number(step.get("reward")),
+            step.get("invalid") is True, _number(step.get("logprob")),
+        )
+        for step in _list(row.get("steps")) if isinstance(step, dict)
+    )  # fmt: skip
+    tokens = tuple(
+        Token(_text(token.get("text")), token.get("sampled") is True, _number(token.get("logprob")))
+        for token in _list(row.get("tokens")) if isinstance(token, dict)
+    )  # fmt: skip
+    return Episode(
+        task=_text(row.get("task")), world=_text(row.get("world")), tier=_text(row.get("tier")),
+        kind=_text(row.get("kind")), arm=_text(row.get("arm")), round=_count(row.get("round")) or 0,
+        success=None if success is None else bool(success), ended_by=_text(row.get("ended_by")),
+        instructions=_text(row.get("instructions")), steps=steps,
+        final_observation=_text(row.get("final_observation")), tokens=tokens,
+    )  # fmt: skip
+
+
+def _floors(row: Mapping[str, Any]) -> dict[tuple[str, str], dict[str, float]]:
+    return {
+        (world, tier): _numbers(values)
+        for world, tiers in row.items()
+        for tier, values in _mapping(tiers).items()
+    }  # fmt: skip

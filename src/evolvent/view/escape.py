@@ -1,0 +1,46 @@
+"""Text that others wrote, made safe to look at.
+
+Markup escaping alone is not enough: control characters, direction overrides and invisible characters make text look
+like something it is not, and lone surrogates cannot be written as UTF-8. Here they become visible marks.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+from markupsafe import Markup, escape
+
+__all__ = ["clip", "marked", "plain"]
+
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")  # letters and marks drawn as nothing
+
+
+def _is_hidden(character: str) -> bool:
+    if character in "\n\t":
+        return False
+    return character in _BLANK or (not character.isprintable() and unicodedata.category(character) in _HIDDEN)
+
+
+def clip(text: str, limit: int) -> str:
+    """At most `limit` characters, and a note of how many are not shown."""
+    return text if len(text) <= limit else f"{text[:limit]} [{len(text) - limit:,} more characters are not shown]"
+
+
+def plain(text: str) -> str:
+    """The text with every hidden character as its code point, such as `[U+202E]`. Not escaped for markup."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(f"[U+{ord(c):04X}]" if _is_hidden(c) else c for c in text)
+
+
+def marked(text: str, limit: int = 4000) -> Markup:
+    """The clipped text for the body of a page: escaped, hidden characters in boxes that name them."""
+    pieces = []
+    for character in clip(text, limit):
+        if _is_hidden(character):
+            name = unicodedata.name(character, unicodedata.category(character))
+            pieces.append(Markup('<b class="hidden-mark" title="{}">U+{:04X}</b>').format(name, ord(character)))
+        else:
+            pieces.append(escape(character))
+    return Markup("").join(pieces)

@@ -1,0 +1,1 @@
+"""Environments and their task panels, one file per world. No torch here."""

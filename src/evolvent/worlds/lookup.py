@@ -1,0 +1,247 @@
+"""Lookup: questions over a hidden database, drawn afresh for each task; one relation is asked per action.
+
+    find home of boss of anna  ->  boss of anna  ->  oscar  ->  home of oscar  ->  keldon  ->  answer keldon
+
+The kind of a task is its chain of relations. Two thirds of the adjacent pairs of relations are demonstrated. `seen` and
+`combo` chains hold only such pairs, and no `combo` chain is ever trained as a whole; `evo` chains hold at least one
+other pair, which only exploring can find; `longer` chains are one relation longer than any trained, of demonstrated
+pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count, pairwise
+
+from evolvent.errors import ConfigError, Problem, SessionGone, VersionMismatch, WorldError
+from evolvent.trajectory import Score, Task, Value, sample_seed
+from evolvent.worlds.base import TIERS, Info, Reply
+from evolvent.worlds.facts import NAMES, RELATIONS, Chain, FactsDatabase, chains, draw_facts
+from evolvent.worlds.grammar import Grammar, Plain
+from evolvent.worlds.panel import Candidate, Panels, Sizes
+
+__all__ = ["Lookup", "LookupEnv", "tiers_of_chains"]
+
+_EXPECTED = "expected relation of name or answer name"
+_RIGHT, _WRONG = "right", "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class _Action:
+    """What a text means: a relation (None: an answer) and an entity; `refusal` says why it cannot be asked, if so."""
+
+    relation: str | None
+    entity: int
+    refusal: str = ""
+
+
+def _actions() -> dict[str, _Action]:
+    """Every text that is an action, possible or not."""
+    found = {f"answer {name}": _Action(None, entity) for entity, name in enumerate(NAMES)}
+    for relation in RELATIONS.values():
+        for entity, name in enumerate(NAMES):
+            refusal = "" if entity in relation.asked_of else f"{name} has no {relation.name}"
+            found[f"{relation.name} of {name}"] = _Action(relation.name, entity, refusal)
+    return found
+
+
+_ACTIONS: Mapping[str, _Action] = _actions()
+_ADMISSIBLE = tuple(text for text, action in _ACTIONS.items() if not action.refusal)
+
+
+def _question(chain: Chain) -> str:
+    """The chain as a question names it, last relation first: ("boss", "home") is "home of boss"."""
+    return " of ".join(reversed(chain))
+
+
+def _demonstrated(first: str, then: str) -> bool:
+    """Whether demonstrations show these two relations one after the other.
+
+    Number the relations that lead to a type and those that are asked of it: every third diagonal is kept back, so
+    that each relation keeps about two thirds of what can come before it and after it.
+    """
+    kind = RELATIONS[first].value
+    leading = [name for name, relation in RELATIONS.items() if relation.value == kind]
+    asked = [name for name, relation in RELATIONS.items() if relation.of == kind]
+    return (leading.index(first) + asked.index(then)) % 3 != 0
+
+
+def tiers_of_chains(hops: int) -> dict[str, tuple[Chain, ...]]:
+    """The chains of each tier, where training chains have up to `hops` (at least 3) relations.
+
+    Of the chains of demonstrated pairs, those of up to two relations are `seen`; of the longer ones a hash of the chain
+    makes half of them `seen` and half `combo`. Within a tier chains of all lengths are mixed, in the order of a hash.
+    """
+    shown = {pair for pair in chains(2) if _demonstrated(*pair)}
+    tiers: dict[str, list[Chain]] = {tier: [] for tier in TIERS}
+    for length in range(1, hops + 2):
+        for chain in chains(length):
+            plain = shown.issuperset(pairwise(chain))
+            if length > hops:
+                tiers["longer"] += [chain] if plain else []
+            elif not plain:
+                tiers["evo"].append(chain)
+            else:
+                kept_back = length > 2 and sample_seed("lookup", "seen", *chain) % 2 == 0
+                tiers["combo" if kept_back else "seen"].append(chain)
+    return {tier: tuple(sorted(found, key=lambda chain: sample_seed("chain", *chain))) for tier, found in tiers.items()}
+
+
+class Lookup:
+    """The world of questions over a hidden database.
+
+    Args:
+        hops: most relations in a training question (3 to 5); `longer` has one more.
+        penalty: reward of an action that is none or cannot be (zero or negative).
+        sizes: how many tasks the panels hold.
+    Raises:
+        ConfigError: for hops outside 3 to 5 or a positive penalty.
+    """
+
+    name = "lookup"
+    version = "1"
+    grammar: Grammar = Plain()
+    tiers = TIERS
+    blocking = False
+    instructions = (
+        "Answer a question about people, cities and countries. Ask one relation of one name at a time, for example "
+        f"'boss of {NAMES[0]}'; you are told its value. When you know the answer, write 'answer' and the name. "
+        f"Relations: {', '.join(RELATIONS)}."
+    )
+
+    def __init__(self, *, hops: int = 3, penalty: float = 0.0, sizes: Sizes | None = None) -> None:
+        problems = []
+        if not 3 <= hops <= 5:
+            problems.append(Problem("hops", f"{hops} relations in a question", "give 3, 4 or 5: combo needs 3"))
+        if not -math.inf < penalty <= 0:
+            problems.append(Problem("penalty", f"{penalty} is not a penalty", "give 0 or a negative number"))
+        if problems:
+            raise ConfigError(problems)
+        self.hops, self.penalty = hops, penalty
+        self.horizon = 2 * hops + 2
+        self.reward_range = (penalty, 1.0)
+        self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._draw)
+
+    @cached_property
+    def _chains(self) -> Mapping[str, tuple[Chain, ...]]:
+        return tiers_of_chains(self.hops)
+
+    def _draw(self, tier: str) -> Iterator[Candidate]:
+        """Tasks without end: one of every kind of the tier, then the next of every kind."""
+        for seed in count():
+            for chain in self._chains[tier]:
+                key = draw_facts(chain, seed).canonical()
+                yield Candidate({"chain": list(chain), "seed": seed}, _question(chain), tier, key)
+
+    def tasks(self, split: str, tier: str) -> Sequence[Task]:
+        return self._panels.tasks(split, tier)
+
+    def make(self, task: Task) -> LookupEnv:
+        """An Env for a task of this world.
+
+        Raises:
+            VersionMismatch: for a task of another world or version.
+            ConfigError: for a spec without a possible chain and a seed.
+        """
+        return LookupEnv(task, *self._read(task), penalty=self.penalty)
+
+    def _read(self, task: Task) -> tuple[Chain, int]:
+        if (task.world, task.version) != (self.name, self.version):
+            raise VersionMismatch("a task of another world", value=(task.world, task.version),
+                                  expected=(self.name, self.version))  # fmt: skip
+        chain, seed = task.spec.get("chain"), task.spec.get("seed")
+        problems = []
+        if not _possible(chain):
+            problems.append(Problem("chain", f"{chain!r} is no chain of relations", f"known: {', '.join(RELATIONS)}"))
+        if type(seed) is not int:
+            problems.append(Problem("seed", f"{seed!r} is no whole number", "give one"))
+        if problems:
+            raise ConfigError(problems)
+        return tuple(task.spec["chain"]), task.spec["seed"]
+
+    def score(self, rewards: Sequence[float | None], info: Info) -> Score:
+        """Success is the right answer, whatever penalties came before it; raw is the sum of the rewards."""
+        known = [reward for reward in rewards if reward is not None]
+        if len(known) != len(rewards):
+            return Score(None, None, None)
+        raw = float(sum(known))
+        return Score(raw, min(1.0, max(0.0, raw)), bool(known) and known[-1] == 1.0)
+
+    def expert(self, task: Task) -> Sequence[str]:
+        """Ask the relations in order, then answer: the shortest way."""
+        facts = draw_facts(*self._read(task))
+        names = [NAMES[entity] for entity in facts.walk()]
+        asked = [f"{relation} of {name}" for relation, name in zip(facts.chain, names, strict=False)]
+        return [*asked, f"answer {names[-1]}"]
+
+    def vocabulary(self) -> Sequence[str]:
+        texts = (*_ACTIONS, *(action.refusal for action in _ACTIONS.values()), "find", _EXPECTED, _RIGHT, _WRONG)
+        return sorted({word for text in texts for word in text.split()})
+
+
+def _possible(chain: object) -> bool:
+    """Whether each relation of the chain is known and can be asked of the value of the one before it."""
+    if not isinstance(chain, Sequence) or isinstance(chain, str) or not chain:
+        return False
+    if not all(isinstance(name, str) and name in RELATIONS for name in chain):
+        return False
+    return all(RELATIONS[first].value == RELATIONS[then].of for first, then in pairwise(chain))
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """A snapshot. The facts never change, so all that an episode carries is whether it runs."""
+
+    task: str
+    running: bool
+
+
+class LookupEnv:
+    """One question. The database is filled at the first relation asked and closed at the end of the episode."""
+
+    def __init__(self, task: Task, chain: Chain, seed: int, *, penalty: float) -> None:
+        self._task, self._penalty = task, penalty
+        self._facts = draw_facts(chain, seed)
+        self._database: FactsDatabase | None = None
+        self._running = False
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
+        self.close()
+        self._running = True
+        return f"find {_question(self._facts.chain)} of {NAMES[self._facts.start]}", {"admissible": _ADMISSIBLE}
+
+    def step(self, action: Value) -> Reply:
+        if not self._running:
+            raise SessionGone("a step outside an episode", value=str(action), expected="reset() first")
+        info: dict[str, object] = {"admissible": _ADMISSIBLE}
+        found = _ACTIONS.get(str(action)) or _ACTIONS.get(" ".join(str(action).lower().split()))
+        if found is None or found.refusal:
+            info["invalid"] = True
+            return found.refusal if found else _EXPECTED, self._penalty, False, False, info
+        if found.relation is None:
+            right = found.entity == self._facts.walk()[-1]
+            self.close()
+            return _RIGHT if right else _WRONG, float(right), True, False, info
+        if self._database is None:
+            self._database = FactsDatabase(self._facts)
+        return NAMES[self._database.ask(found.relation, found.entity)], 0.0, False, False, info
+
+    def snapshot(self) -> object:
+        return _Moment(self._task.id, self._running)
+
+    def restore(self, value: object) -> None:
+        """Back to the moment of a snapshot of the same task; WorldError for anything else."""
+        if not isinstance(value, _Moment) or value.task != self._task.id:
+            raise WorldError("no snapshot of this task", value=value, expected=f"one of task {self._task.id}")
+        if not value.running:
+            self.close()
+        self._running = value.running
+
+    def close(self) -> None:
+        self._running = False
+        if self._database is not None:
+            self._database.close()
+            self._database = None

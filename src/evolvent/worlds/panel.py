@@ -1,0 +1,160 @@
+"""Task panels: how candidates are dealt to splits and tiers, and the digest that pins a panel.
+
+A world draws candidates (spec, kind, tier and canonical key) and hands them over; everything else is here.
+The split of a candidate is a hash of its canonical key alone, so two specs that differ only in names never land in two
+splits, and nothing depends on the order of files or on PYTHONHASHSEED.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.trajectory import Json, Task, canonical_json, sample_seed
+from evolvent.worlds.base import SPLITS, split_of
+
+__all__ = ["UNTRAINED", "Candidate", "Panels", "Sizes", "check_names", "deal", "digest", "place"]
+
+UNTRAINED: tuple[str, ...] = ("combo", "longer")  # tiers that nobody may train on
+STALL = 20_000  # candidates in a row that no panel could use: the world's kinds cannot fill its panels
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A task that may enter a panel.
+
+    Args:
+        spec: everything the world needs to build the episode (JSON values only).
+        kind: the compositional kind; tiers are assigned by kind.
+        tier: the tier of that kind.
+        key: the spec's canonical form: equal for specs that differ only in names.
+    """
+
+    spec: Mapping[str, Json]
+    kind: str
+    tier: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many tasks a panel holds, per tier; `per_kind` bounds the tasks of one kind in each dev and test panel."""
+
+    train: int = 1200
+    dev: int = 100
+    test: int = 200
+    per_kind: int = 10
+
+    def __post_init__(self) -> None:
+        problems = [
+            Problem(name, f"a panel size of {value}", "give a number of at least " + str(least))
+            for name, value, least in (
+                ("train", self.train, 0), ("dev", self.dev, 0), ("test", self.test, 0), ("per_kind", self.per_kind, 1)
+            )
+            if value < least
+        ]  # fmt: skip
+        if problems:
+            raise ConfigError(problems)
+
+    def of(self, split: str) -> int:
+        """The size of a split's panel."""
+        return {"train": self.train, "dev": self.dev, "test": self.test}[split]
+
+
+def place(name: str, candidate: Candidate) -> str:
+    """The split of a candidate by the hash of its key: 80/10/10, or a third dev and the rest test where untrained."""
+    if candidate.tier in UNTRAINED:
+        return "dev" if sample_seed("split", name, candidate.key) % 3 == 0 else "test"
+    return split_of({"key": candidate.key}, salt=name)
+
+
+def deal(
+    name: str, version: str, candidates: Iterable[Candidate], sizes: Sizes, tiers: Sequence[str]
+) -> Mapping[tuple[str, str], tuple[Task, ...]]:
+    """Deal candidates to panels until every panel is full or the candidates end.
+
+    A candidate is passed over if its key was dealt before, if its panel is full, or if its kind has `per_kind` tasks in
+    a dev or test panel already. Tasks keep the order of the candidates.
+
+    Args:
+        name, version: the world's, part of every task id.
+        candidates: may be endless; candidates of other tiers than `tiers` are ignored.
+        tiers: the tiers to fill.
+
+    Returns:
+        (split, tier) -> tasks, with an entry for every split and tier.
+
+    Raises:
+        ConfigError: 20,000 candidates in a row fitted nowhere; the message names the panels that are not full.
+    """
+    panels: dict[tuple[str, str], list[Task]] = {(split, tier): [] for tier in tiers for split in SPLITS}
+    room = {at: 0 if at[0] == "train" and at[1] in UNTRAINED else sizes.of(at[0]) for at in panels}
+    kinds: Counter[tuple[str, str, str]] = Counter()
+    keys: set[str] = set()
+    idle, missing = 0, sum(room.values())
+    stream = iter(candidates) if missing else iter(())
+    for candidate in stream:
+        at = (place(name, candidate), candidate.tier)
+        slot = (*at, candidate.kind)
+        crowded = at[0] != "train" and kinds[slot] >= sizes.per_kind
+        if candidate.key in keys or crowded or len(panels.get(at, ())) >= room.get(at, 0):
+            idle += 1
+            if idle >= STALL:
+                short = {
+                    "/".join(at): f"{len(panels[at])} of {room[at]}" for at in panels if len(panels[at]) < room[at]
+                }
+                raise ConfigError(
+                    f"the panels of {name!r} cannot be filled", value=short, hint="use more kinds or smaller panels"
+                )
+            continue
+        idle = 0
+        keys.add(candidate.key)
+        kinds[slot] += 1
+        panels[at].append(Task(name, version, dict(candidate.spec), candidate.kind, candidate.tier, at[0]))
+        missing -= 1
+        if not missing:
+            break
+    return {at: tuple(tasks) for at, tasks in panels.items()}
+
+
+def digest(tasks: Sequence[Task]) -> str:
+    """SHA-256 (64 hex digits) of a panel: every task's id, kind, tier and split, in order."""
+    rows = [[task.id, task.kind, task.tier, task.split] for task in tasks]
+    return hashlib.sha256(canonical_json(rows).encode()).hexdigest()
+
+
+def check_names(split: str, tier: str, tiers: Sequence[str]) -> None:
+    """Raise ConfigError with the nearest names unless the split and the tier exist."""
+    problems = [unknown("split", split, SPLITS)] if split not in SPLITS else []
+    if tier not in tiers:
+        problems.append(unknown("tier", tier, tiers))
+    if problems:
+        raise ConfigError(problems)
+
+
+class Panels:
+    """A world's panels, dealt tier by tier when first asked for and kept.
+
+    Args:
+        name, version: the world's.
+        tiers: the tiers it has.
+        sizes: the panel sizes.
+        draw: tier -> the candidates of that tier, always the same ones in the same order.
+    """
+
+    def __init__(
+        self, name: str, version: str, tiers: Sequence[str], *, sizes: Sizes, draw: Callable[[str], Iterable[Candidate]]
+    ) -> None:
+        self._name, self._version, self._tiers = name, version, tuple(tiers)
+        self._sizes, self._draw = sizes, draw
+        self._dealt: dict[str, Mapping[tuple[str, str], tuple[Task, ...]]] = {}
+
+    def tasks(self, split: str, tier: str) -> tuple[Task, ...]:
+        """The panel of a split and tier; raises ConfigError for a name that does not exist."""
+        check_names(split, tier, self._tiers)
+        if tier not in self._dealt:
+            self._dealt[tier] = deal(self._name, self._version, self._draw(tier), self._sizes, (tier,))
+        return self._dealt[tier][split, tier]
