@@ -15,19 +15,20 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from evolvent.errors import CorruptRecord
-from evolvent.files import append_line, write_atomic
+from evolvent.files import append_line, disk_errors, write_atomic
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, Trajectory, canonical_json, sample_seed
 
 __all__ = ["Evaluation", "Run", "Stage", "Verbs"]
 
 P = TypeVar("P")
+Weighting = Callable[[Trajectory], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +79,28 @@ class Stage:
 class Verbs(Protocol[P]):
     """The three things a method can have done for it, wherever that happens. Each also says how a policy is kept."""
 
-    def collect(self, policy: P, starts: Sequence[Start], stage: Stage, **options: Any) -> Iterator[Trajectory]:
+    def collect(
+        self, policy: P, starts: Sequence[Start], stage: Stage, *, temperature: float = 1.0
+    ) -> Iterator[Trajectory]:
         """Play the starts; yield each trajectory when it is finished and stored."""
         ...
 
-    def fit(self, policy: P, data: Sequence[Trajectory], objective: Any, stage: Stage, **options: Any) -> P:
+    def fit(
+        self,
+        policy: P,
+        data: Sequence[Trajectory],
+        objective: Any,
+        stage: Stage,
+        *,
+        weight: Weighting | None = None,
+        tokens: int | None = None,
+        lr_scale: float = 1.0,
+    ) -> P:
         """Learn from data; the handed-in policy is left as it was."""
         ...
 
-    def evaluate(self, policy: P, stage: Stage, **options: Any) -> tuple[Sequence[Evaluation], Sequence[Trajectory]]:
-        """Play the evaluation panels; returns the rows and the trajectories to show as examples."""
+    def evaluate(self, policy: P, stage: Stage) -> tuple[Sequence[Evaluation], Sequence[Mapping[str, Any]]]:
+        """Play the evaluation panels; returns the rows, and episodes to show as examples (JSON values)."""
         ...
 
     def save(self, policy: P, folder: Path) -> None:
@@ -117,6 +130,18 @@ class _Shared:
     ledger: dict[str, dict[str, Any]]
     began: float
     observers: list[Callable[[], None]]
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A stage at work: its ledger row where it is finished, and where clocks and counts stood when it began."""
+
+    key: str
+    stage: Stage
+    finished: Mapping[str, Any] | None
+    began: float
+    cpu: float
+    usage: Mapping[str, int]
 
 
 class Run(Generic[P]):
@@ -177,106 +202,122 @@ class Run(Generic[P]):
 
     # ------------------------------------------------------------------ the three verbs
 
-    def collect(self, policy: P, starts: Iterable[Start], **options: Any) -> list[Trajectory]:
-        """Play the starts; returns their trajectories in the order of the starts."""
+    def collect(self, policy: P, starts: Iterable[Start], *, temperature: float = 1.0) -> list[Trajectory]:
+        """Play the starts at a sampling temperature; returns their trajectories in the order of the starts."""
         wanted = list(starts)
         if not wanted:
             return []
-        key = self._key("collect", policy, [[s.task.id, s.sample, str(s.branch)] for s in wanted], options)
-        with self._stage("collect", key) as (stage, finished):
-            names = [f"{stage.name}/{start.task.id}/{start.sample}" for start in wanted]
-            found = dict(self._stored(stage.name))
-            if finished is None:
+        key = self._key("collect", policy, [[s.task.id, s.sample, str(s.branch)] for s in wanted], temperature)
+        with self._stage("collect", key) as at:
+            names = [f"{at.stage.name}/{start.task.id}/{start.sample}" for start in wanted]
+            found = dict(at.stage.done)
+            if at.finished is None:
                 todo = [start for start, name in zip(wanted, names, strict=True) if name not in found]
-                for trajectory in self._verbs.collect(policy, todo, replace(stage, done=found), **options):
+                for trajectory in self._verbs.collect(policy, todo, at.stage, temperature=temperature):
                     found[trajectory.id] = trajectory
-                scored = [t.success for t in found.values()]
-                self._finish(stage, key, {"episodes": len(found), "success": sum(map(bool, scored))})
+                wins = sum(bool(trajectory.success) for trajectory in found.values())
+                self._finish(at, {"episodes": len(found), "success": wins})
         return [found[name] for name in names]
 
-    def fit(self, policy: P, data: Sequence[Trajectory], objective: Any, **options: Any) -> P:
-        """Learn from data; returns the policy of the next version. The handed-in policy stays as it was."""
-        key = self._key("fit", policy, [t.id for t in data], {"objective": repr(objective), **options})
-        with self._stage("fit", key) as (stage, finished):
-            kept = stage.folder / "policy"
-            if finished is None:
-                fitted = self._verbs.fit(policy, data, objective, stage, **options)
+    def fit(
+        self,
+        policy: P,
+        data: Sequence[Trajectory],
+        objective: Any,
+        *,
+        weight: Weighting | None = None,
+        tokens: int | None = None,
+        lr_scale: float = 1.0,
+    ) -> P:
+        """Learn from data; returns the policy of the next version. The handed-in policy stays as it was.
+
+        Args:
+            objective: what is minimised (`learn/objectives.py`).
+            weight: learning weight of each trajectory; None: 1. Its `repr` must say all there is to it.
+            tokens: stop after so many learned tokens; None: what the training config says.
+            lr_scale: factor on the training config's learning rate.
+        """
+        key = self._key("fit", policy, [t.id for t in data], repr((objective, weight, tokens, lr_scale)))
+        with self._stage("fit", key) as at:
+            kept = at.stage.folder / "policy"
+            if at.finished is None:
+                fitted = self._verbs.fit(
+                    policy, data, objective, at.stage, weight=weight, tokens=tokens, lr_scale=lr_scale
+                )
                 self._verbs.save(fitted, kept)
-                self._finish(stage, key, {"trajectories": len(data)})
+                self._finish(at, {"trajectories": len(data)})
             else:
                 fitted = self._verbs.load(kept)
         self._origins[fitted] = key
         return fitted
 
-    def evaluate(self, policy: P, round: int | None = None, **options: Any) -> list[Evaluation]:
+    def evaluate(self, policy: P, round: int | None = None) -> list[Evaluation]:
         """Play the evaluation panels with this policy; the rows go to `results.jsonl`."""
         if round is not None:
             self._round = round
-        key = self._key("evaluate", policy, [self._round], options)
-        with self._stage("evaluate", key) as (stage, finished):
-            if finished is None:
-                rows, shown = self._verbs.evaluate(policy, stage, **options)
-                for row in rows:
-                    append_line(self.folder / "results.jsonl", _result_line(stage, row))
-                self._show(stage, shown)
-                self._finish(stage, key, {"rows": len(rows)})
-            name = str(self._shared.ledger[key]["name"])
-        return [_evaluation(row) for row in _lines(self.folder / "results.jsonl") if row["stage"] == name]
+        key = self._key("evaluate", policy, [self._round], None)
+        path = self.folder / "results.jsonl"
+        with self._stage("evaluate", key) as at:
+            if at.finished is None:
+                rows, shown = self._verbs.evaluate(policy, at.stage)
+                before = [row for row in _lines(path) if row["stage"] != at.stage.name]
+                lines = [*before, *(_result_line(at.stage, row) for row in rows)]
+                write_atomic(path, "".join(json.dumps(line) + "\n" for line in lines))
+                self._show(at.stage, shown)
+                self._finish(at, {"rows": len(rows)})
+        return [_evaluation(row) for row in _lines(path) if row["stage"] == at.stage.name]
 
     # ------------------------------------------------------------------ stages and the ledger
 
-    def _key(self, verb: str, policy: P, inputs: Sequence[Any], options: Mapping[str, Any]) -> str:
+    def _key(self, verb: str, policy: P, inputs: Sequence[Any], options: object) -> str:
         if policy not in self._origins:
             self._origins[policy] = self._verbs.origin(policy)
-        text = canonical_json(
-            [verb, self._origins[policy], self.seed, list(inputs), sorted((k, repr(v)) for k, v in options.items())]
-        )
+        text = canonical_json([verb, self._origins[policy], self.seed, list(inputs), str(options)])
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
     @contextmanager
-    def _stage(self, verb: str, key: str) -> Iterator[tuple[Stage, dict[str, Any] | None]]:
-        """Hands out the stage, and its ledger row where it is finished; times it and counts what it used."""
+    def _stage(self, verb: str, key: str) -> Iterator[_Open]:
+        """Hands out the stage, with its ledger row where it is finished; the observers are called after a new one."""
         finished = self._shared.ledger.get(key)
         arm = "base" if self._round == 0 else self._arm
         name = str(finished["name"]) if finished else f"{arm}-{self._round}-{verb}-{key[:6]}"
         folder = self.folder / "stages" / name
-        folder.mkdir(parents=True, exist_ok=True)
-        self._clock = (time.monotonic(), time.process_time(), dict(self._verbs.usage()))
-        stage = Stage(name, verb, arm, self._round, folder, sample_seed(self.seed, key), self.store, lambda _: None)
-        yield replace(stage, log=lambda values: self.log({**values, "kind": verb}, stage)), finished
+        with disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        where = {"stage": name, "arm": arm, "round": self._round}
+
+        def log(values: Mapping[str, Any]) -> None:
+            self._log({**where, "kind": verb, **values})
+
+        done = {t.id: t for t in self.store.trajectories(prefix=f"{name}/")} if verb != "fit" else {}
+        seed = sample_seed(self.seed, key)
+        stage = Stage(name, verb, arm, self._round, folder, seed, self.store, log, done)
+        yield _Open(key, stage, finished, time.monotonic(), time.process_time(), dict(self._verbs.usage()))
         for observer in self._shared.observers if finished is None else ():
             observer()
 
-    def _finish(self, stage: Stage, key: str, result: Mapping[str, Any]) -> None:
-        began, cpu, before = self._clock
-        counts = {name: total - before.get(name, 0) for name, total in self._verbs.usage().items()}
+    def _finish(self, at: _Open, result: Mapping[str, Any]) -> None:
+        stage = at.stage
+        counts = {name: total - at.usage.get(name, 0) for name, total in self._verbs.usage().items()}
         row = {
-            "key": key, "index": len(self._shared.ledger), "name": stage.name, "verb": stage.verb, "arm": stage.arm,
-            "round": stage.round, "seconds": round(time.monotonic() - began, 3),
-            "cpu_s": round(time.process_time() - cpu, 3), "counts": counts, "result": dict(result),
+            "key": at.key, "index": len(self._shared.ledger), "name": stage.name, "verb": stage.verb, "arm": stage.arm,
+            "round": stage.round, "seconds": round(time.monotonic() - at.began, 3),
+            "cpu_s": round(time.process_time() - at.cpu, 3), "counts": counts, "result": dict(result),
         }  # fmt: skip
         append_line(self.folder / "stages.jsonl", row)
-        self._shared.ledger[key] = row
-        self.log({"kind": "stage", "step": row["index"], **counts}, stage)
+        self._shared.ledger[at.key] = row
+        stage.log({"kind": "stage", "step": row["index"], **counts})
 
-    def log(self, values: Mapping[str, Any], stage: Stage | None = None) -> None:
-        """Append one line of numbers to `metrics.jsonl`, with the time and the stage it belongs to."""
-        where = {"stage": stage.name, "arm": stage.arm, "round": stage.round} if stage else {}
+    def _log(self, values: Mapping[str, Any]) -> None:
         spent = {"time_s": round(time.monotonic() - self._shared.began, 3), "cpu_s": round(time.process_time(), 3)}
-        append_line(self.folder / "metrics.jsonl", {**spent, **where, **values}, durable=False)
+        append_line(self.folder / "metrics.jsonl", {**spent, **values}, durable=False)
 
-    def _stored(self, stage: str) -> Iterator[tuple[str, Trajectory]]:
-        prefix = stage + "/"
-        for trajectory in self.store.trajectories(prefix=prefix):
-            if trajectory.error is None or trajectory.error.kind != "interrupted":
-                yield trajectory.id, trajectory
-
-    def _show(self, stage: Stage, shown: Sequence[Trajectory]) -> None:
+    def _show(self, stage: Stage, shown: Sequence[Mapping[str, Any]]) -> None:
         """Keep example episodes: of the first evaluation, and of each arm's latest."""
         path = self.folder / "examples.json"
         rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
         rows = [row for row in rows if row["arm"] != stage.arm]
-        rows += [_example(stage, trajectory) for trajectory in shown]
+        rows += [{**row, "arm": stage.arm, "round": stage.round} for row in shown]
         write_atomic(path, json.dumps(rows))
 
 
@@ -289,21 +330,6 @@ def _evaluation(row: Mapping[str, Any]) -> Evaluation:
     values = {name: row[name] for name in Evaluation.__slots__}
     values["outcomes"] = tuple((task, kind, success) for task, kind, success in row["outcomes"])
     return Evaluation(**values)
-
-
-def _example(stage: Stage, trajectory: Trajectory) -> dict[str, Any]:
-    steps = []
-    for step in trajectory.steps:
-        logprobs = [float(x) for g in step.generations for x in g.logprobs[g.sampled]]
-        mean = sum(logprobs) / len(logprobs) if logprobs else None
-        steps.append({"observation": str(step.observation), "action": str(step.action), "reward": step.reward,
-                      "invalid": bool(step.info.get("invalid")), "logprob": mean})  # fmt: skip
-    task = trajectory.task
-    return {
-        "task": task.id, "world": task.world, "tier": task.tier, "kind": task.kind, "arm": stage.arm,
-        "round": stage.round, "success": trajectory.success, "ended_by": trajectory.ended_by, "steps": steps,
-        "final_observation": str(trajectory.final_observation),
-    }  # fmt: skip
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

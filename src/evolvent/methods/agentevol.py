@@ -33,24 +33,30 @@ P = TypeVar("P")
 class AgentEvol(Config):
     """What can be chosen about AgentEvol."""
 
-    iterations: int = Field(3, ge=0, description="rounds of exploring and learning (M)")
-    samples: int = Field(3, ge=0, description="episodes per explored task and round (K)")
-    temperature: float = Field(1.0, ge=0, description="of exploration")
+    iterations: int = Field(default=3, ge=0, description="rounds of exploring and learning (M)")
+    samples: int = Field(default=3, ge=0, description="episodes per explored task and round (K)")
+    temperature: float = Field(default=1.0, ge=0, description="of exploration")
     keep: Literal["shortest", "first", "all", "none"] = Field(
         "shortest", description="which successes of a task are learned"
     )
-    threshold: float = Field(0.99, description="a success has more than this reward (unit scale)")
-    weight: Literal["one", "reward", "exponential"] = Field("one", description="learning weight of a kept trajectory")
-    beta: float = Field(0.5, gt=0, description="temperature of the exponential weight exp((reward - 1) / beta)")
+    threshold: float = Field(default=0.99, description="a success has more than this reward (unit scale)")
+    weight: Literal["one", "reward", "exponential"] = Field(
+        default="one", description="learning weight of a kept trajectory"
+    )
+    beta: float = Field(default=0.5, gt=0, description="temperature of the exponential weight exp((reward - 1) / beta)")
     merge: Literal["base", "previous", "all", "none"] = Field(
         "all", description="what is learned beside this round's kept"
     )
-    start: Literal["initial", "base", "previous"] = Field("previous", description="the weights a round starts from")
+    start: Literal["initial", "base", "previous"] = Field(
+        default="previous", description="the weights a round starts from"
+    )
     clone_tokens: int | None = Field(
         None, description="learned tokens of the cloning; None: the training config's epochs"
     )
-    round_tokens: int | None = Field(None, description="learned tokens of a round; None: the training config's epochs")
-    lr_scale: float = Field(1.0, gt=0, description="learning rate of a round against that of the cloning")
+    round_tokens: int | None = Field(
+        default=None, description="learned tokens of a round; None: the training config's epochs"
+    )
+    lr_scale: float = Field(default=1.0, gt=0, description="learning rate of a round against that of the cloning")
 
 
 PAPER: Mapping[str, object] = {

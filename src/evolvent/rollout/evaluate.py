@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.run import Evaluation
@@ -10,7 +13,7 @@ from evolvent.stats import wilson
 from evolvent.trajectory import Start, Task, Trajectory
 from evolvent.worlds.base import SPLITS, World
 
-__all__ = ["outcome_rows", "panel_starts"]
+__all__ = ["example_row", "outcome_rows", "panel_starts"]
 
 
 def panel_starts(
@@ -71,3 +74,25 @@ def outcome_rows(trajectories: Iterable[Trajectory], *, computed: int = 0) -> li
             )
         )
     return rows
+
+
+def example_row(trajectory: Trajectory, *, instructions: str, word: Callable[[int], str]) -> dict[str, Any]:
+    """An episode as JSON values for people to look at, token by token; `word` gives the text of one token id."""
+    steps = []
+    for step in trajectory.steps:
+        logprobs = np.concatenate([g.logprobs[g.sampled] for g in step.generations] or [np.zeros(0, np.float32)])
+        mean = float(logprobs.mean()) if len(logprobs) else None
+        invalid = bool(step.info.get("invalid") or step.info.get("unparsed"))
+        steps.append({"observation": str(step.observation), "action": str(step.action), "reward": step.reward,
+                      "invalid": invalid, "logprob": mean})  # fmt: skip
+    tokens = [
+        {"text": word(int(index)), "sampled": bool(sampled), "logprob": float(logprob) if sampled else None}
+        for g in trajectory.generations
+        for index, sampled, logprob in zip(g.ids, g.sampled, g.logprobs, strict=True)
+    ]
+    task = trajectory.task
+    return {
+        "task": task.id, "world": task.world, "tier": task.tier, "kind": task.kind, "success": trajectory.success,
+        "ended_by": trajectory.ended_by, "instructions": instructions, "steps": steps, "tokens": tokens,
+        "final_observation": str(trajectory.final_observation),
+    }  # fmt: skip

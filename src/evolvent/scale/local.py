@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from evolvent.agents.base import Agent
 from evolvent.agents.history import History, Refuse
 from evolvent.agents.language import LanguageAgent
 from evolvent.agents.plain import Expert
@@ -22,9 +21,9 @@ from evolvent.learn.learner import Learner, Metrics, TrainConfig
 from evolvent.learn.objectives import Objective
 from evolvent.learn.parts import flatten
 from evolvent.models.policy import Policy, load_policy, tiny_policy
-from evolvent.rollout.collect import collect
+from evolvent.rollout.collect import collect, trajectory_name
 from evolvent.rollout.episode import Limits
-from evolvent.rollout.evaluate import outcome_rows, panel_starts
+from evolvent.rollout.evaluate import example_row, outcome_rows, panel_starts
 from evolvent.run import Evaluation, Run, Stage
 from evolvent.trajectory import Start, Task, Trajectory, sample_seed
 from evolvent.worlds.base import World
@@ -68,23 +67,17 @@ class LocalVerbs:
     _trained: dict[str, int] = field(default_factory=lambda: {"trained": 0, "fed": 0})
 
     def collect(
-        self,
-        policy: Policy,
-        starts: Sequence[Start],
-        stage: Stage,
-        *,
-        temperature: float = 1.0,
-        agent: Agent | None = None,
+        self, policy: Policy, starts: Sequence[Start], stage: Stage, *, temperature: float = 1.0
     ) -> Iterator[Trajectory]:
-        """Play the starts with the policy, or with another agent; each trajectory is stored before it is yielded."""
+        """Play the starts with the policy; each trajectory is stored before it is yielded."""
         sampling = Sampling(temperature=temperature)
-        agent = agent or LanguageAgent(policy, sampling, max_tokens=self.max_tokens, history=self.history)
-        engine = self.engine(policy) if isinstance(agent, LanguageAgent) else None
+        agent = LanguageAgent(policy, sampling, max_tokens=self.max_tokens, history=self.history)
         count = wins = steps = 0
-        for trajectory in collect(
-            self.worlds, starts, agent, engine=engine, seed=stage.seed, slots=self.slots, limits=self.limits,
-            name=lambda start: f"{stage.name}/{start.task.id}/{start.sample}",
-        ):  # fmt: skip
+        played = collect(
+            self.worlds, starts, agent, engine=self.engine(policy), seed=stage.seed, slots=self.slots,
+            limits=self.limits, name=lambda start: trajectory_name(start, stage.name),
+        )  # fmt: skip
+        for trajectory in played:
             stage.store.append(trajectory)
             count, wins, steps = count + 1, wins + bool(trajectory.success), steps + len(trajectory.steps)
             if count % 200 == 0 or count == len(starts):
@@ -95,7 +88,7 @@ class LocalVerbs:
 
     def fit(
         self, policy: Policy, data: Sequence[Trajectory], objective: Objective, stage: Stage, *,
-        weight: Any = None, tokens: int | None = None, lr_scale: float = 1.0,
+        weight: Callable[[Trajectory], float] | None = None, tokens: int | None = None, lr_scale: float = 1.0,
     ) -> Policy:  # fmt: skip
         """Learn on a copy of the policy with a fresh optimizer; an interrupted fit goes on from its last checkpoint."""
         config = self.train.model_copy(update={"lr": self.train.lr * lr_scale, "tokens": tokens or self.train.tokens})
@@ -110,22 +103,27 @@ class LocalVerbs:
         self._trained["fed"] += report.fed
         return learner.policy.advanced()
 
-    def evaluate(self, policy: Policy, stage: Stage) -> tuple[list[Evaluation], list[Trajectory]]:
+    def evaluate(self, policy: Policy, stage: Stage) -> tuple[list[Evaluation], list[dict[str, Any]]]:
         """Play the panel greedily; every episode is stored."""
         panel = self.panel
         starts = panel_starts(self.worlds, split=panel.split, tiers=panel.tiers, limit=panel.limit)
         before = self.usage()["computed"]
-        played = {t.id: t for t in stage.done.values()}
-        for trajectory in self.collect(policy, starts, stage, temperature=panel.temperature):
+        played = dict(stage.done)
+        todo = [start for start in starts if trajectory_name(start, stage.name) not in played]
+        for trajectory in self.collect(policy, todo, stage, temperature=panel.temperature):
             played[trajectory.id] = trajectory
-        ordered = [played[f"{stage.name}/{start.task.id}/{start.sample}"] for start in starts]
+        ordered = [played[trajectory_name(start, stage.name)] for start in starts]
         rows = outcome_rows(ordered, computed=self.usage()["computed"] - before)
         shown: dict[tuple[str, str], list[Trajectory]] = {}
         for trajectory in ordered:
             examples = shown.setdefault((trajectory.task.world, trajectory.task.tier), [])
             if len(examples) < panel.examples:
                 examples.append(trajectory)
-        return rows, [trajectory for examples in shown.values() for trajectory in examples]
+        return rows, [self._example(policy, trajectory) for examples in shown.values() for trajectory in examples]
+
+    def _example(self, policy: Policy, trajectory: Trajectory) -> dict[str, Any]:
+        word = policy.tokenizer.convert_ids_to_tokens
+        return example_row(trajectory, instructions=self._instructions(trajectory.task), word=lambda at: str(word(at)))
 
     def engine(self, policy: Policy) -> Engine:
         """The one engine, serving this policy."""

@@ -9,25 +9,42 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor, isfinite, log10
+from typing import Literal
 
 from markupsafe import Markup, escape
 
 from evolvent.view.escape import clip, plain
 
-__all__ = ["Bar", "Frame", "Line", "Reference", "binned", "interval_strip", "line_chart", "stacked_bar", "timeline"]
+__all__ = [
+    "ArmStyle",
+    "Bar",
+    "Frame",
+    "Line",
+    "Reference",
+    "binned",
+    "interval_strip",
+    "line_chart",
+    "marker",
+    "stacked_bar",
+    "timeline",
+]
 
-_MARKERS = {"evolve": "circle", "control": "square", "base": "diamond"}
+ArmStyle = Literal["evolve", "control", "base", "expert", "other"]
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One series: `points` are (x, y), `band` (x, low, high) at the same or other x. `arm` gives colour and marker."""
+    """One series: `points` are (x, y), `band` (x, low, high) at the same or other x. `arm` gives colour and marker.
+
+    The first `unmarked` points only lead the line in from another series: they get no marker.
+    """
 
     name: str
-    arm: str
+    arm: ArmStyle
     points: Sequence[tuple[float, float]]
     band: Sequence[tuple[float, float, float]] = ()
     markers: bool = True
+    unmarked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,22 +169,37 @@ def line_chart(frame: Frame, lines: Sequence[Line], references: Sequence[Referen
     shown = [line for line in lines if line.points]
     axes = _Axes(frame, shown)
     parts = [_grid(frame, axes)]
-    for place, reference in enumerate(sorted(references, key=lambda one: one.y)):
-        y, end = axes.y(reference.y), axes.right - 2
-        title = f"{_safe(reference.name)}: {number(reference.y, percent=frame.percent)}"
-        parts.append(f'<path class="reference" d="M{axes.left} {y:.1f}H{axes.right}"><title>{title}</title></path>')
-        lift = 4 if reference.y < 0.5 * (axes.y_low + axes.y_high) else -10
-        if place == len(references) - 1 or reference.y > 0.5 * (axes.y_low + axes.y_high):
-            parts.append(f'<text class="note end" x="{end}" y="{y - lift:.1f}">{_safe(reference.name)}</text>')
+    parts += _references(references, shown, frame, axes)
     parts += [_band(line, axes) for line in shown if line.band]
     parts += [_line(line, frame, axes) for line in shown]
-    names = ", ".join(line.name for line in shown)
+    names = ", ".join(dict.fromkeys(line.name for line in shown))
     return _svg(frame.width, frame.height, f"{frame.title}: {names} by {frame.x_label}", "".join(parts))
+
+
+def _references(references: Sequence[Reference], lines: Sequence[Line], frame: Frame, axes: _Axes) -> list[str]:
+    """Dashed levels with their names; names that would lie on each other share one label, names on data go."""
+    taken = [axes.y(y) for line in lines for x, y in line.points if axes.x(x) > 0.45 * (axes.left + axes.right)]
+    parts: list[str] = []
+    labels: list[tuple[float, str]] = []
+    for one in sorted(references, key=lambda one: one.y):
+        y = axes.y(one.y)
+        title = f"{_safe(one.name)}: {number(one.y, percent=frame.percent)}"
+        parts.append(f'<path class="reference" d="M{axes.left} {y:.1f}H{axes.right}"><title>{title}</title></path>')
+        if labels and abs(labels[-1][0] - y) < 12:
+            labels[-1] = (y, f"{labels[-1][1]}, {one.name}")
+        else:
+            labels.append((y, one.name))
+    for y, name in labels:
+        at = y + 11 if y < axes.top + 14 else y - 4
+        if any(at - 15 < other < at + 7 for other in taken):
+            continue
+        parts.append(f'<text class="note end" x="{axes.right - 2}" y="{at:.1f}">{_safe(name)}</text>')
+    return parts
 
 
 def _grid(frame: Frame, axes: _Axes) -> str:
     parts = []
-    for y in ticks(axes.y_low, axes.y_high):
+    for y in (0.0, 0.25, 0.5, 0.75, 1.0) if frame.percent else ticks(axes.y_low, axes.y_high):
         at = axes.y(y)
         parts.append(f'<path class="grid" d="M{axes.left} {at:.1f}H{axes.right}"/>')
         label = number(100 * y if frame.percent else y)
@@ -181,11 +213,9 @@ def _grid(frame: Frame, axes: _Axes) -> str:
 
 
 def _band(line: Line, axes: _Axes) -> str:
-    if len(line.band) == 1 or line.markers:
-        bars = "".join(f"M{axes.x(x):.1f} {axes.y(low):.1f}V{axes.y(high):.1f}" for x, low, high in line.band)
-        whisker = f'<path class="whisker arm-{line.arm}" d="{bars}"/>'
-        if len(line.band) == 1:
-            return whisker
+    if len(line.band) == 1:
+        x, low, high = line.band[0]
+        return f'<path class="whisker arm-{line.arm}" d="M{axes.x(x):.1f} {axes.y(low):.1f}V{axes.y(high):.1f}"/>'
     edge = [(x, high) for x, _, high in line.band] + [(x, low) for x, low, _ in reversed(line.band)]
     return f'<path class="band arm-{line.arm}" d="{axes.path(edge)}Z"/>'
 
@@ -193,23 +223,28 @@ def _band(line: Line, axes: _Axes) -> str:
 def _line(line: Line, frame: Frame, axes: _Axes) -> str:
     parts = [f'<path class="line arm-{line.arm}" d="{axes.path(line.points)}"/>'] if len(line.points) > 1 else []
     intervals = {x: (low, high) for x, low, high in line.band}
-    for x, y in line.points if line.markers else ():
+    for x, y in line.points[line.unmarked :] if line.markers else ():
         title = f"{_safe(line.name)}, {_safe(frame.x_label)} {number(x)}: {number(y, percent=frame.percent)}"
         if x in intervals:
             low, high = (number(end, percent=frame.percent) for end in intervals[x])
             title += f" ({low} to {high})"
-        mark = _marker(line.arm, axes.x(x), axes.y(y))
+        mark = _shape(line.arm, axes.x(x), axes.y(y))
         parts.append(f'<g class="mark arm-{line.arm}">{mark}<title>{title}</title></g>')
     return "".join(parts)
 
 
-def _marker(arm: str, x: float, y: float) -> str:
-    shape = _MARKERS.get(arm, "circle")
-    if shape == "square":
-        return f'<rect x="{x - 3:.1f}" y="{y - 3:.1f}" width="6" height="6"/>'
-    if shape == "diamond":
-        return f'<path d="M{x:.1f} {y - 4.2:.1f}l4.2 4.2l-4.2 4.2l-4.2 -4.2Z"/>'
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.4"/>'
+def _shape(arm: ArmStyle, x: float, y: float) -> str:
+    if arm == "control":
+        return f'<rect x="{x - 3.2:.1f}" y="{y - 3.2:.1f}" width="6.4" height="6.4"/>'
+    if arm == "base":
+        return f'<path d="M{x:.1f} {y - 4.4:.1f}l4.4 4.4l-4.4 4.4l-4.4 -4.4Z"/>'
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.6"/>'
+
+
+def marker(arm: ArmStyle) -> Markup:
+    """The mark of an arm alone, for legends: its shape tells the arms apart without colour."""
+    shape = f'<g class="mark arm-{arm}">{_shape(arm, 6, 6)}</g>'
+    return Markup(f'<svg class="key" viewBox="0 0 12 12" aria-hidden="true">{shape}</svg>')
 
 
 def interval_strip(mean: float, low: float, high: float, *, reach: float, label: str) -> Markup:
@@ -219,7 +254,7 @@ def interval_strip(mean: float, low: float, high: float, *, reach: float, label:
     def x(value: float) -> float:
         return width / 2 + min(max(value / reach, -1.0), 1.0) * (width / 2 - 6)
 
-    parts = [f'<path class="zero" d="M{width / 2} 1V{height - 1}"/>']
+    parts = []
     clear = "clear" if low > 0 or high < 0 else "open"
     if isfinite(low) and isfinite(high):
         ends = f"M{x(low):.1f} {middle - 4}v8M{x(low):.1f} {middle}H{x(high):.1f}M{x(high):.1f} {middle - 4}v8"
@@ -228,45 +263,57 @@ def interval_strip(mean: float, low: float, high: float, *, reach: float, label:
     return _svg(width, height, label, "".join(parts) + f"<title>{_safe(label)}</title>", style="strip-chart")
 
 
+def strip_scale(reach: float) -> Markup:
+    """The scale above interval strips of the same reach, in points."""
+    step = ticks(0, reach, 3)[-1]
+    places = [(100 + sign * step / reach * 94, sign * step) for sign in (-1, 0, 1)]
+    labels = [
+        f'<text class="tick middle" x="{x:.1f}" y="15">{"−" if value < 0 else "+" if value else ""}'
+        f"{number(abs(100 * value))}</text>"
+        for x, value in places
+    ]
+    return _svg(
+        200, 20, f"scale from {-100 * reach:.0f} to {100 * reach:.0f} points", "".join(labels), style="strip-chart"
+    )
+
+
 def stacked_bar(bars: Sequence[Bar], *, label: str, unit: str) -> Markup:
     """Shares of a whole as one horizontal bar. Sizes are not negative; an empty or zero whole draws an empty bar."""
-    width, height = 640.0, 26.0
-    whole, x, parts = sum(bar.size for bar in bars), 0.0, [f'<rect class="track" width="{width}" height="{height}"/>']
+    whole = sum(bar.size for bar in bars)
+    return _strip(_placed(bars, whole), whole, label=label, unit=unit)
+
+
+def timeline(bars: Sequence[Bar], *, unit: str) -> list[tuple[str, Markup]]:
+    """Stages one after another: for each lane its name and its strip; all strips share one axis from 0 to the sum."""
+    whole = sum(bar.size for bar in bars)
+    placed = _placed(bars, whole)
+    lanes = dict.fromkeys(bar.lane for bar in bars)
+    return [
+        (lane, _strip([one for one in placed if one[0].lane == lane], whole, label=f"stages of {lane}", unit=unit))
+        for lane in lanes
+    ]
+
+
+def _placed(bars: Sequence[Bar], whole: float) -> list[tuple[Bar, float, float]]:
+    """Each bar with its start and length in thousandths of the whole."""
+    placed, x = [], 0.0
     for bar in bars:
-        long = bar.size / whole * width if whole > 0 else 0.0
-        title = f"{_safe(bar.label)}: {number(bar.size)} {_safe(unit)}"
+        long = 1000 * bar.size / whole if whole > 0 else 0.0
+        placed.append((bar, x, long))
+        x += long
+    return placed
+
+
+def _strip(placed: Sequence[tuple[Bar, float, float]], whole: float, *, label: str, unit: str) -> Markup:
+    parts = ['<rect class="track" width="1000" height="10"/>']
+    for bar, x, long in placed:
         share = f" ({100 * bar.size / whole:.0f} %)" if whole > 0 else ""
+        title = f"{_safe(bar.label)}: {number(bar.size)} {_safe(unit)}{share}"
         parts.append(
-            f'<rect class="{escape(bar.style)}" x="{x:.2f}" width="{max(0.0, long - 1.5):.2f}" height="{height}">'
-            f"<title>{title}{share}</title></rect>"
+            f'<rect class="{_safe(bar.style)}" x="{x:.2f}" width="{max(0.8, long - 1):.2f}" height="10">'
+            f"<title>{title}</title></rect>"
         )
-        x += long
-    return _svg(width, height, label, "".join(parts), style="bar-chart")
-
-
-def timeline(bars: Sequence[Bar], *, label: str, unit: str) -> Markup:
-    """Stages one after another, each in the lane of its arm; the axis is the time spent."""
-    lanes = list(dict.fromkeys(bar.lane for bar in bars))
-    left, width, row = 62.0, 640.0, 24.0
-    whole = sum(bar.size for bar in bars) or 1.0
-    height = row * len(lanes) + 22
-    parts = []
-    for place, lane in enumerate(lanes):
-        y = place * row
-        parts.append(f'<rect class="track" x="{left}" y="{y + 3}" width="{width - left}" height="{row - 6}"/>')
-        parts.append(f'<text class="lane" x="0" y="{y + row / 2 + 4}">{_safe(clip(lane, 9))}</text>')
-    x = left
-    for bar in bars:
-        long = bar.size / whole * (width - left)
-        y = lanes.index(bar.lane) * row
-        parts.append(
-            f'<rect class="{escape(bar.style)}" x="{x:.2f}" y="{y + 3}" width="{max(0.6, long - 1):.2f}" '
-            f'height="{row - 6}"><title>{_safe(bar.label)}: {number(bar.size)} {_safe(unit)}</title></rect>'
-        )
-        x += long
-    for value in ticks(0, whole, 6):
-        at = left + value / whole * (width - left)
-        anchor = "middle" if at < width - 20 else "end"
-        parts.append(f'<text class="tick {anchor}" x="{at:.1f}" y="{height - 5}">{number(value)}</text>')
-    parts.append(f'<text class="tick" x="0" y="{height - 5}">{_safe(unit)}</text>')
-    return _svg(width, height, label, "".join(parts), style="bar-chart")
+    body = Markup("".join(parts))
+    return Markup(
+        '<svg class="bar-chart" viewBox="0 0 1000 10" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
+    ).format(plain(label), body)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -20,6 +19,7 @@ __all__ = ["Episode", "EpisodeStep", "Metric", "ReportData", "Result", "RunInfo"
 T = TypeVar("T")
 
 _LIMIT_BYTES = 256 * 2**20
+_LARGEST = 1e100  # larger numbers are damage, and their sums would overflow
 _NOT_VALUES = frozenset({"time_s", "cpu_s", "stage", "arm", "kind", "step", "round"})
 
 
@@ -223,7 +223,7 @@ def _number(value: object) -> float | None:
         number = float(value)
     except OverflowError:
         return None
-    return number if isfinite(number) else None
+    return number if abs(number) < _LARGEST else None
 
 
 def _count(value: object) -> int | None:

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from math import isnan
 
 from evolvent.stats import Interval, paired
 from evolvent.trajectory import sample_rng
@@ -112,7 +113,7 @@ def _difference(sides: Iterable[tuple[Result | None, Result | None]], data: Repo
     for one, other in sides:
         if one is None or other is None:
             return None, "not evaluated yet"
-        if any(success is None for row in (one, other) for _, _, success in row.outcomes):
+        if one.errors or other.errors or any(success is None for _, _, success in (*one.outcomes, *other.outcomes)):
             return None, "withheld: episodes with errors"
         scores = {task: success for task, _, success in other.outcomes if success is not None}
         matched = [(kind, success, scores[task]) for task, kind, success in one.outcomes if task in scores]
@@ -167,10 +168,12 @@ def _sentence(main: str, difference: Interval | None, reason: str) -> str:
     side = "above" if difference.mean > 0 else "below"
     ended = f"ended {points} {side}" if round(abs(100 * difference.mean), 1) else "ended level with"
     verdict = "the interval excludes 0 on this seed" if difference.excludes(0.0) else "no difference is shown"
+    if isnan(difference.low):
+        return f"Exploration on one seed: {main} {ended} its train-matched control; too few tasks for an interval."
     between = f"95 % interval {100 * difference.low:+.1f} to {100 * difference.high:+.1f}, paired by task"
     return (
         f"Exploration on one seed: {main} {ended} its train-matched control ({between}); {verdict}. "
-        f"One seed says nothing about the next one."
+        f"One seed is no proof: another may differ."
     )
 
 

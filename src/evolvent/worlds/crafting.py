@@ -14,7 +14,7 @@ from random import Random
 from typing import Literal
 
 from evolvent.errors import ConfigError, Problem, SessionGone, VersionMismatch
-from evolvent.trajectory import Score, Task, Value, canonical_json, sample_seed
+from evolvent.trajectory import Json, Score, Task, Value, canonical_json, sample_seed
 from evolvent.worlds.base import TIERS, Info, Reply
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.panel import Candidate, Panels, Sizes
@@ -31,7 +31,7 @@ _SENTENCES = (
     _MALFORMED,
     "get Got craft Crafted using Inventory: nothing Could not find that item",
     "Could not find a valid recipe for enough items to craft",
-    "Could not hold more than. Could not count below 1. Goal: craft",
+    "Could not hold more than. Could not count below 1. Crafting commands: Goal: craft",
 )
 
 
@@ -180,7 +180,7 @@ class Crafting:
         level: the rung of the ladder for fresh books: an index of `LEVELS` (0 to 3) or a `Level`.
         penalty: the reward of an action that is none, 0 or less.
         sizes: the sizes of the panels.
-        horizon: how many steps an episode may take.
+        horizon: how many steps an episode may take (None: by level with fresh books, 40 in the workshop, 20 else).
 
     Raises:
         ConfigError: an unknown book or level, or a positive penalty.
@@ -198,16 +198,18 @@ class Crafting:
         self,
         book: Literal["fresh", "own"] | Book = "fresh",
         *,
-        level: int | Level = 2,
+        level: int | Level = 0,
         penalty: float = 0.0,
         sizes: Sizes | None = None,
-        horizon: int = 20,
+        horizon: int | None = None,
     ) -> None:
         problems = []
         if isinstance(level, int) and not 0 <= level < len(LEVELS):
             problems.append(Problem("level", f"there is no level {level}", f"give 0 to {len(LEVELS) - 1}"))
         if book not in ("fresh", "own") and not isinstance(book, Book):
             problems.append(Problem("book", f"unknown book {book!r}", "give 'fresh', 'own' or a Book"))
+        if horizon is not None and horizon < 1:
+            problems.append(Problem("horizon", f"a horizon of {horizon} steps", "give at least 1"))
         if penalty > 0:
             problems.append(Problem("penalty", f"a reward of {penalty} for a wrong action", "give 0 or less"))
         if problems:
@@ -216,12 +218,13 @@ class Crafting:
         self.book = own_book() if book == "own" else book if isinstance(book, Book) else None
         self.name = "crafting" if self.book is None else "workshop" if book == "own" else "textcraft"
         self.most = {"crafting": 9, "workshop": 64}.get(self.name)
-        self.penalty, self.horizon = penalty, horizon
+        self.horizon = horizon or {"crafting": self.level.horizon, "workshop": 40}.get(self.name, 20)
+        self.penalty = penalty
         self.reward_range = (min(0.0, penalty), 1.0)
         self._scenes: dict[str, _Scene] = {}
         draw, tiers = self._fresh() if self.book is None else _known(self.name, self.book)
         self.tiers = tuple(tier for tier in TIERS if tier in tiers)
-        sizes = sizes or (Sizes() if self.level.depth > 1 else Sizes(per_kind=100))
+        sizes = sizes or Sizes()
         self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes, draw=draw)
 
     @classmethod
@@ -238,7 +241,7 @@ class Crafting:
         return self._panels.tasks(split, tier)
 
     def make(self, task: Task) -> CraftingEnv:
-        """An Env for one task; raises ConfigError if it is not a task of this world, VersionMismatch of another book."""
+        """An Env for one task; ConfigError if it is not of this world, VersionMismatch if of another book."""
         return CraftingEnv(self._scene(task), self.penalty)
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
@@ -259,11 +262,27 @@ class Crafting:
         scene = self._scene(task)
         return canonical_key(scene.book.recipes, scene.goal) if self.book is None else scene.goal
 
+    def renamed(self, task: Task, rng: Random) -> Task:
+        """The same fresh task under other names: another id, the same key, kind, tier and split. More to learn from.
+
+        Raises ConfigError in a world with a book of its own, whose names mean something.
+        """
+        if self.book is not None:
+            raise ConfigError(f"the names of {self.name!r} are part of its book", value=task.id, hint="use fresh books")
+        scene = self._scene(task)
+        pool = NAMES[: self.level.names]
+        names = dict(zip(sorted(scene.book.items), sorted(pool, key=lambda name: rng.random()), strict=False))
+        if len(names) < len(scene.book.items):
+            raise ConfigError("too few names at this level", value=len(pool), expected=len(scene.book.items))
+        recipes: list[Json] = [str(recipe.renamed(names)) for recipe in scene.book.recipes]
+        spec = {"recipes": recipes, "goal": names[scene.goal]}
+        return Task(task.world, task.version, spec, task.kind, task.tier, task.split)
+
     def vocabulary(self) -> Sequence[str] | None:
         """Every word and mark of observations and legal actions, sorted; None for a user's folder (any count)."""
         if self.most is None:
             return None
-        names = NAMES if self.book is None else (*self.book.items, *self.book.tags)
+        names = NAMES[: self.level.names] if self.book is None else (*self.book.items, *self.book.tags)
         numbers = map(str, range(1, self.most + 1))
         return sorted({word for text in (*names, *_SENTENCES, ", :", *numbers) for word in words_of(text)})
 
@@ -314,7 +333,7 @@ def _known(name: str, book: Book) -> tuple[_Draw, Sequence[str]]:
     def draw(tier: str) -> Iterator[Candidate]:
         for goal in goals:
             if (tier == "longer") == (book.depth[goal] == deepest):
-                spec = {"book": book.digest, "recipes": _show(name, book, goal), "goal": goal}
+                spec: dict[str, Json] = {"book": book.digest, "recipes": _show(name, book, goal), "goal": goal}
                 yield Candidate(spec, goal, tier, goal)
 
     return draw, ("seen", "longer")

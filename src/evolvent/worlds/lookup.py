@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import count, pairwise
 
-from evolvent.errors import ConfigError, Problem, SessionGone, VersionMismatch, WorldError
-from evolvent.trajectory import Score, Task, Value, sample_seed
+from evolvent.errors import ConfigError, Problem, SessionGone, VersionMismatch
+from evolvent.trajectory import Json, Score, Task, Value, sample_seed
 from evolvent.worlds.base import TIERS, Info, Reply
 from evolvent.worlds.facts import NAMES, RELATIONS, Chain, FactsDatabase, chains, draw_facts
 from evolvent.worlds.grammar import Grammar, Plain
@@ -133,8 +133,12 @@ class Lookup:
         """Tasks without end: one of every kind of the tier, then the next of every kind."""
         for seed in count():
             for chain in self._chains[tier]:
-                key = draw_facts(chain, seed).canonical()
-                yield Candidate({"chain": list(chain), "seed": seed}, _question(chain), tier, key)
+                spec: dict[str, Json] = {"chain": list(chain), "seed": seed}
+                yield Candidate(spec, _question(chain), tier, draw_facts(chain, seed).canonical())
+
+    def key(self, task: Task) -> str:
+        """Equal for tasks that differ in names only; what panels are dealt by."""
+        return draw_facts(*self._read(task)).canonical()
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
         return self._panels.tasks(split, tier)
@@ -143,15 +147,18 @@ class Lookup:
         """An Env for a task of this world.
 
         Raises:
-            VersionMismatch: for a task of another world or version.
-            ConfigError: for a spec without a possible chain and a seed.
+            ConfigError: for a task of another world, or a spec without a possible chain and a seed.
+            VersionMismatch: for a task of another version.
         """
         return LookupEnv(task, *self._read(task), penalty=self.penalty)
 
     def _read(self, task: Task) -> tuple[Chain, int]:
-        if (task.world, task.version) != (self.name, self.version):
-            raise VersionMismatch("a task of another world", value=(task.world, task.version),
-                                  expected=(self.name, self.version))  # fmt: skip
+        if task.world != self.name:
+            raise ConfigError(f"not a task of the world {self.name!r}", value=task.world)
+        if task.version != self.version:
+            raise VersionMismatch(
+                f"a task of another version of {self.name!r}", value=task.version, expected=self.version
+            )
         chain, seed = task.spec.get("chain"), task.spec.get("seed")
         problems = []
         if not _possible(chain):
@@ -163,12 +170,12 @@ class Lookup:
         return tuple(task.spec["chain"]), task.spec["seed"]
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
-        """Success is the right answer, whatever penalties came before it; raw is the sum of the rewards."""
+        """Success = the right answer, whatever penalties came before; raw = the sum of the rewards, unit = 1 or 0."""
         known = [reward for reward in rewards if reward is not None]
         if len(known) != len(rewards):
             return Score(None, None, None)
-        raw = float(sum(known))
-        return Score(raw, min(1.0, max(0.0, raw)), bool(known) and known[-1] == 1.0)
+        success = max(known, default=0.0) >= 1.0
+        return Score(float(sum(known)), float(success), success)
 
     def expert(self, task: Task) -> Sequence[str]:
         """Ask the relations in order, then answer: the shortest way."""
@@ -215,7 +222,7 @@ class LookupEnv:
 
     def step(self, action: Value) -> Reply:
         if not self._running:
-            raise SessionGone("a step outside an episode", value=str(action), expected="reset() first")
+            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
         info: dict[str, object] = {"admissible": _ADMISSIBLE}
         found = _ACTIONS.get(str(action)) or _ACTIONS.get(" ".join(str(action).lower().split()))
         if found is None or found.refusal:
@@ -233,9 +240,9 @@ class LookupEnv:
         return _Moment(self._task.id, self._running)
 
     def restore(self, value: object) -> None:
-        """Back to the moment of a snapshot of the same task; WorldError for anything else."""
+        """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
         if not isinstance(value, _Moment) or value.task != self._task.id:
-            raise WorldError("no snapshot of this task", value=value, expected=f"one of task {self._task.id}")
+            raise ConfigError("no snapshot of this task", value=value, expected=f"one of task {self._task.id}")
         if not value.running:
             self.close()
         self._running = value.running

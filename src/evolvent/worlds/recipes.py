@@ -47,6 +47,11 @@ class Recipe:
     def __str__(self) -> str:
         return f"craft {self.count} {self.output} using {', '.join(map(str, self.inputs))}"
 
+    def renamed(self, names: Mapping[str, str]) -> Recipe:
+        """The same recipe with every name replaced."""
+        inputs = tuple(Ingredient(slot.count, names[slot.name]) for slot in self.inputs)
+        return Recipe(self.count, names[self.output], inputs)
+
 
 def read_recipe(text: str) -> Recipe | None:
     """The recipe in `craft N x using N a, M b` (with or without a space before commas), or None if it is no such line.
@@ -116,7 +121,7 @@ class Book:
 
     def _least(self, rule: Callable[[Recipe, list[float]], float], raw: float = 0.0) -> dict[str, float]:
         """The least fixed point of `rule` over all recipes; a tag has the value of its best member."""
-        value: dict[str, float] = {item: inf for item in self.of} | dict.fromkeys(self.raw, raw)
+        value: dict[str, float] = dict.fromkeys(self.of, inf) | dict.fromkeys(self.raw, raw)
         changed = True
         while changed:
             changed = False
@@ -163,7 +168,9 @@ class Book:
             return True
         slot, rest = slots[0], slots[1:]
         return any(
-            one.count == slot.count and one.name in self.choices(slot.name) and self._fits(rest, given[:i] + given[i + 1 :])
+            one.count == slot.count
+            and one.name in self.choices(slot.name)
+            and self._fits(rest, given[:i] + given[i + 1 :])
             for i, one in enumerate(given)
         )
 
@@ -184,7 +191,7 @@ class Book:
         return tuple(order.values())
 
     def plan(self, goal: str) -> tuple[str, ...]:
-        """Actions that make `goal`: every raw item is got once, from the goal downwards, then all is crafted upwards.
+        """Actions that make `goal`: recipe by recipe, what it still needs is got, then it is crafted.
 
         No plan is shorter where every item has one recipe: each raw item takes one action, and each craft is forced.
         """
@@ -194,9 +201,13 @@ class Book:
             times[recipe.output] = ceil(need[recipe.output] / recipe.count)
             for slot in recipe.inputs:
                 need[slot.name] += slot.count * times[recipe.output]
-        downwards = dict.fromkeys(slot.name for recipe in reversed(recipes) for slot in recipe.inputs)
-        gets = [f"get {need[item]} {item}" for item in downwards if item not in times]
-        return (*gets, *(str(recipe) for recipe in recipes for _ in range(times[recipe.output])))
+        actions: dict[str, int] = {}
+        for recipe in recipes:
+            for slot in recipe.inputs:
+                if slot.name not in times:
+                    actions[f"get {need[slot.name]} {slot.name}"] = 1
+            actions[str(recipe)] = times[recipe.output]
+        return tuple(action for action, repeats in actions.items() for _ in range(repeats))
 
 
 def canonical_key(recipes: Iterable[Recipe], goal: str) -> str:

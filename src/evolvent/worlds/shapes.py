@@ -8,13 +8,16 @@ task, so a word tells nothing: the recipes must be read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
-from itertools import combinations_with_replacement, count
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from itertools import combinations, combinations_with_replacement, count
+from math import ceil
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 from evolvent.errors import ConfigError, Problem
-from evolvent.trajectory import sample_seed
+from evolvent.trajectory import Json, sample_seed
 from evolvent.worlds.panel import Candidate
 from evolvent.worlds.recipes import Ingredient, Recipe, canonical_key
 
@@ -29,7 +32,7 @@ NAMES: tuple[str, ...] = (
     "onyx", "opal", "paddle", "pebble", "quartz", "ribbon", "saddle", "thimble", "velvet", "walnut",
 )  # fmt: skip
 _PER_TIER = 60  # kinds of a tier
-_PER_DEPTH = 200  # shapes of one depth
+_PER_DEPTH = 400  # shapes of one depth
 _PER_STEP = 60  # crafted slots, of the depth just below, that shapes are built from
 
 
@@ -42,38 +45,52 @@ class Level:
         slots: most ingredients of a recipe.
         made: most crafted ingredients of a recipe (2: trees that branch).
         most: largest count in a recipe.
+        gives: most of the goal that its recipe gives.
         distractors: recipes shown that the goal does not need; each shares an ingredient with the goal's tree.
+        shuffled: the recipes are shown in any order; else what is made comes before where it is used.
         surplus: recipes may give more or less than is needed at once.
-        recipes, raws: most recipes and most raw items of a tree of training depth; `longer` may have one more of each.
+        names: how many of the pool's names are used; fewer are learned sooner.
+        crafts, raws: most crafts and most raw items of a tree of training depth; `longer` may have one more of each.
     """
 
     depth: int = 3
     slots: int = 2
     made: int = 1
     most: int = 2
+    gives: int = 1
     distractors: int = 2
+    shuffled: bool = True
     surplus: bool = False
-    recipes: int = 3
+    names: int = 24
+    crafts: int = 3
     raws: int = 4
 
     def __post_init__(self) -> None:
         least = {"distractors": 0}
         problems = [
-            Problem(field.name, f"a level with {getattr(self, field.name)}", f"give at least {least.get(field.name, 1)}")
+            Problem(
+                field.name, f"a level with {getattr(self, field.name)}", f"give at least {least.get(field.name, 1)}"
+            )
             for field in fields(self)
-            if field.name != "surplus" and getattr(self, field.name) < least.get(field.name, 1)
+            if field.type != "bool" and getattr(self, field.name) < least.get(field.name, 1)
         ]
-        if self.most > 3 or self.raws + 2 * self.distractors + self.recipes > len(NAMES) - 10:
-            problems.append(Problem("level", f"too large: {self}", "counts up to 3 and at most 50 names"))
+        room = min(self.names, len(NAMES)) - (self.raws + self.crafts + 2 + 2 * self.distractors)
+        if self.most > 3 or self.gives > 3 or room < 0:
+            problems.append(Problem("level", f"too large: {self}", "counts up to 3, names for every item, at most 60"))
         if problems:
             raise ConfigError(problems)
 
+    @property
+    def horizon(self) -> int:
+        """Steps enough for the longest plan of `longer` and three mistakes."""
+        return self.crafts + self.raws + 5
+
 
 LEVELS: tuple[Level, ...] = (
-    Level(depth=1, most=3, recipes=1),
-    Level(depth=2, made=2),
+    Level(depth=1, slots=4, most=3, gives=3, crafts=1, shuffled=False),
+    Level(depth=2, made=2, most=3, raws=3, shuffled=False),
     Level(depth=3),
-    Level(depth=3, made=2, distractors=4, surplus=True, recipes=4, raws=5),
+    Level(depth=3, made=2, distractors=4, surplus=True, crafts=5, raws=5, names=60),
 )
 
 
@@ -98,12 +115,16 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A recipe tree without names: the slots of the recipe at its root, in the order of their text."""
+    """A recipe tree without names: the slots of the recipe at its root, in the order of their text, and what it gives.
+
+    `gives` is said of the goal's recipe alone; below it, the slot above says what is given.
+    """
 
     slots: tuple[Slot, ...]
+    gives: int = 1
 
     def __str__(self) -> str:
-        return "+".join(map(str, self.slots))
+        return f"{'' if self.gives == 1 else f'{self.gives}='}{'+'.join(map(str, self.slots))}"
 
     @property
     def part(self) -> str:
@@ -115,21 +136,29 @@ class Shape:
         return tuple((slot, slot.made) for slot in self.slots if slot.made is not None)
 
     @property
-    def recipes(self) -> int:
-        return 1 + sum(child.recipes for _, child in self.children)
-
-    @property
     def raws(self) -> int:
+        """How many raw items the tree has."""
         return len(self.slots) - len(self.children) + sum(child.raws for _, child in self.children)
 
+    @property
+    def depth(self) -> int:
+        """How many crafts deep the tree is."""
+        return 1 + max((child.depth for _, child in self.children), default=0)
+
+    def crafts(self, times: int = 1) -> int:
+        """How many crafts it takes to use the recipe at the root so many times."""
+        return times + sum(child.crafts(ceil(slot.count * times / slot.yields)) for slot, child in self.children)
+
     def pairs(self) -> frozenset[str]:
-        """Every recipe together with one that makes an ingredient of it."""
-        below = {pair for _, child in self.children for pair in child.pairs()}
+        """Every recipe with one that makes an ingredient of it; for a single recipe, every two of its counts."""
+        if not self.children:
+            return frozenset(f"{one}&{two}" for one, two in combinations([f"={self.gives}", *map(str, self.slots)], 2))
+        below = {pair for _, child in self.children if child.children for pair in child.pairs()}
         return frozenset(below | {f"{self.part}>{slot.part}>{child.part}" for slot, child in self.children})
 
 
 def shapes_of(level: Level, depth: int) -> tuple[Shape, ...]:
-    """All shapes of exactly that depth (at most 200, chosen by hash where there are more), in hash order."""
+    """All shapes of exactly that depth (at most 400, chosen by hash where there are more), in hash order."""
     extra = max(0, depth - level.depth)
     raw = [Slot(n) for n in range(1, level.most + 1)]
     made: list[Slot] = []
@@ -147,61 +176,61 @@ def shapes_of(level: Level, depth: int) -> tuple[Shape, ...]:
         found = {
             str(shape): shape
             for shape in _combine(raw, low, high, level) if height == 1 or shape.children
-            if shape.recipes <= level.recipes + extra and shape.raws <= level.raws + extra
+            if shape.crafts() <= level.crafts + extra and shape.raws <= level.raws + extra
         }  # fmt: skip
         last = tuple(found[text] for text in sorted(found, key=lambda text: sample_seed("shape", text)))[:_PER_DEPTH]
-    return last
+    return tuple(replace(shape, gives=gives) for shape in last for gives in range(1, level.gives + 1))
 
 
 def _combine(raw: list[Slot], low: list[Slot], high: list[Slot], level: Level) -> Iterator[Shape]:
-    """Recipes with at least one slot of `high` (or none, where `high` is empty) and the rest from below."""
-    for first in high or [None]:
-        taken = [first] if first else []
-        for size in range(0 if first else 1, level.slots + 1 - len(taken)):
-            for rest in combinations_with_replacement(raw + (low + high if first else []), size):
-                slots = taken + list(rest)
-                if sum(slot.made is not None for slot in slots) <= level.made:
-                    yield Shape(tuple(sorted(slots, key=str)))
+    """Recipes with a slot of `high` (of `raw`, where `high` is empty) and any other slots."""
+    others = [*raw, *low, *high] if level.made > 1 else raw
+    for first in high or raw:
+        for size in range(level.slots):
+            for rest in combinations_with_replacement(others, size):
+                if sum(slot.made is not None for slot in (first, *rest)) <= level.made:
+                    yield Shape(tuple(sorted((first, *rest), key=str)))
 
 
+@lru_cache(maxsize=32)
 def kinds_of(level: Level) -> Mapping[str, tuple[Shape, ...]]:
     """The kinds of every tier that the level has, at most 60 each, in a fixed order.
 
-    A third of the trained depths' shapes, and all of depth 1, are `seen`. Of the others, a shape with at least two adjacent
-    pairs, all of them in `seen` shapes, may be `combo`; these are dealt to `combo` and `evo` in turn, the rest is `evo`.
+    A third of the shapes is `seen` (half of those of depth 1, where there are deeper ones). Of the others, a shape with
+    at least two adjacent pairs, all in `seen` shapes, may be `combo`: `combo` and `evo` take these in turn. The rest is
+    `evo`.
     """
-    shallow = list(shapes_of(level, 1))
-    deeper = [shape for depth in range(2, level.depth + 1) for shape in shapes_of(level, depth)]
+    shallow = list(shapes_of(level, 1)) if level.depth > 1 else []
+    deeper = [shape for depth in range(min(2, level.depth), level.depth + 1) for shape in shapes_of(level, depth)]
     deeper.sort(key=lambda shape: sample_seed("tier", shape))
-    if not deeper:
-        half = (len(shallow) + 1) // 2
-        tiers = {"seen": shallow[:half], "evo": shallow[half:], "combo": []}
-    else:
-        third = min(len(deeper) // 3, _PER_TIER - len(shallow))
-        tiers = {"seen": shallow + deeper[:third], "evo": [], "combo": []}
-        trained = {pair for shape in tiers["seen"] for pair in shape.pairs()}
-        for shape in deeper[third:]:
-            pairs = shape.pairs()
-            whole = len(pairs) > 1 and pairs <= trained and len(tiers["combo"]) <= len(tiers["evo"])
-            tiers["combo" if whole else "evo"].append(shape)
+    half = (len(shallow) + 1) // 2
+    third = min(len(deeper) // 3, _PER_TIER - half)
+    tiers = {"seen": shallow[:half] + deeper[:third], "evo": shallow[half:], "combo": []}
+    trained = {pair for shape in tiers["seen"] for pair in shape.pairs()}
+    for shape in deeper[third:]:
+        pairs = shape.pairs()
+        whole = len(pairs) > 1 and pairs <= trained and len(tiers["combo"]) <= len(tiers["evo"])
+        tiers["combo" if whole else "evo"].append(shape)
     tiers["longer"] = list(shapes_of(level, level.depth + 1))
-    return {tier: tuple(shapes[:_PER_TIER]) for tier, shapes in tiers.items() if shapes}
+    return MappingProxyType({tier: tuple(shapes[:_PER_TIER]) for tier, shapes in tiers.items() if shapes})
 
 
 def draw_book(shape: Shape, level: Level, rng: Random) -> tuple[list[Recipe], str]:
-    """A fresh book of that shape in shuffled order, with distractors, and its goal."""
-    names = iter(_shuffled(NAMES, rng))
+    """A fresh book of that shape with distractors among its recipes, and its goal."""
+    names = iter(_shuffled(NAMES[: level.names], rng))
     goal = next(names)
     tree: list[Recipe] = []
 
     def build(output: str, gives: int, node: Shape) -> None:
         slots = [(slot, next(names)) for slot in node.slots]
-        tree.append(Recipe(gives, output, tuple(_shuffled((Ingredient(slot.count, name) for slot, name in slots), rng))))
+        tree.append(
+            Recipe(gives, output, tuple(_shuffled((Ingredient(slot.count, name) for slot, name in slots), rng)))
+        )
         for slot, name in slots:
             if slot.made is not None:
                 build(name, slot.yields, slot.made)
 
-    build(goal, 1, shape)
+    build(goal, shape.gives, shape)
     inputs = [slot.name for recipe in tree for slot in recipe.inputs]
     distractors = []
     for _ in range(level.distractors):
@@ -209,18 +238,30 @@ def draw_book(shape: Shape, level: Level, rng: Random) -> tuple[list[Recipe], st
         if level.slots > 1 and rng.random() < 0.5:
             other = inputs[_below(len(inputs), rng)] if rng.random() < 0.5 else next(names)
             chosen += [other] if other not in chosen else []
-        amounts = (Ingredient(1 + _below(level.most, rng), name) for name in chosen)
+        amounts = [Ingredient(1 + _below(level.most, rng), name) for name in chosen]
         distractors.append(Recipe(1 + _below(level.most, rng), next(names), tuple(_shuffled(amounts, rng))))
-    return _shuffled(tree + distractors, rng), goal
+    if level.shuffled:
+        return _shuffled(tree + distractors, rng), goal
+    lines = tree[::-1]
+    for recipe in distractors:
+        lines.insert(_below(len(lines) + 1, rng), recipe)
+    return lines, goal
 
 
 def draw_tasks(level: Level, tier: str, shapes: Iterable[Shape], *, version: str) -> Iterator[Candidate]:
-    """Endless candidates of a tier, its kinds in turn; always the same ones."""
-    kinds = [(shape, str(shape)) for shape in shapes]
+    """Endless candidates of a tier, its depths in turn and the kinds of a depth in turn; always the same ones.
+
+    So every depth has an equal share of the candidates: the shallow ones teach reading, which the deep ones need.
+    """
+    depths: dict[int, list[tuple[Shape, str]]] = {}
+    for shape in shapes:
+        depths.setdefault(shape.depth, []).append((shape, str(shape)))
     for number in count():
-        for shape, kind in kinds:
-            recipes, goal = draw_book(shape, level, Random(sample_seed("crafting", version, level, kind, number)))
-            spec = {"recipes": [str(recipe) for recipe in recipes], "goal": goal}
+        for kinds in depths.values():
+            turn, place = divmod(number, len(kinds))
+            shape, kind = kinds[place]
+            recipes, goal = draw_book(shape, level, Random(sample_seed("crafting", version, level, kind, turn)))
+            spec: dict[str, Json] = {"recipes": [str(recipe) for recipe in recipes], "goal": goal}
             yield Candidate(spec, kind, tier, canonical_key(recipes, goal))
 
 

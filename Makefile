@@ -1,0 +1,50 @@
+# Needs make and Python 3.11 or newer; everything else goes into .venv. `make` prints the targets.
+# Another Python: make evolve PYTHON=python3.12     Settings: make evolve ARGS="--seed 1 --method.samples 5"
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help evolve test test-full check format clean
+
+help: ## print this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
+
+evolve: $(VENV)/.train ## the main job: clone, explore, learn, measure; ends by naming the report
+	@$(BIN)/evolvent evolve $(ARGS)
+
+test: $(VENV)/.dev ## every test that CI runs
+	$(BIN)/python -m pytest -m "not long" $(ARGS)
+
+test-full: $(VENV)/.dev ## the long matrices too
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.dev ## lint, format, strict types, house rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/style
+
+format: $(VENV)/.dev ## format the source
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove .venv, caches and builds; runs stay
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "evolvent needs Python 3.11 or newer, got: $$($(PYTHON) --version); try: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# A stamp is renewed when what is to be installed changes, so that nothing is installed twice.
+$(VENV)/.train: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[train]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[dev]'
+	@touch $(VENV)/.train $@

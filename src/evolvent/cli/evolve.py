@@ -1,0 +1,147 @@
+"""`evolvent evolve`, the main job: clone, explore, keep, learn, measure, beside a train-matched control, and report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+from rich.console import Console
+
+from evolvent.cli.jobs import Job, PanelConfig, check_panel, opened
+from evolvent.cli.names import policy, worlds
+from evolvent.cli.progress import Planned
+from evolvent.cli.record import Record, new_folder
+from evolvent.cli.settings import Command, read_given
+from evolvent.config import Config
+from evolvent.errors import ConfigError, Problem
+from evolvent.files import write_atomic
+from evolvent.learn.learner import TrainConfig
+from evolvent.methods.agentevol import EMBEDDED, PAPER, AgentEvol, agentevol
+from evolvent.scale.local import demonstrations
+from evolvent.trajectory import Task
+from evolvent.view import read_run, summary
+from evolvent.worlds.audit import audit
+from evolvent.worlds.base import World
+
+__all__ = ["COMMAND", "Evolve", "explored", "run", "stages"]
+
+
+class Evolve(Config):
+    """Everything that can be chosen about `evolvent evolve`."""
+
+    worlds: tuple[str, ...] = Field(default=("crafting", "lookup"), description="the worlds to act in")
+    policy: str = Field(default="xs", description="a size (xs, s, m), a model folder, or a run")
+    to: Path | None = Field(default=None, description="folder of the run; none: the next runs/evolve-N")
+    seed: int = Field(default=0, ge=0, description="all randomness derives from it")
+    demonstrations: int = Field(default=200, ge=1, description="demonstrated tasks of each world")
+    explore: int = Field(default=400, ge=0, description="tasks of each world to explore without demonstration")
+    control: bool = Field(default=True, description="also run the train-matched control: cloning continued")
+    slots: int = Field(default=192, ge=1, description="episodes open at once")
+    max_tokens: int = Field(default=32, ge=1, description="longest action in tokens")
+    threads: int = Field(default=1, ge=1, description="threads of torch")
+    method: AgentEvol = Field(default_factory=AgentEvol, description="the method")
+    train: TrainConfig = Field(default_factory=TrainConfig, description="the learner")
+    panel: PanelConfig = Field(default_factory=PanelConfig, description="the measurement")
+
+
+COMMAND = Command(
+    "evolve",
+    "Clone demonstrations, explore tasks that nobody demonstrated, keep what was rewarded, learn, measure; repeat.",
+    Evolve,
+    presets={"embedded": {"method": dict(EMBEDDED)}, "paper": {"method": dict(PAPER)}},
+    resumes=True,
+)
+
+
+def run(words: Sequence[str], console: Console) -> int:
+    """Run the main job; returns the exit code."""
+    given = read_given(COMMAND, words, console)
+    if given is None:
+        return 0
+    config = given.config
+    made = worlds(config.worlds)
+    panel = check_panel(made, config.panel)
+    shown, tried = chosen_tasks(made, config)
+    folder = given.resume or new_folder("evolve", config.to)
+    initial = policy(config.policy, list(made.values()), seed=config.seed)
+    arms = ("evolve", "control") if config.control else ("evolve",)
+    job = Job(
+        "evolve", folder, made, Record("agentevol", config, config.seed, arms), train=config.train,
+        panel=config.panel.panel(), slots=config.slots, max_tokens=config.max_tokens, threads=config.threads,
+        plan=stages(config, len(tried), panel),
+    )  # fmt: skip
+    console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
+    with opened(job, console) as running:
+        write_floors(folder, made, config)
+        taught = demonstrations(list(made.values()), shown, seed=config.seed)
+        best = agentevol(initial, tried, taught, config.method, running)
+        if config.control:
+            idle = config.method.model_copy(update={"keep": "none", "samples": 0})
+            agentevol(initial, tried, taught, idle, running.arm("control"))
+        best.save(folder / "model")
+    console.print(summary(read_run(folder), width=console.width))
+    console.print(f"model  {folder / 'model'}\nreport {folder / 'report.html'}", soft_wrap=True)
+    return 0
+
+
+def chosen_tasks(worlds: Mapping[str, World], config: Evolve) -> tuple[list[Task], list[Task]]:
+    """(tasks to demonstrate, tasks to explore) of all worlds.
+
+    Raises:
+        ConfigError: a world with fewer tasks than asked for.
+    """
+    shown: list[Task] = []
+    tried: list[Task] = []
+    problems = []
+    for name, world in worlds.items():
+        panel = list(world.tasks("train", world.tiers[0]))
+        rest = explored(world, config.demonstrations, config.explore)
+        if len(panel) < config.demonstrations:
+            what = f"the world {name!r} has {len(panel)} tasks to demonstrate, got {config.demonstrations}"
+            problems.append(Problem("demonstrations", what, f"give at most {len(panel)}"))
+        if len(rest) < config.explore:
+            what = f"the world {name!r} has {len(rest)} more tasks to explore, got {config.explore}"
+            problems.append(Problem("explore", what, f"give at most {len(rest)}"))
+        shown += panel[: config.demonstrations]
+        tried += rest
+    if problems:
+        raise ConfigError(problems)
+    return shown, tried
+
+
+def explored(world: World, demonstrated: int, count: int) -> list[Task]:
+    """At most `count` training tasks that are not demonstrated, evenly from all tiers that may be trained on."""
+    panels = [list(world.tasks("train", tier)) for tier in world.tiers]
+    panels[0] = panels[0][demonstrated:]
+    dealt = [task for row in zip_longest(*panels) for task in row if task is not None]
+    return dealt[:count]
+
+
+def stages(config: Evolve, tried: int, panel: int) -> list[Planned]:
+    """The stages of both arms, in order, with their sizes in tokens and episodes."""
+    method, train = config.method, config.train
+    learn = Planned("fit", method.round_tokens or train.tokens)
+    measure = Planned("evaluate", panel)
+    explore = [Planned("collect", tried * method.samples)] if tried * method.samples else []
+    plan = [Planned("fit", method.clone_tokens or train.tokens), measure]
+    plan += [*explore, learn, measure] * method.iterations
+    return plan + ([learn, measure] * method.iterations if config.control else [])
+
+
+def write_floors(folder: Path, worlds: Mapping[str, World], config: Evolve) -> None:
+    """Keep what random actions, blind replay and the expert win in each panel: what a success rate is compared with."""
+    path = folder / "floors.json"
+    if path.exists() or config.panel.split == "train":
+        return
+    floors: dict[str, dict[str, Any]] = {}
+    for name, world in worlds.items():
+        found = audit(world, config.panel.split, limit=config.panel.limit, seed=config.seed)
+        floors[name] = {
+            tier: {"random": row.random, "blind_replay": row.replay, "expert": row.expert}
+            for tier, row in found.tiers.items()
+        }
+    write_atomic(path, json.dumps(floors))

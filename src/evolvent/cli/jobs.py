@@ -1,0 +1,126 @@
+"""What the verbs that use a model share: panels, a watched run in this process, its report and its final policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import torch
+from pydantic import Field
+from rich.console import Console
+
+from evolvent.cli.console import open_console, rate, table
+from evolvent.cli.progress import Planned, Progress, Watched
+from evolvent.cli.record import Record, recorded
+from evolvent.config import Config
+from evolvent.errors import EvolventError
+from evolvent.learn.learner import TrainConfig
+from evolvent.models.policy import Policy
+from evolvent.rollout.evaluate import panel_starts
+from evolvent.run import Evaluation, Run
+from evolvent.scale.local import LocalVerbs, Panel
+from evolvent.view import report
+from evolvent.view.escape import plain
+from evolvent.worlds.base import World
+
+__all__ = ["Job", "PanelConfig", "check_panel", "opened", "results_table", "write_report"]
+
+
+class PanelConfig(Config):
+    """What is played to measure a policy."""
+
+    split: Literal["train", "dev", "test"] = Field(default="test", description="the split whose panels are played")
+    limit: int = Field(default=200, ge=1, description="most tasks of a panel")
+    temperature: float = Field(default=0.0, ge=0, description="of measuring; 0: the likeliest token")
+
+    def panel(self) -> Panel:
+        """The panels as the run's verbs take them."""
+        return Panel(self.split, None, self.limit, self.temperature)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that is to be opened.
+
+    Args:
+        verb: the verb that goes on with it.
+        folder: of the run.
+        worlds: by name.
+        record: what is kept about it.
+        train, panel: how its verbs learn and measure.
+        slots, max_tokens, threads: episodes open at once, longest action, threads of torch.
+        plan: the stages to come, for the time left.
+    """
+
+    verb: str
+    folder: Path
+    worlds: Mapping[str, World]
+    record: Record
+    train: TrainConfig | None = None
+    panel: Panel | None = None
+    slots: int = 192
+    max_tokens: int = 32
+    threads: int = 1
+    plan: Sequence[Planned] = ()
+
+
+@contextmanager
+def opened(job: Job, console: Console) -> Iterator[Run[Policy]]:
+    """The run, locked, recorded and watched; its report is drawn again after every stage and at the end.
+
+    When it is interrupted, a line says how to go on.
+    """
+    torch.set_num_threads(job.threads)
+    verbs = LocalVerbs(
+        job.worlds, job.train or TrainConfig(), job.panel or Panel(), slots=job.slots, max_tokens=job.max_tokens
+    )
+    progress = Progress(console, job.plan)
+    watched: Watched[Policy] = Watched(verbs, progress)
+    with Run(job.folder, watched, seed=job.record.seed) as run:
+        run.observe(partial(write_report, job.folder))
+        try:
+            with recorded(job.folder, job.record), progress:
+                yield run
+        except (KeyboardInterrupt, SystemExit):
+            say_how_to_go_on(job.verb, job.folder)
+            raise
+        finally:
+            write_report(job.folder)
+
+
+def say_how_to_go_on(verb: str, folder: Path) -> None:
+    """After an interrupt: what is finished is kept, and this command continues."""
+    open_console(stderr=True).print(plain(f"go on with: evolvent {verb} --resume {folder}"), soft_wrap=True)
+
+
+def write_report(folder: Path) -> None:
+    """Write `report.html` of a run. Where that fails the run goes on, and `report.error.txt` says what happened."""
+    path = folder / "report.html"
+    try:
+        report(folder, path)
+    except EvolventError as error:
+        path.with_suffix(".error.txt").write_text(f"{error}\n", encoding="utf-8", errors="backslashreplace")
+
+
+def check_panel(worlds: Mapping[str, World], panel: PanelConfig) -> int:
+    """How many episodes measuring takes.
+
+    Raises:
+        ConfigError: an empty panel, or one of a single task, before any model is loaded.
+    """
+    return len(panel_starts(worlds, split=panel.split, limit=panel.limit))
+
+
+def results_table(console: Console, rows: Sequence[Evaluation]) -> None:
+    """Print evaluation rows with their 95 % intervals and their cost in tokens."""
+    columns = ("world", "tier", "tasks", "success", "95 %", "errors", "generated")
+    cells = [
+        (row.world, row.tier, row.n, "withheld" if row.mean is None else rate(row.mean),
+         "-" if row.low is None else f"{rate(row.low)} to {rate(row.high)}", row.errors, f"{row.generated:,}")
+        for row in rows
+    ]  # fmt: skip
+    console.print(table(console, columns, cells, numbers=("tasks", "success", "errors", "generated")))

@@ -1,0 +1,172 @@
+"""The one place where names become objects: worlds and policies. Everywhere else objects are handed around."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from evolvent.errors import ConfigError, Incomplete, MissingExtra, Problem, WorldError, boundary, unknown
+from evolvent.worlds.base import World
+
+if TYPE_CHECKING:
+    from evolvent.models.policy import Policy
+
+__all__ = ["GROUP", "POLICIES", "needs_train", "policy", "world", "world_origins", "worlds"]
+
+GROUP = "evolvent.worlds"
+POLICIES = ("xs", "s", "m")
+_MEMBERS = ("name", "version", "instructions", "grammar", "horizon", "reward_range", "tiers", "tasks", "make", "score")
+
+
+def _crafting(option: str) -> World:
+    from evolvent.worlds.crafting import Crafting
+
+    if not option:
+        return Crafting()
+    if not option.isdigit():
+        raise ConfigError(
+            [Problem("crafting", f"got the level {option!r}, expected a number", "for example crafting:1")]
+        )
+    return Crafting(level=int(option))
+
+
+def _workshop(option: str) -> World:
+    from evolvent.worlds.crafting import Crafting
+
+    return Crafting("own")
+
+
+def _textcraft(option: str) -> World:
+    from evolvent.worlds.crafting import Crafting
+
+    if not option:
+        raise ConfigError([Problem("textcraft", "needs a folder of recipes", "for example textcraft:path/to/recipes")])
+    return Crafting.from_folder(option)
+
+
+def _lookup(option: str) -> World:
+    from evolvent.worlds.lookup import Lookup
+
+    return Lookup()
+
+
+_EMBEDDED: Mapping[str, tuple[Callable[[str], World], str]] = {
+    "crafting": (_crafting, "level"),
+    "lookup": (_lookup, ""),
+    "textcraft": (_textcraft, "folder"),
+    "workshop": (_workshop, ""),
+}
+
+
+def _installed() -> dict[str, EntryPoint]:
+    """Worlds of other packages, known by name; nothing of them is imported. Embedded names win."""
+    return {point.name: point for point in entry_points(group=GROUP) if point.name not in _EMBEDDED}
+
+
+def world_origins() -> dict[str, str]:
+    """Every world's name and where it comes from; loads none of them."""
+    found = dict.fromkeys(_EMBEDDED, "embedded")
+    for name, point in _installed().items():
+        found[name] = f"package {point.dist.name}" if point.dist else point.value
+    return found
+
+
+def world(name: str) -> World:
+    """The world of this name: embedded (`crafting`, `crafting:1`, `textcraft:FOLDER`, ...) or of an installed package.
+
+    Raises:
+        ConfigError: no such world, or an option that it does not take.
+        WorldError: a package's world that cannot be loaded, named.
+    """
+    base, colon, option = name.partition(":")
+    installed = {} if base in _EMBEDDED else _installed()
+    if base not in _EMBEDDED and base not in installed:
+        raise ConfigError([unknown("world", name, world_origins())])
+    if colon and (base in installed or not _EMBEDDED[base][1]):
+        raise ConfigError([Problem(name, f"the world {base!r} takes no option, got {option!r}", f"use {base!r}")])
+    if base in _EMBEDDED:
+        return _EMBEDDED[base][0](option)
+    point = installed[base]
+    with boundary(WorldError, f"the installed world {base!r} cannot be loaded", entry=point.value):
+        made = point.load()
+        made = made() if callable(made) else made
+    return _checked(base, made)
+
+
+def _checked(name: str, made: World) -> World:
+    missing = [member for member in _MEMBERS if not hasattr(made, member)]
+    if missing:
+        raise WorldError(f"the installed world {name!r} is no World", value=f"without {', '.join(missing)}")
+    return made
+
+
+def worlds(names: Sequence[str]) -> dict[str, World]:
+    """Several worlds by their own names, every wrong name reported at once."""
+    problems = [Problem("worlds", f"got {list(names)}, expected at least one world", "for example --worlds lookup")]
+    problems = [] if names else problems
+    made: dict[str, World] = {}
+    for name in names:
+        try:
+            found = world(name)
+        except ConfigError as error:
+            problems += error.problems
+            continue
+        if found.name in made:
+            problems.append(Problem("worlds", f"{name!r} is named twice", "name each world once"))
+        made[found.name] = found
+    if problems:
+        raise ConfigError(problems)
+    return made
+
+
+def needs_train(feature: str) -> None:
+    """Say which extra is missing, before anything else is done; with it, keep its progress bars off the terminal.
+
+    Raises:
+        MissingExtra: torch or transformers cannot be imported.
+    """
+    try:
+        import safetensors  # noqa: F401
+        import torch  # noqa: F401
+        import transformers
+    except ImportError as error:
+        raise MissingExtra("train", feature) from error
+    transformers.utils.logging.disable_progress_bar()
+
+
+def policy(name: str, worlds: Sequence[World], *, seed: int = 0) -> Policy:
+    """A policy by name: a size of the embedded default (untrained), a model folder, or a run (its last policy).
+
+    Raises:
+        ConfigError: neither a size nor a folder.
+        Incomplete: a run without a policy, or a folder without a model.
+    """
+    if name in POLICIES:
+        from evolvent.scale.local import policy_for
+
+        return policy_for(worlds, size=name, seed=seed)
+    folder = Path(name)
+    if not folder.is_dir():
+        known = f"sizes: {', '.join(POLICIES)}; or a model folder; or the folder of a run"
+        raise ConfigError([Problem("policy", f"unknown policy {name!r}", known)])
+    from evolvent.models.policy import load_policy
+
+    return load_policy(_last_policy(folder) if (folder / "stages.jsonl").exists() else folder)
+
+
+def _last_policy(run: Path) -> Path:
+    """The folder of the policy that a run fitted last, in its main arm where it has several."""
+    rows = []
+    for line in (run / "stages.jsonl").read_text(encoding="utf-8").splitlines():
+        with boundary(Incomplete, f"{run / 'stages.jsonl'} cannot be read", line=line[:80]):
+            rows.append(json.loads(line))
+    fits = [row for row in rows if row.get("verb") == "fit"]
+    main = [row for row in fits if row.get("arm") != "control"]
+    for row in reversed(main or fits):
+        found = run / "stages" / str(row.get("name")) / "policy"
+        if found.is_dir():
+            return found
+    raise Incomplete(f"the run {run} holds no policy", value=f"{len(rows)} stages", hint="train one first")

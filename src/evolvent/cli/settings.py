@@ -1,0 +1,151 @@
+"""The verbs that have a configuration: `evolvent VERB [WORD] [FILE.toml] [--preset NAME] [--a.b value ...]`."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from rich.console import Console
+
+from evolvent.config import Config, knobs, resolve, to_toml
+from evolvent.errors import ConfigError, Problem, unknown
+
+__all__ = ["Command", "Given", "command_help", "read_given"]
+
+C = TypeVar("C", bound=Config)
+_OWN = ("--preset", "--config", "--resume")
+
+
+@dataclass(frozen=True)
+class Command(Generic[C]):
+    """A verb with a configuration.
+
+    Args:
+        verb, about: its name, and what it does in a line.
+        config: its configuration class.
+        main: the field that a leading word sets ("" where there is none).
+        presets: by name; the first is used where none is named.
+        resumes: whether it takes `--resume RUN`.
+    """
+
+    verb: str
+    about: str
+    config: type[C]
+    main: str = ""
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    resumes: bool = False
+
+
+@dataclass(frozen=True)
+class Given(Generic[C]):
+    """What was asked for: the resolved configuration, and the run to go on with (None: a new one)."""
+
+    config: C
+    resume: Path | None = None
+
+
+@dataclass(frozen=True)
+class _Words:
+    """A command line taken apart: the verb's own options, and overrides of its configuration."""
+
+    own: Mapping[str, str]
+    overrides: tuple[str, ...]
+    problems: tuple[Problem, ...] = ()
+
+
+def read_given(command: Command[C], words: Sequence[str], console: Console) -> Given[C] | None:
+    """Resolve a command line; None where it asked for help or for the resolved configuration, which is then printed.
+
+    Raises:
+        ConfigError: everything wrong with it, at once.
+    """
+    if any(word in ("-h", "--help") for word in words):
+        console.print(command_help(command), soft_wrap=True)
+        return None
+    parts = _apart(command, [word for word in words if word != "--print-config"])
+    problems = list(parts.problems)
+    name = parts.own.get("--preset") or next(iter(command.presets), None)
+    if name is not None and name not in command.presets:
+        problems.append(unknown("preset", name, command.presets, where="--preset"))
+    resume = Path(parts.own["--resume"]) if "--resume" in parts.own else None
+    file = Path(parts.own["--config"]) if "--config" in parts.own else None
+    if resume is not None:
+        problems += _not_with_resume(parts, resume)
+        file, name = resume / "config.toml", None
+    try:
+        config = resolve(
+            command.config, file=file, overrides=parts.overrides, preset=command.presets.get(name) if name else None
+        )
+    except ConfigError as error:
+        raise ConfigError(problems + error.problems) from error
+    if problems:
+        raise ConfigError(problems)
+    if "--print-config" in words:
+        console.print(to_toml(config), soft_wrap=True, end="")
+        return None
+    return Given(config, resume)
+
+
+def _apart(command: Command[Any], words: Sequence[str]) -> _Words:
+    own: dict[str, str] = {}
+    overrides: list[str] = []
+    problems: list[Problem] = []
+    rest = list(words)
+    while rest and not rest[0].startswith("--"):
+        word = rest.pop(0)
+        if word.endswith(".toml") and "--config" not in own:
+            own["--config"] = word
+        elif command.main and f"--{command.main}" not in overrides:
+            overrides += [f"--{command.main}", word]
+        else:
+            problems.append(
+                Problem(f"evolvent {command.verb}", f"unexpected {word!r}", "settings look like --key value")
+            )
+    while rest:
+        word = rest.pop(0)
+        name, mark, text = word.partition("=")
+        if name not in _OWN or (name == "--resume" and not command.resumes):
+            overrides.append(word)
+        elif mark or (rest and not rest[0].startswith("--")):
+            own[name] = text if mark else rest.pop(0)
+        else:
+            problems.append(Problem(name, "got no value, expected one", f"see evolvent {command.verb} --help"))
+    return _Words(own, tuple(overrides), tuple(problems))
+
+
+def _not_with_resume(parts: _Words, resume: Path) -> list[Problem]:
+    problems = []
+    if parts.overrides or "--config" in parts.own or "--preset" in parts.own:
+        what = f"a resumed run keeps its settings, got {' '.join(parts.overrides) or 'a file or preset'}"
+        problems.append(Problem("--resume", what, "leave them out, or start a new run"))
+    if not (resume / "config.toml").is_file():
+        problems.append(Problem("--resume", f"{resume} is no run: it holds no config.toml", "name the folder of a run"))
+    return problems
+
+
+def command_help(command: Command[Any]) -> str:
+    """Usage and every knob with what it takes, its default and its meaning, in 80 columns."""
+    words = f" [{command.main.upper()}]" if command.main else ""
+    lines = [f"usage: evolvent {command.verb}{words} [FILE.toml] [--key value ...]", ""]
+    lines += [*textwrap.wrap(command.about, 78), ""]
+    options = {"--config FILE": "a TOML file of settings", "--print-config": "print the settings as TOML and stop"}
+    if command.presets:
+        names = ", ".join(command.presets)
+        options = {"--preset NAME": f"settings to begin with: {names} (the first is the default)", **options}
+    if command.resumes:
+        options["--resume RUN"] = "go on with an interrupted run, with its own settings"
+    lines += [_entry(name, about) for name, about in options.items()]
+    lines += ["", "settings (preset < file < command line):"]
+    for knob in knobs(command.config):
+        lines.append(_entry(f"--{knob.path}", f"{knob.description} ({knob.type}; default {knob.default})"))
+    return "\n".join(lines)
+
+
+def _entry(name: str, about: str) -> str:
+    lines = textwrap.wrap(about, 78 - 26)
+    head = f"  {name:24}"
+    first = head + (lines.pop(0) if len(head) == 26 and lines else "")
+    return "\n".join([first.rstrip(), *(" " * 26 + line for line in lines)])

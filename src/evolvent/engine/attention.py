@@ -1,0 +1,119 @@
+"""Attention of groups of rows over the arena. Each group's keys and values are gathered into a small scratch first.
+
+Two ways. Small heads on a CPU: one matrix product per row for all heads at once, the queries of a row standing as a
+block-diagonal matrix `[q * heads, heads * head]`; the zeros cost less than the calls they save, every product has at
+least four rows, and so its rounding does not depend on what shares the batch. Else: PyTorch's fused attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from evolvent.engine.plan import Plan
+
+__all__ = ["Attending", "Attention"]
+
+_WIDEST = 128  # key width up to which the block-diagonal product pays
+
+
+@dataclass(frozen=True, slots=True)
+class Attending:
+    """A group of a plan as tensors; `mask [n, q, L]` is True where a query looks."""
+
+    rows: Tensor
+    queries: int
+    keys: int
+    first: int
+    last: int
+    mask: Tensor
+    pad: Tensor | None
+    real: Tensor | None
+
+
+class Attention:
+    """Attention of one model.
+
+    Args:
+        queries, keys: heads. head: width of one head.
+    """
+
+    def __init__(self, queries: int, keys: int, head: int, *, dtype: torch.dtype, device: torch.device) -> None:
+        self._queries, self._keys, self._head = queries, keys, head
+        self._blocks = device.type == "cpu" and dtype == torch.float32 and keys * head <= _WIDEST and queries >= 4
+        owner = torch.arange(queries, device=device) // (queries // keys)
+        diagonal = (owner.unsqueeze(1) == torch.arange(keys, device=device)).to(dtype)
+        self._diagonal = (diagonal * head**-0.5).unsqueeze(-1)  # [queries, keys, 1], the scale multiplied in
+        self._scratch = torch.empty(0, dtype=dtype, device=device)
+
+    def prepare(self, plan: Plan, device: torch.device) -> list[Attending]:
+        """The groups of a plan with their masks, once for all layers."""
+        return [
+            Attending(
+                rows=torch.from_numpy(group.rows).to(device),
+                queries=group.queries,
+                keys=group.keys,
+                first=group.first,
+                last=group.last,
+                mask=self._mask(torch.from_numpy(group.positions).to(device), group.keys),
+                pad=None if group.pad is None else torch.from_numpy(group.pad).to(device),
+                real=None if group.real is None else torch.from_numpy(group.real).to(device),
+            )
+            for group in plan.groups
+        ]
+
+    def _mask(self, positions: Tensor, keys: int) -> Tensor:
+        looks = torch.arange(keys, device=positions.device) <= positions.unsqueeze(-1)
+        if not self._blocks:
+            return looks
+        return torch.zeros(looks.shape, dtype=torch.float32, device=looks.device).masked_fill_(~looks, -torch.inf)
+
+    def __call__(self, queries: Tensor, groups: Sequence[Attending], cache: Tensor) -> Tensor:
+        """`queries [N, heads * head]` over a layer's `cache [rows, capacity, 2, heads, head]`; returns like queries."""
+        result = torch.empty_like(queries, memory_format=torch.contiguous_format)
+        filled = groups[-1].last
+        if filled < len(result):
+            result[filled:] = 0
+        for group in groups:
+            n, q = len(group.rows), group.queries
+            mine = queries[group.first : group.last] if group.pad is None else queries.index_select(0, group.pad)
+            seen = self._gather(cache, group)
+            attend = self._block_diagonal if self._blocks else self._fused
+            out = attend(mine.view(n, q, self._queries, self._head), seen, group.mask)
+            if group.real is None:
+                result[group.first : group.last].view(out.shape).copy_(out)
+            else:
+                flat = out.reshape(n * q, -1)
+                torch.index_select(flat, 0, group.real, out=result[group.first : group.last])
+        return result
+
+    def _gather(self, cache: Tensor, group: Attending) -> Tensor:
+        """The first `keys` positions of the group's rows, `[n, L, 2, heads, head]`."""
+        shape = (len(group.rows), group.keys, *cache.shape[2:])
+        size = torch.Size(shape).numel()
+        if self._scratch.numel() < size:
+            self._scratch = cache.new_empty(size)
+        seen = self._scratch[:size].view(shape)
+        torch.index_select(cache[:, : group.keys], 0, group.rows, out=seen)
+        return seen
+
+    def _block_diagonal(self, queries: Tensor, seen: Tensor, mask: Tensor) -> Tensor:
+        n, q, heads, _ = queries.shape
+        keys, values = seen.flatten(3).unbind(2)
+        spread = (queries.unsqueeze(3) * self._diagonal).view(n, q * heads, -1)
+        scores = torch.bmm(spread, keys.transpose(1, 2))
+        scores.view(n, q, heads, -1).add_(mask.unsqueeze(2))
+        mixed = torch.bmm(scores.softmax(-1), values)
+        each = mixed.view(n, q, self._keys, heads // self._keys, self._keys, self._head)
+        return each.diagonal(dim1=2, dim2=4).permute(0, 1, 4, 2, 3).reshape(n, q, heads, self._head)
+
+    def _fused(self, queries: Tensor, seen: Tensor, mask: Tensor) -> Tensor:
+        keys, values = seen.permute(2, 0, 3, 1, 4)
+        out = F.scaled_dot_product_attention(
+            queries.transpose(1, 2), keys, values, attn_mask=mask.unsqueeze(1), enable_gqa=self._keys != self._queries
+        )
+        return out.transpose(1, 2)

@@ -1,0 +1,99 @@
+"""Which forward runs a model: fused weights, the model's own modules, or none that can share prefixes.
+
+A model is judged by its configuration, and then proven: a short random text is fed in two pieces and the logits are
+compared with the model's own. What fails the proof is not used.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evolvent.engine.arena import Arena, Shape
+from evolvent.engine.fused import FusedDecoder, fits_fused
+from evolvent.engine.module import ModuleDecoder
+from evolvent.engine.plan import Plan, plan
+from evolvent.errors import ConfigError
+
+__all__ = ["Decoder", "decoder_for", "fits_arena"]
+
+log = logging.getLogger(__name__)
+_TOLERANCE = {torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 2e-1}  # of the largest logit, at least 1
+
+
+class Decoder(Protocol):
+    """A forward over the arena."""
+
+    shape: Shape
+    vocabulary: int
+
+    def forward(self, ids: Tensor, plan: Plan, arena: Arena) -> None:
+        """Compute the new tokens `ids [N]` of a plan; keys, values and last hidden states go to the arena."""
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """`[M, H] -> [M, V]`."""
+        ...
+
+
+def fits_arena(config: Any) -> str | None:
+    """None if keys and values of every layer can be kept for all positions alike; else the reason why not."""
+    if getattr(config, "is_encoder_decoder", False):
+        return "an encoder-decoder"
+    kinds = getattr(config, "layer_types", None)
+    other = sorted(set(kinds) - {"full_attention"}) if kinds else []
+    if other:
+        return f"layers of kind {', '.join(other)}"
+    if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True) and not kinds:
+        return f"a sliding window of {config.sliding_window}"
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    kind = str(rope.get("rope_type", rope.get("type", "default")))
+    if kind in ("dynamic", "longrope"):
+        return f"RoPE of type {kind}, which depends on the length"
+    return None
+
+
+def decoder_for(model: Any, *, capacity: int) -> Decoder:
+    """The fastest decoder that computes what the model computes.
+
+    Raises:
+        ConfigError: no decoder over an arena can; says why.
+    """
+    config = model.config
+    reason = fits_arena(config)
+    if reason is None:
+        why = fits_fused(config)
+        makers: tuple[type[FusedDecoder] | type[ModuleDecoder], ...] = (FusedDecoder, ModuleDecoder)
+        for maker in makers[1 if why else 0 :]:
+            decoder = maker(model, capacity=capacity)
+            worst = _difference(decoder, model)
+            if worst <= _TOLERANCE.get(next(model.parameters()).dtype, 1e-4):
+                log.info("%s runs with %s%s", config.model_type, maker.__name__, f" ({why})" if why else "")
+                return decoder
+            reason = f"{maker.__name__} differs from it by {worst:.2g}"
+    raise ConfigError(
+        f"a {config.model_type} model cannot share prefixes here", value=reason,
+        expected="full attention in every layer, RoPE independent of length", hint="use RecomputeEngine",
+    )  # fmt: skip
+
+
+def _difference(decoder: Decoder, model: Any) -> float:
+    """Largest difference of logits on a random text, relative to the largest logit (at least 1)."""
+    weight = next(model.parameters())
+    rng = np.random.default_rng(0)
+    ids = torch.from_numpy(rng.integers(0, decoder.vocabulary, 7)).to(weight.device)
+    arena = Arena(decoder.shape, 2, 16, dtype=weight.dtype, device=weight.device)
+    row = np.array([1])
+    with torch.inference_mode():
+        expected = model(input_ids=ids[None], use_cache=False).logits[0].float()
+        if not bool(torch.isfinite(expected).all()):
+            return 0.0  # diverged weights: said when they are used, row by row
+        for first, last in ((0, 4), (4, 5), (5, 7)):
+            layout = plan(row, np.array([first]), np.array([last - first]), limit=4096, capacity=16)
+            decoder.forward(ids[first:last], layout, arena)
+        found = decoder.logits(arena.hidden[1, :7]).float()
+    return float((found - expected).abs().max()) / max(1.0, float(expected.abs().max()))

@@ -1,0 +1,340 @@
+"""The local engine: one model, one prefix trie, one arena; full forwards from whatever was asked."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evolvent.engine.asks import Ask, Continuation, Finished, LogitsAsk, Node, SampleAsk, Scored, Ticket, Usage
+from evolvent.engine.check import checked
+from evolvent.engine.nodes import Prefix, Trie
+from evolvent.engine.plan import plan
+from evolvent.engine.sampling import ChoiceTrie, draw, draw_plain, uniforms
+from evolvent.engine.streams import Request, Stream, Streams
+from evolvent.errors import ConfigError, EngineError, StaleNode, WeightsChanged
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["LocalEngine"]
+
+log = logging.getLogger(__name__)
+_STOPS = ("", "stop", "length", "choice")
+Rows = NDArray[np.int64]
+
+
+class LocalEngine:
+    """Answers asks with a Hugging Face causal LM; every token of a tree is computed once, whoever asks.
+
+    Args:
+        policy: its model, tokenizer, version and context are used.
+        slots: rows of the arena: how many paths are worked on at once. More asks queue.
+        capacity: most tokens of a path; None: the model's context.
+        max_cached_tokens: tokens kept of idle paths that had to leave their rows; None: as many as the arena holds.
+        group_tokens: positions that one attention group looks at; its keys and values should fit a processor's cache.
+
+    Raises:
+        ConfigError: a model whose cache cannot be an arena (use `recompute.RecomputeEngine`); slots below 1.
+    """
+
+    def __init__(self, policy: Any, *, slots: int = 192, capacity: int | None = None,
+                 max_cached_tokens: int | None = None, group_tokens: int = 6144) -> None:  # fmt: skip
+        if slots < 1:
+            raise ConfigError("an engine needs rows to work in", value=slots, expected="slots of 1 or more")
+        self.usage = Usage()
+        self._slots, self._asked_capacity = slots, capacity
+        self._max_cached = max_cached_tokens
+        self._group_tokens = group_tokens
+        self._tickets = itertools.count()
+        self._queue: deque[Stream] = deque()
+        self._requests: dict[Ticket, Request] = {}
+        self._done: list[Finished] = []
+        self.sync(policy)
+
+    def sync(self, policy: Any) -> None:
+        """Take a policy's weights and version; all nodes become stale, open tickets end with StaleNode."""
+        import torch
+
+        from evolvent.engine.arena import Arena
+        from evolvent.engine.decoders import decoder_for
+        from evolvent.engine.rows import Rows
+
+        self._fail_all(StaleNode("the engine took new weights", value=policy.version, hint="ask again from new roots"))
+        self._policy = policy
+        self.version = int(policy.version)
+        self.context = min(int(policy.context), self._asked_capacity or int(policy.context))
+        capacity = -(-self.context // 16) * 16
+        weight = next(iter(policy.model.parameters()))
+        self._decoder = decoder_for(policy.model, capacity=capacity)
+        self.vocabulary = self._decoder.vocabulary
+        kept = self._rows.arena if hasattr(self, "_rows") else None
+        if kept is None or not kept.serves(self._decoder.shape, capacity, weight):
+            kept = Arena(self._decoder.shape, self._slots, capacity, dtype=weight.dtype, device=weight.device)
+        self._trie = Trie(self.version)
+        cached = self._slots * capacity if self._max_cached is None else self._max_cached
+        self._rows = Rows(kept, self._trie, max_cached_tokens=cached)
+        self._streams = Streams(self._slots, capacity, self.vocabulary)
+        self._parameters = [each for each in policy.model.parameters() if not each.is_inference()]
+        self._fingerprint = self._weights()
+        self._torch = torch
+
+    def submit(self, ask: Ask) -> Ticket:
+        """Queue an ask. Raises StaleNode, ContextOverflow, VocabularyMismatch, ConfigError at once."""
+        tokens = checked(ask, self._trie, context=self.context, vocabulary=self.vocabulary)
+        self._rows.reap()
+        node = ask.node
+        start = (self._trie.root, 0)
+        if isinstance(node, Prefix):
+            start = self._trie.resolve((node.segment, node.depth))
+            node.segment = start[0]
+        sampling = isinstance(ask, SampleAsk)
+        place = self._trie.extend(start, tokens, exact=sampling)
+        request = Request(next(self._tickets), ask, place, start[1], 0, [None], 1)
+        if isinstance(ask, SampleAsk):
+            request.room = min(ask.max_tokens, self.context - place[1])
+            request.answers, request.open = [None] * len(ask.seeds), len(ask.seeds)
+            if ask.choices is not None:
+                request.choices = ChoiceTrie(ask.choices)
+        self._requests[request.ticket] = request
+        for index in range(request.open):
+            self._queue.append(Stream(request, index))
+        return request.ticket
+
+    def pending(self) -> int:
+        """How many tickets are open."""
+        return len(self._requests) + len(self._done)
+
+    def poll(self) -> Sequence[Finished]:
+        """At most one forward; returns what became finished, in ticket order. Nothing queued: returns ()."""
+        if self._requests:
+            if self._weights() != self._fingerprint:
+                self._fail_all(WeightsChanged("the policy's weights changed under the engine", value=self.version,
+                                              hint="call sync(policy) after every update"))  # fmt: skip
+            else:
+                with self._torch.inference_mode():
+                    self._advance()
+        if not self._done:
+            return ()
+        done, self._done = self._done, []
+        done.sort(key=lambda finished: finished.ticket)
+        return done
+
+    @contextmanager
+    def hold(self, nodes: Sequence[Node]) -> Iterator[None]:
+        """While open, the keys and values of these nodes are kept."""
+        places = [self._trie.resolve((node.segment, node.depth)) for node in nodes if isinstance(node, Prefix)]
+        for segment, _ in places:
+            for part in segment.path():
+                part.holds += 1
+        try:
+            yield
+        finally:
+            for segment, _ in places:
+                for part in segment.path():
+                    part.holds -= 1
+
+    def _advance(self) -> None:
+        """Admit streams, feed every row that has something to feed, and take every running stream one token on."""
+        self._admit()
+        rows, streams = self._rows, self._streams
+        busy = np.flatnonzero(rows.busy)
+        if not len(busy):
+            return
+        counts = rows.target[busy] - rows.fed[busy]
+        feeding = counts > 0
+        if feeding.any():
+            self._feed(busy[feeding], counts[feeding])
+        self.usage.live, self.usage.peak_live = self._trie.live, self._trie.peak
+        samples = streams.samples[busy]
+        if samples.any():
+            self._sample(busy[samples])
+        for row in busy[~samples].tolist():
+            self._read(row)
+
+    def _admit(self) -> None:
+        waiting = len(self._queue)
+        rows, streams = self._rows, self._streams
+        for _ in range(waiting):
+            stream = self._queue.popleft()
+            if stream.request.error is not None:
+                stream.segment.pins -= 1
+                continue
+            need = stream.need
+            row = rows.claim(stream.request.place, need)
+            if row is None:
+                self._queue.append(stream)
+                if rows.full:
+                    self._queue.rotate(1)  # it stays the first of those that wait for a row
+                    break
+                continue
+            fed = int(rows.fed[row])
+            rows.target[row] = max(need, fed)
+            self.usage.shared += min(fed, need)
+            self.usage.recomputed += rows.watermark(stream.request.place, fed, need)
+            streams.begin(row, stream, fed)
+
+    def _feed(self, feeding: Rows, counts: Rows) -> None:
+        rows, streams = self._rows, self._streams
+        layout = plan(feeding, rows.fed[feeding], counts, limit=self._group_tokens, capacity=rows.arena.capacity)
+        ids = self._torch.from_numpy(streams.ids[layout.rows, layout.positions]).to(rows.arena.cache.device)
+        self._decoder.forward(ids, layout, rows.arena)
+        rows.fed[feeding] += counts
+        self.usage.forwards += 1
+        self.usage.computed += len(layout.rows)
+        self.usage.padded += layout.padded
+
+    def _sample(self, running: Rows) -> None:
+        rows, streams, torch = self._rows, self._streams, self._torch
+        last = streams.depth[running] - 1
+        hidden = rows.arena.hidden[torch.from_numpy(running), torch.from_numpy(last)]
+        logits = self._decoder.logits(hidden)
+        uniform = torch.from_numpy(uniforms(streams.seed[running], last + 1)).to(logits.device)
+        if streams.plain[running].all():
+            tokens, logprobs = draw_plain(logits, uniform)
+        else:
+            tokens, logprobs = self._draw(running, logits, uniform)
+        drawn, values = tokens.cpu().numpy(), logprobs.cpu().numpy()
+        broken = np.isnan(values)
+        if broken.any():
+            for row in running[broken].tolist():
+                self._break(row)
+            running, drawn, values = running[~broken], drawn[~broken], values[~broken]
+        self.usage.generated += len(running)
+        ends = streams.append(running, drawn, values)
+        if streams.special[running].any():
+            for at in np.flatnonzero(streams.special[running]).tolist():
+                ends[at] = self._look(int(running[at]), int(ends[at]))
+        going = ends == 0
+        rows.target[running[going]] += 1
+        for row, end in zip(running[~going].tolist(), ends[~going].tolist(), strict=True):
+            self._finish_sample(row, _STOPS[end])
+
+    def _draw(self, running: Rows, logits: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+        """Sampling where rows differ in their settings or are limited to choices."""
+        streams, torch = self._streams, self._torch
+        allowed = None
+        for at, row in enumerate(running.tolist()):
+            stream = streams.at[row]
+            if stream is not None and stream.request.choices is not None:
+                if allowed is None:
+                    allowed = torch.ones(logits.shape, dtype=torch.bool)
+                written = tuple(streams.ids[row, streams.sampled(row)].tolist())
+                allowed[at] = False
+                allowed[at, stream.request.choices.allowed(written)] = True
+        temperature, top_k, top_p = (
+            torch.from_numpy(setting[running]).to(logits.device)
+            for setting in (streams.temperature, streams.top_k, streams.top_p)
+        )
+        allowed = None if allowed is None else allowed.to(logits.device)
+        return draw(logits, uniform, temperature=temperature, top_k=top_k, top_p=top_p, allowed=allowed)
+
+    def _look(self, row: int, end: int) -> int:
+        """The end of a stream with choices or stop strings after its newest token."""
+        stream = self._streams.at[row]
+        if stream is None or not isinstance(stream.request.ask, SampleAsk):
+            return end
+        ids = self._streams.ids[row, self._streams.sampled(row)].tolist()
+        if stream.request.choices is not None:
+            if not stream.request.choices.allowed(tuple(ids)):
+                return 3
+            return 2 if end == 2 else 0
+        if end != 1 and stream.request.ask.stop_strings:
+            text = self._policy.tokenizer.decode(ids)
+            if any(stop in text for stop in stream.request.ask.stop_strings):
+                return 1
+        return end
+
+    def _finish_sample(self, row: int, stop: str) -> None:
+        streams = self._streams
+        where = streams.sampled(row)
+        ids = streams.ids[row, where].astype(np.int32)
+        logprobs = streams.logprobs[row, where].copy()
+        stream = streams.end(row)
+        place = self._trie.extend(stream.request.place, ids.tolist())
+        fed = int(self._rows.fed[row])
+        self._rows.release(row, place[0], fed)
+        self._rows.computed(place, fed)
+        self._answer(stream, Continuation(Prefix(*place), ids, logprobs, stop))
+
+    def _read(self, row: int) -> None:
+        """Answer a score or an output from the hidden states of its row."""
+        streams, rows = self._streams, self._rows
+        stream = streams.at[row]
+        if stream is None:
+            return
+        request = stream.request
+        segment, depth = request.place
+        if isinstance(request.ask, ScoreAsk):
+            answer: Any = self._scored(row, request)
+            failed = not np.isfinite(answer.logprobs).all()
+        else:
+            hidden = rows.arena.hidden[row, depth - 1 : depth]
+            asked_hidden = isinstance(request.ask, LogitsAsk) and request.ask.hidden
+            answer = (hidden if asked_hidden else self._decoder.logits(hidden))[0].float().cpu().numpy().copy()
+            failed = bool(np.isnan(answer).any())
+        if failed:
+            self._break(row)
+            return
+        streams.end(row)
+        rows.release(row, segment, int(rows.fed[row]))
+        self._answer(stream, answer)
+
+    def _scored(self, row: int, request: Request) -> Scored:
+        segment, depth = request.place
+        tokens = request.ask.tokens
+        first = max(request.begin, 1)
+        values = np.zeros(len(tokens), np.float32)
+        wanted = self._torch.tensor(list(tokens[first - request.begin :]), device=self._rows.arena.hidden.device)
+        done = first - request.begin
+        for at in range(0, len(wanted), 1024):  # logits of long texts are large
+            part = wanted[at : at + 1024]
+            hidden = self._rows.arena.hidden[row, first - 1 + at : first - 1 + at + len(part)]
+            chosen = self._decoder.logits(hidden).float().log_softmax(-1).gather(1, part.unsqueeze(1))
+            values[done + at : done + at + len(part)] = chosen.squeeze(1).cpu().numpy()
+        return Scored(Prefix(segment, depth), values)
+
+    def _answer(self, stream: Stream, answer: Any) -> None:
+        request = stream.request
+        request.answers[stream.index] = answer
+        request.open -= 1
+        if not request.open and request.error is None:
+            del self._requests[request.ticket]
+            whole = tuple(request.answers) if isinstance(request.ask, SampleAsk) else answer
+            self._done.append(Finished(request.ticket, whole))
+
+    def _break(self, row: int) -> None:
+        """A row whose numbers are not finite: its request fails, the row is cleaned, others go on."""
+        depth = int(self._streams.depth[row])
+        stream = self._streams.end(row)
+        self._rows.discard(row)
+        self._rows.arena.clear(row)
+        self._fail(stream.request, EngineError(
+            "the model's output is not finite", value=f"after {depth} tokens, policy version {self.version}",
+            expected="finite logits", hint="the weights may have diverged: look at the last update",
+        ))  # fmt: skip
+
+    def _fail(self, request: Request, error: Exception) -> None:
+        if request.error is None:
+            request.error = error
+            self._requests.pop(request.ticket, None)
+            self._done.append(Finished(request.ticket, error=error))
+
+    def _fail_all(self, error: Exception) -> None:
+        for request in list(self._requests.values()):
+            self._fail(request, error)
+        self._queue.clear()
+        if hasattr(self, "_rows"):
+            for row in np.flatnonzero(self._rows.busy).tolist():
+                self._streams.end(row)
+                self._rows.discard(row)
+
+    def _weights(self) -> tuple[int, int]:
+        """Changes whenever a weight is changed in place or replaced."""
+        return self._policy.version, sum([parameter._version for parameter in self._parameters])

@@ -1,0 +1,234 @@
+"""The engine that shares nothing: every token is computed from the whole text. The oracle, and the last resort.
+
+Any causal LM runs here: sliding windows, linear and hybrid layers, RoPE that depends on the length. Texts of one
+forward are padded on the right, which nothing before can see.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from evolvent.engine.asks import (
+    Ask,
+    Continuation,
+    Finished,
+    LogitsAsk,
+    Node,
+    SampleAsk,
+    Scored,
+    Ticket,
+    Usage,
+)
+from evolvent.engine.check import checked
+from evolvent.engine.sampling import ChoiceTrie, draw, uniforms
+from evolvent.errors import EngineError, StaleNode
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["RecomputeEngine"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Text:
+    """A node: the tokens themselves."""
+
+    ids: tuple[int, ...]
+    version: int
+    engine: RecomputeEngine
+
+    @property
+    def length(self) -> int:
+        return len(self.ids)
+
+    def tokens(self) -> list[int]:
+        return list(self.ids)
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """One answer on its way."""
+
+    ticket: Ticket
+    ask: Ask
+    index: int
+    begin: int  # where the asked tokens begin
+    ids: list[int]
+    choices: ChoiceTrie | None = None
+    written: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+class RecomputeEngine:
+    """Answers asks by computing every text from its beginning.
+
+    Args:
+        policy: its model, tokenizer, version and context are used.
+        slots: texts per forward.
+    """
+
+    def __init__(self, policy: Any, *, slots: int = 16) -> None:
+        self.usage = Usage()
+        self._slots = slots
+        self._tickets = itertools.count()
+        self._running: list[_Stream] = []
+        self._answers: dict[Ticket, list[Any]] = {}
+        self._done: list[Finished] = []
+        self.sync(policy)
+
+    def sync(self, policy: Any) -> None:
+        """Take a policy's weights and version; all nodes become stale, open tickets end with StaleNode."""
+        error = StaleNode("the engine took new weights", value=policy.version, hint="ask again from new roots")
+        self._done += [Finished(ticket, error=error) for ticket in self._answers]
+        self._running, self._answers = [], {}
+        self._policy, self.version, self.context = policy, int(policy.version), int(policy.context)
+        self._vocabulary = int(policy.model.get_output_embeddings().weight.shape[0])
+        policy.model.eval()
+
+    def submit(self, ask: Ask) -> Ticket:
+        """Queue an ask. Raises StaleNode, ContextOverflow, VocabularyMismatch, ConfigError at once."""
+        node = ask.node
+        if node is not None and not (isinstance(node, _Text) and (node.engine, node.version) == (self, self.version)):
+            raise StaleNode(
+                "a node of another engine or of an older policy version", value=repr(node),
+                expected=f"a node of this engine at version {self.version}", hint="begin again from the tokens",
+            )  # fmt: skip
+        tokens = checked(ask, None, context=self.context, vocabulary=self._vocabulary)
+        before = [] if node is None else node.tokens()
+        seeds = ask.seeds if isinstance(ask, SampleAsk) else (0,)
+        choices = ChoiceTrie(ask.choices) if isinstance(ask, SampleAsk) and ask.choices is not None else None
+        ticket = next(self._tickets)
+        self._answers[ticket] = [None] * len(seeds)
+        for index in range(len(seeds)):
+            self._running.append(_Stream(ticket, ask, index, len(before), before + tokens, choices))
+        return ticket
+
+    def pending(self) -> int:
+        """How many tickets are open."""
+        return len(self._answers) + len(self._done)
+
+    def poll(self) -> Sequence[Finished]:
+        """At most one forward; returns what became finished, in ticket order. Nothing queued: returns ()."""
+        import torch
+
+        batch = self._running[: self._slots]
+        if batch:
+            with torch.inference_mode():
+                logits = self._forward(batch)
+                ended = [stream for at, stream in enumerate(batch) if self._advance(stream, logits[at])]
+            self._running = [s for s in self._running if s not in ended and s.ticket in self._answers]
+        done, self._done = sorted(self._done, key=lambda finished: finished.ticket), []
+        return done
+
+    @contextmanager
+    def hold(self, nodes: Sequence[Node]) -> Iterator[None]:
+        """Nothing is kept here anyway."""
+        yield
+
+    def _forward(self, batch: Sequence[_Stream]) -> list[Tensor]:
+        """Logits `[T, V]` of each text."""
+        import torch
+
+        device = next(self._policy.model.parameters()).device
+        longest = max(len(stream.ids) for stream in batch)
+        ids = torch.zeros((len(batch), longest), dtype=torch.long)
+        for at, stream in enumerate(batch):
+            ids[at, : len(stream.ids)] = torch.tensor(stream.ids)
+        logits = self._policy.model(input_ids=ids.to(device), use_cache=False).logits.float()
+        real = sum(len(stream.ids) for stream in batch)
+        self.usage.forwards += 1
+        self.usage.computed += real
+        self.usage.recomputed += sum(len(stream.ids) - 1 for stream in batch if stream.written)
+        self.usage.padded += len(batch) * longest - real
+        return [logits[at, : len(stream.ids)] for at, stream in enumerate(batch)]
+
+    def _advance(self, stream: _Stream, logits: Tensor) -> bool:
+        """Read an answer off, or sample one token; returns whether the stream has ended."""
+        ask = stream.ask
+        if isinstance(ask, SampleAsk):
+            return self._sample(stream, ask, logits)
+        if isinstance(ask, LogitsAsk):
+            values = (self._hidden(stream) if ask.hidden else logits[-1]).cpu().numpy()
+            return self._answer(stream, values, bool(np.isnan(values).any()))
+        import torch
+
+        first = max(stream.begin, 1)
+        scores = np.zeros(len(ask.tokens), np.float32)
+        wanted = torch.tensor(stream.ids[first:], dtype=torch.long, device=logits.device)
+        chosen = logits[first - 1 : len(stream.ids) - 1].log_softmax(-1).gather(1, wanted.unsqueeze(1))
+        scores[first - stream.begin :] = chosen.squeeze(1).cpu().numpy()
+        return self._answer(stream, Scored(self._node(stream), scores), not np.isfinite(scores).all())
+
+    def _sample(self, stream: _Stream, ask: SampleAsk, logits: Tensor) -> bool:
+        import torch
+
+        seeds = np.array([ask.seeds[stream.index] & 0xFFFFFFFFFFFFFFFF], np.uint64)
+        uniform = torch.from_numpy(uniforms(seeds, np.array([len(stream.ids)]))).to(logits.device)
+        allowed = None
+        if stream.choices is not None:
+            allowed = torch.zeros((1, logits.shape[-1]), dtype=torch.bool, device=logits.device)
+            allowed[0, stream.choices.allowed(tuple(stream.written))] = True
+        setting = ask.sampling
+        token, logprob = draw(
+            logits[-1:], uniform, temperature=torch.tensor([setting.temperature], device=logits.device),
+            top_k=torch.tensor([setting.top_k], device=logits.device),
+            top_p=torch.tensor([setting.top_p], device=logits.device), allowed=allowed,
+        )  # fmt: skip
+        if bool(logprob.isnan()):
+            return self._answer(stream, None, True)
+        self.usage.generated += 1
+        stream.ids.append(int(token))
+        stream.written.append(int(token))
+        stream.logprobs.append(float(logprob))
+        stop = self._stop(stream, ask)
+        if not stop:
+            return False
+        ids, logprobs = np.array(stream.written, np.int32), np.array(stream.logprobs, np.float32)
+        return self._answer(stream, Continuation(self._node(stream), ids, logprobs, stop), False)
+
+    def _stop(self, stream: _Stream, ask: SampleAsk) -> str:
+        """Why a stream ends after its newest token; empty: it goes on."""
+        if stream.choices is not None:
+            if not stream.choices.allowed(tuple(stream.written)):
+                return "choice"
+        elif stream.written[-1] in ask.stop_ids:
+            return "stop"
+        elif ask.stop_strings:
+            text = self._policy.tokenizer.decode(stream.written)
+            if any(stop in text for stop in ask.stop_strings):
+                return "stop"
+        return "length" if len(stream.written) >= ask.max_tokens or len(stream.ids) >= self.context else ""
+
+    def _hidden(self, stream: _Stream) -> Tensor:
+        import torch
+
+        device = next(self._policy.model.parameters()).device
+        out = self._policy.model.base_model(input_ids=torch.tensor([stream.ids], device=device), use_cache=False)
+        hidden: Tensor = out.last_hidden_state[0, -1].float()
+        return hidden
+
+    def _node(self, stream: _Stream) -> _Text:
+        return _Text(tuple(stream.ids), self.version, self)
+
+    def _answer(self, stream: _Stream, answer: Any, failed: bool) -> bool:
+        answers = self._answers.get(stream.ticket)
+        if answers is None:
+            return True
+        if failed:
+            del self._answers[stream.ticket]
+            error = EngineError("the model's output is not finite", value=f"after {len(stream.ids)} tokens",
+                                expected="finite logits", hint="look at the last update of the weights")  # fmt: skip
+            self._done.append(Finished(stream.ticket, error=error))
+            return True
+        answers[stream.index] = answer
+        if all(each is not None for each in answers):
+            del self._answers[stream.ticket]
+            whole = tuple(answers) if isinstance(stream.ask, SampleAsk) else answer
+            self._done.append(Finished(stream.ticket, whole))
+        return True

@@ -1,0 +1,168 @@
+"""Calls that may take long, on daemon threads with deadlines. A call that hangs is abandoned, not waited for.
+
+Python cannot end a thread. A hung one is left behind (it holds up neither the driver nor the end of the process),
+counted as leaked, and another takes its place.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from evolvent.engine.asks import Wait
+from evolvent.errors import EvolventError, StepTimeout, WorldError, boundary
+
+__all__ = ["Outcome", "Waits", "unwrapped"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a wait: the number it was started with, and its value or exception."""
+
+    number: int
+    value: Any = None
+    error: Exception | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    number: int
+    wait: Wait
+    started: float | None = None  # set by the thread that runs it
+    worker: _Worker | None = None
+    over: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """One thread; `abandoned` tells it to stop after the call that it hangs in."""
+
+    calls: SimpleQueue[_Call | None] = field(default_factory=SimpleQueue)
+    abandoned: bool = False
+
+
+class Waits:
+    """Runs waits on at most so many threads that are not hung.
+
+    Attributes:
+        leaked: threads left behind in hung calls.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self.leaked = 0
+        self._threads, self._count, self._number = threads, 0, 0
+        self._idle: list[_Worker] = []
+        self._queue: deque[_Call] = deque()
+        self._running: dict[int, _Call] = {}
+        self._heard: SimpleQueue[tuple[_Call, Outcome]] = SimpleQueue()
+
+    def start(self, wait: Wait) -> int:
+        """Run a call as soon as a thread is free; returns the number that its outcome will carry."""
+        self._number += 1
+        self._queue.append(_Call(self._number, wait))
+        self._spread()
+        return self._number
+
+    def collect(self, *, block: bool) -> Iterator[Outcome]:
+        """Outcomes that are there, also of calls past their deadlines. block: wait until something happens."""
+        first = True
+        while True:
+            try:
+                waiting = block and first
+                call, outcome = self._heard.get(block=waiting, timeout=self._patience() if waiting else None)
+            except Empty:
+                break
+            first = False
+            if not call.over:
+                self._finish(call)
+                yield outcome
+        yield from self._expire()
+
+    def close(self) -> None:
+        """Let all threads go; running calls are left to themselves."""
+        for worker in self._idle:
+            worker.calls.put(None)
+        for call in self._running.values():
+            if call.worker is not None:
+                call.worker.abandoned = True
+        self._idle, self._running = [], {}
+        self._queue.clear()
+
+    def _spread(self) -> None:
+        """Give queued calls to idle or new threads."""
+        while self._queue and (self._idle or self._count < self._threads):
+            call = self._queue.popleft()
+            if self._idle:
+                worker = self._idle.pop()
+            else:
+                worker = _Worker()
+                self._count += 1
+                threading.Thread(target=self._work, args=(worker,), name="evolvent-wait", daemon=True).start()
+            call.worker = worker
+            self._running[call.number] = call
+            call.started = time.monotonic()
+            worker.calls.put(call)
+
+    def _work(self, worker: _Worker) -> None:
+        """The life of a thread."""
+        while not worker.abandoned:
+            call = worker.calls.get()
+            if call is None:
+                return
+            outcome = Outcome(call.number, error=WorldError("a wait ended its thread", value=repr(call.wait.call)))
+            try:
+                with boundary(EvolventError, "a wait failed"):
+                    outcome = Outcome(call.number, call.wait.call())
+            except EvolventError as error:
+                outcome = Outcome(call.number, error=unwrapped(error))
+            finally:
+                self._heard.put((call, outcome))
+
+    def _finish(self, call: _Call) -> None:
+        call.over = True
+        self._running.pop(call.number, None)
+        if call.worker is not None:
+            self._idle.append(call.worker)
+        self._spread()
+
+    def _expire(self) -> Iterator[Outcome]:
+        """Abandon the calls that are past their deadlines."""
+        now = time.monotonic()
+        for call in list(self._running.values()):
+            limit = call.wait.timeout_s
+            if limit is None or call.started is None or now - call.started < limit:
+                continue
+            call.over = True
+            del self._running[call.number]
+            if call.worker is not None:
+                call.worker.abandoned = True
+            self.leaked += 1
+            self._count -= 1
+            log.warning("a call hung for more than %g s and was left behind (%d so far)", limit, self.leaked)
+            error = StepTimeout("no answer before the deadline", value=f"{limit:g} s", hint="the call was left behind")
+            yield Outcome(call.number, error=error)
+        self._spread()
+
+    def _patience(self) -> float | None:
+        """How long to wait for an outcome until a deadline has to be looked at."""
+        now = time.monotonic()
+        ends = [
+            call.started + call.wait.timeout_s - now
+            for call in self._running.values()
+            if call.started is not None and call.wait.timeout_s is not None
+        ]
+        return max(0.001, min(ends)) if ends else None
+
+
+def unwrapped(error: EvolventError) -> Exception:
+    """The exception that a plain boundary has wrapped, else the error itself."""
+    cause = error.__cause__
+    return cause if type(error) is EvolventError and isinstance(cause, Exception) else error

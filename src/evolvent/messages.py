@@ -1,0 +1,137 @@
+"""Messages, tools and calls of a conversation, and their OpenAI form (read and written, the identity both ways)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from evolvent.errors import SampleInvalid
+from evolvent.trajectory import canonical_json
+
+__all__ = ["ROLES", "Call", "Message", "Tool"]
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+def _invalid(what: str, value: object, expected: str) -> SampleInvalid:
+    return SampleInvalid(what, value=value, expected=expected)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a function: its name, its arguments (JSON values), and the id that its answer refers to."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    id: str | None = None
+
+    def as_openai(self) -> dict[str, Any]:
+        function = {"name": self.name, "arguments": canonical_json(dict(self.arguments))}
+        return {**({"id": self.id} if self.id is not None else {}), "type": "function", "function": function}
+
+    @classmethod
+    def of_openai(cls, row: object) -> Call:
+        """Reads `{"id"?, "type"?: "function", "function": {"name", "arguments": JSON text or object}}`.
+
+        Raises:
+            SampleInvalid: where it is not of that form; arguments must be a JSON object.
+        """
+        function = row.get("function") if isinstance(row, Mapping) else None
+        if not isinstance(row, Mapping) or not isinstance(function, Mapping):
+            raise _invalid("a tool call that is none", row, '{"function": {"name", "arguments"}}')
+        name, arguments = function.get("name"), function.get("arguments", {})
+        if isinstance(arguments, str):
+            try:
+                arguments = json.loads(arguments or "{}")
+            except (ValueError, RecursionError) as error:
+                raise _invalid("arguments of a tool call that are not JSON", arguments, "a JSON object") from error
+        if not isinstance(name, str) or not name or not isinstance(arguments, Mapping):
+            raise _invalid("a tool call without a name or an object of arguments", function, "a name and an object")
+        identity = row.get("id")
+        return cls(name, dict(arguments), identity if isinstance(identity, str) else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that may be called: its name, what it does, and the JSON schema of its parameters."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_openai(self) -> dict[str, Any]:
+        function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        return {"type": "function", "function": function}
+
+    @classmethod
+    def of_openai(cls, row: object) -> Tool:
+        """Reads `{"type": "function", "function": {"name", "description"?, "parameters"?}}`; raises SampleInvalid."""
+        function = row.get("function") if isinstance(row, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise _invalid("a tool that is none", row, '{"function": {"name", "description", "parameters"}}')
+        parameters = function.get("parameters") or {}
+        if not isinstance(parameters, Mapping):
+            raise _invalid("parameters of a tool that are no JSON schema", parameters, "an object")
+        return cls(function["name"], str(function.get("description") or ""), dict(parameters))
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation.
+
+    Args:
+        role: one of `ROLES`.
+        content: its text; None where an assistant only calls tools.
+        calls: what an assistant calls.
+        tool_call_id: in a tool's answer, which call it answers.
+        extra: further fields of the OpenAI form, kept as they are.
+    """
+
+    role: str
+    content: str | None = ""
+    calls: tuple[Call, ...] = ()
+    tool_call_id: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        return self.content or ""
+
+    def as_openai(self) -> dict[str, Any]:
+        row: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.calls:
+            row["tool_calls"] = [call.as_openai() for call in self.calls]
+        if self.tool_call_id is not None:
+            row["tool_call_id"] = self.tool_call_id
+        return {**row, **self.extra}
+
+    @classmethod
+    def of_openai(cls, row: object) -> Message:
+        """Reads `{"role", "content", "tool_calls"?, "tool_call_id"?}`; content may be text, null or text parts.
+
+        Raises:
+            SampleInvalid: for an unknown role, content that is not text, or calls that are none.
+        """
+        if not isinstance(row, Mapping) or row.get("role") not in ROLES:
+            raise _invalid("a message without a known role", row, f"a role of {', '.join(ROLES)}")
+        calls = row.get("tool_calls") or ()
+        if isinstance(calls, (str, Mapping)) or not isinstance(calls, Sequence):
+            raise _invalid("tool_calls that are no list", calls, "a list of calls")
+        answered = row.get("tool_call_id")
+        known = ("role", "content", "tool_calls", "tool_call_id")
+        return cls(
+            row["role"], _content(row.get("content")), tuple(Call.of_openai(call) for call in calls),
+            answered if isinstance(answered, str) else None, {k: v for k, v in row.items() if k not in known},
+        )  # fmt: skip
+
+
+def _content(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    parts = value if isinstance(value, list) else [value]
+    texts = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
+    if not all(isinstance(text, str) for text in texts):
+        raise _invalid("content of a message that is not text", value, "text, null or a list of text parts")
+    return "".join(map(str, texts))

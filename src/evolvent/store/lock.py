@@ -1,0 +1,69 @@
+"""One writer a store: a file lock that the kernel gives back when its process dies."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from pathlib import Path
+
+from evolvent.errors import Locked
+from evolvent.files import disk_errors
+
+__all__ = ["WriterLock"]
+
+
+class WriterLock:
+    """Held from construction to `release`. The file names its holder, for whoever is refused.
+
+    A lock whose process died is free at once: the kernel drops it. The name that such a process leaves in the file is
+    ignored if it is of this host; one of another host is respected, as this host cannot know whether it still runs
+    (network file systems do not always carry locks).
+    Raises:
+        Locked: naming the process and host that hold it.
+        StoreUnavailable, NoSpace: where the file cannot be made.
+    """
+
+    def __init__(self, path: Path, *, host: str | None = None) -> None:
+        self._host = host or socket.gethostname()
+        with disk_errors(path):
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        taken = False
+        try:
+            with disk_errors(path):
+                self._take(path, handle)
+            taken = True
+        finally:
+            if not taken:
+                os.close(handle)
+        self._handle = handle
+
+    def _take(self, path: Path, handle: int) -> None:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid, host = _holder(handle)
+            raise Locked(f"{path.parent} has a writer", pid=pid, host=host) from None
+        pid, host = _holder(handle)
+        if host not in ("", self._host):
+            raise Locked(f"{path.parent} has a writer, or had one that was killed: then remove {path}",
+                         pid=pid, host=host)  # fmt: skip
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, json.dumps({"pid": os.getpid(), "host": self._host}).encode(), 0)
+
+    def release(self) -> None:
+        """Give the store back; calling it twice is harmless."""
+        if self._handle >= 0:
+            os.ftruncate(self._handle, 0)
+            os.close(self._handle)
+            self._handle = -1
+
+
+def _holder(handle: int) -> tuple[int, str]:
+    """Process and host in the lock file; (0, "") where it is empty or being written."""
+    try:
+        row = json.loads(os.pread(handle, 1000, 0) or b"{}")
+        return int(row.get("pid", 0)), str(row.get("host", ""))
+    except (ValueError, AttributeError, TypeError):
+        return 0, ""

@@ -1,0 +1,129 @@
+"""The report of a run: one HTML file that needs nothing else, no script, no network, no other file.
+
+Everything in a run directory is untrusted. Each value passes through `escape` on its way into the page: `_final` makes
+hidden characters visible in whatever a template prints, autoescaping does the rest, and no address becomes a link or a
+picture. The content policy in the page forbids every request.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import cache
+from importlib.resources import files
+from math import isnan, log
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from evolvent.files import write_atomic
+from evolvent.view import charts, sections
+from evolvent.view.data import ReportData, Token, read_run
+from evolvent.view.escape import clip, marked, plain
+from evolvent.view.summary import headline, kinds, main_arm, pairs, panels
+
+__all__ = ["page", "report"]
+
+_UNSURE = (0.9, 0.7, 0.4, 0.15)  # probabilities at which the shade of a token changes
+
+
+def report(run: Path, to: Path) -> None:
+    """Write the report of the run directory `run` to the file `to`, whole or not at all.
+
+    The run may still be going on: what is there is shown.
+
+    Raises:
+        ConfigError: there is no such directory. StoreError: a file cannot be read or written.
+    """
+    write_atomic(to, page(read_run(run)))
+
+
+def page(data: ReportData) -> str:
+    """The report as one HTML document."""
+    shown = panels(data)
+    text = _environment().get_template("report.html").render(
+        data=data, info=data.info, head=headline(data, shown), main=main_arm(data), style=_style_sheet(),
+        panels=shown, strips=sections.strips(data, shown), worlds=sections.multiples(data, shown),
+        curves=sections.curves(data), speeds=sections.speeds(data), cost=sections.cost(data),
+        kinds=[(panel, kinds(panel)) for panel in shown], pairs=pairs(data), floors=sections.floors(data),
+        config=sections.flat(data.info.config), versions=sections.flat(data.info.versions),
+        errors=[row for row in data.results if row.errors],
+    )  # fmt: skip
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+# ---------------------------------------------------------------- templates
+
+
+def _final(value: object) -> object:
+    """What every expression of a template passes through: text that is not markup loses its hidden characters."""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    return plain(clip(value, 4000))
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("evolvent.view"), autoescape=True, finalize=_final, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {
+        "arm": sections.arm_style, "count": _count, "marked": marked, "marker": charts.marker, "moment": _moment,
+        "percent": _percent, "points": _points, "range": _range, "seconds": _seconds, "short": _short,
+        "token_class": _token_class,
+    }  # fmt: skip
+    return environment
+
+
+@cache
+def _style_sheet() -> Markup:
+    return Markup((files("evolvent.view") / "style.css").read_text(encoding="utf-8"))
+
+
+def _short(text: str) -> str:
+    """A name for the head of the page."""
+    return clip(text, 80)
+
+
+def _moment(text: str) -> str:
+    """A time stamp as people write it; other text as it is."""
+    try:
+        return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M %Z")
+    except ValueError:
+        return text or "–"
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f} %"
+
+
+def _points(value: float | None) -> str:
+    if value is None or isnan(value):
+        return "–"
+    text = f"{100 * value:+.1f}"
+    return "0.0" if float(text) == 0 else text.replace("-", "−")
+
+
+def _range(low: float | None, high: float | None) -> str:
+    return "no interval" if low is None or high is None or isnan(low) else f"{100 * low:.1f} to {100 * high:.1f}"
+
+
+def _count(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return "–"
+    minutes, seconds = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {seconds:02d} s" if minutes else f"{value:.1f} s"
+
+
+def _token_class(token: Token) -> str:
+    if not token.sampled or token.logprob is None:
+        return "read"
+    return f"unsure-{sum(token.logprob < log(chance) for chance in _UNSURE)}"

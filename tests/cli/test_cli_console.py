@@ -1,0 +1,61 @@
+"""The console: colours only where they are wanted, plain text stays plain, any width and any encoding."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from evolvent.cli.console import console_for, rate, table
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(stream: io.StringIO, environment: dict[str, str], *cells: str) -> str:
+    console = console_for(stream, environment)
+    console.print(table(console, ("name", "value"), [cells], numbers=("value",)))
+    return stream.getvalue()
+
+
+def test_no_colour_without_a_terminal_or_with_no_color():
+    assert "\x1b[1m" in shown(Terminal(), {"TERM": "xterm", "COLUMNS": "80"}, "a", "1")
+    plain = shown(Terminal(), {"TERM": "xterm", "COLUMNS": "80", "NO_COLOR": "1"}, "a", "1")
+    assert not any(f"\x1b[{code}m" in plain for code in range(30, 48))
+    assert "\x1b" not in shown(io.StringIO(), {}, "a", "1")
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+def test_no_line_is_wider_than_asked(width):
+    text = shown(io.StringIO(), {"COLUMNS": str(width)}, "a-very-long-name-without-a-space" * 4, "12")
+    assert max(map(len, text.splitlines())) <= width
+    assert "".join(text.split()).count("v") > 0
+
+
+def test_a_strange_width_is_passed_over():
+    assert console_for(io.StringIO(), {"COLUMNS": "wide"}).width == 80
+    assert console_for(io.StringIO(), {"COLUMNS": "0"}).width == 80
+    assert console_for(io.StringIO(), {"COLUMNS": "3"}).width == 20
+
+
+def test_cells_are_not_marked_up():
+    text = shown(io.StringIO(), {}, "[red]x[/red] :smile:", "\x1b[31m")
+    assert "[red]x[/red] :smile:" in text and "\x1b" not in text and "[U+001B]" in text
+
+
+def test_ascii_only():
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii", errors="replace")
+    console = console_for(stream, {})
+    console.print(table(console, ("name",), [("ü",)]))
+    stream.flush()
+    assert b"?" in raw.getvalue() and b"|name|" in raw.getvalue().replace(b" ", b"")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "-"), (0.0, "0%"), (1.0, "100%"), (0.125, "12.5%"), (0.999, "99.9%")]
+)
+def test_rates(value, text):
+    assert rate(value) == text

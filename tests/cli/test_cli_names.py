@@ -1,0 +1,119 @@
+"""Names become objects in one place: embedded worlds, worlds of other packages, policies."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from evolvent.cli import names
+from evolvent.cli.main import main
+from evolvent.errors import ConfigError, Incomplete, WorldError
+from evolvent.worlds.crafting import Crafting
+
+GOOD = """
+from evolvent.worlds.base import TextWorld
+class Guess(TextWorld):
+    name = "guess"
+    def specs(self):
+        return [{"number": n} for n in range(9)]
+    def play(self, spec):
+        yield "guess"
+        return 1.0
+"""
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A package with three worlds: a good one, one whose module raises, one that is no world."""
+    info = tmp_path / "strange_worlds-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: strange-worlds\nVersion: 1.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text(
+        "[evolvent.worlds]\nguess = sw_good:Guess\nbroken = sw_broken:World\n"
+        "nothing = sw_good:GOOD\nlookup = sw_broken:World\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "sw_good.py").write_text(GOOD + "GOOD = dict\n", encoding="utf-8")
+    (tmp_path / "sw_broken.py").write_text("raise RuntimeError('no licence')\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    for module in ("sw_good", "sw_broken"):
+        sys.modules.pop(module, None)
+
+
+def test_embedded_worlds():
+    assert names.world("lookup").name == "lookup"
+    assert names.world("workshop").name == "workshop"
+    easy = names.world("crafting:0")
+    assert isinstance(easy, Crafting) and easy.level != Crafting().level
+
+
+def test_a_folder_of_recipes(tmp_path):
+    recipe = {"type": "minecraft:crafting_shapeless", "ingredients": [{"item": "minecraft:oak_log"}],
+              "result": {"item": "minecraft:oak_planks", "count": 4}}  # fmt: skip
+    (tmp_path / "planks.json").write_text(json.dumps(recipe), encoding="utf-8")
+    assert names.world(f"textcraft:{tmp_path}").name == "textcraft"
+    with pytest.raises(ConfigError, match="needs a folder"):
+        names.world("textcraft")
+
+
+def test_every_wrong_world_at_once():
+    with pytest.raises(ConfigError) as caught:
+        names.worlds(["lokup", "crafting", "crafting:1", "moon"])
+    assert [str(problem) for problem in caught.value.problems] == [
+        "world: unknown world 'lokup' (did you mean 'lookup'?)",
+        "worlds: 'crafting:1' is named twice (name each world once)",
+        "world: unknown world 'moon' (known: crafting, lookup, textcraft, workshop)",
+    ]
+    with pytest.raises(ConfigError, match="at least one world"):
+        names.worlds([])
+
+
+def test_installed_worlds_are_listed_without_being_loaded(installed, capsys):
+    assert main(["worlds", "list"]) == 0
+    shown = capsys.readouterr().out
+    assert "strange-worlds" in shown and "broken" in shown
+    assert "sw_good" not in sys.modules and "sw_broken" not in sys.modules
+
+
+def test_an_installed_world_is_used(installed):
+    assert names.world("guess").tasks("train", "seen")
+    assert names.world("lookup").name == "lookup", "an embedded name cannot be taken over"
+    with pytest.raises(ConfigError, match="takes no option"):
+        names.world("guess:3")
+
+
+def test_an_installed_world_that_raises_is_named(installed, capsys):
+    with pytest.raises(WorldError, match=r"'broken' cannot be loaded.*sw_broken.*RuntimeError: no licence"):
+        names.world("broken")
+    assert main(["worlds", "show", "broken"]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    with pytest.raises(WorldError, match="'nothing' is no World; got without"):
+        names.world("nothing")
+
+
+def test_an_unknown_policy():
+    with pytest.raises(ConfigError, match="unknown policy 'no-such-folder'"):
+        names.policy("no-such-folder", [])
+
+
+def test_a_run_without_a_policy(tmp_path):
+    (tmp_path / "stages.jsonl").write_text('{"verb": "collect", "name": "a"}\n', encoding="utf-8")
+    with pytest.raises(Incomplete, match="holds no policy"):
+        names.policy(str(tmp_path), [])
+    (tmp_path / "stages.jsonl").write_text("{torn\n", encoding="utf-8")
+    with pytest.raises(Incomplete, match="cannot be read"):
+        names.policy(str(tmp_path), [])
+
+
+def test_a_policy_by_size_and_from_a_run(tmp_path):
+    world = names.world("lookup")
+    fresh = names.policy("xs", [world], seed=3)
+    for number, arm in enumerate(("base", "evolve", "control")):
+        fresh = fresh.advanced()
+        fresh.save(tmp_path / "stages" / f"{number}-fit" / "policy")
+        with (tmp_path / "stages.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"verb": "fit", "name": f"{number}-fit", "arm": arm}) + "\n")
+    assert names.policy(str(tmp_path), [world]).version == 2, "the last policy of the main arm"

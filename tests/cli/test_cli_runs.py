@@ -1,0 +1,130 @@
+"""`evolvent runs`: what is recorded can be listed, shown, taken out, put in, and put in order after a kill."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from recorded import record
+
+from evolvent.cli.main import main
+from evolvent.store.store import Store
+
+
+@pytest.fixture
+def run(tmp_path):
+    record(tmp_path / "runs" / "first")
+    return tmp_path / "runs" / "first"
+
+
+def out(capsys, *words):
+    code = main([*map(str, words)])
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+def test_list(run, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    (run.parent / "second").mkdir()
+    (run.parent / "torn").mkdir()
+    (run.parent / "torn" / "run.json").write_text('{"state": "fin', encoding="utf-8")
+    (run.parent / "torn" / "trajectories").mkdir()
+    code, shown, _ = out(capsys, "runs", "list", run.parent)
+    assert code == 0
+    (line,) = [line for line in shown.splitlines() if "first" in line]
+    assert all(part in line for part in ("finished", "collect", "7", "2026-01-02T03:04:05Z"))
+    assert "second" not in shown and "torn" in shown
+    assert out(capsys, "runs", "list", run / "none")[1] == f"no runs in {run / 'none'}\n"
+
+
+def test_show(run, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    code, shown, _ = out(capsys, "runs", "show", run)
+    assert code == 0
+    (line,) = [line.split() for line in shown.splitlines() if "explore" in line]
+    assert line == ["explore", "lookup", "evo", "dev", "3", "50.0%", "1", "3", "3"]
+
+
+def test_show_an_episode(run, capsys):
+    first = next(Store.open(run / "trajectories").trajectories())
+    code, shown, _ = out(capsys, "runs", "show", run, "--trajectory", first.id)
+    assert code == 0
+    assert shown.splitlines() == [
+        "lookup/evo/dev boss", "ended by world", "find boss of name0", "> answer x   reward 1", "right", "success True",
+    ]  # fmt: skip
+    code, _, said = out(capsys, "runs", "show", run, "--trajectory", "nobody")
+    assert code == 1 and "no trajectory of this id; got nobody" in said
+
+
+@pytest.mark.parametrize("format", ["jsonl", "messages", "agenttraj", "parquet"])
+def test_export(run, capsys, tmp_path, format):
+    to = tmp_path / "out"
+    code, shown, _ = out(capsys, "runs", "export", run, "--to", to, "--format", format)
+    assert (code, shown) == (0, f"3 episodes to {to}\n")
+    if format == "parquet":
+        import pyarrow.parquet as pq
+
+        assert pq.read_table(to / "trajectories.parquet").num_rows == 3
+    elif format == "agenttraj":
+        assert len(json.loads(to.read_text(encoding="utf-8"))) == 3
+    else:
+        assert len(to.read_text(encoding="utf-8").splitlines()) == 3
+
+
+def test_export_some(run, capsys, tmp_path):
+    code, shown, _ = out(capsys, "runs", "export", run, "--to", tmp_path / "won.jsonl", "--success")
+    assert code == 0 and shown.startswith("1 episodes")
+    assert out(capsys, "runs", "export", run, "--to", tmp_path / "none.jsonl", "--world", "moon")[1].startswith("0 ")
+
+
+def test_records_come_back_equal(run, capsys, tmp_path):
+    out(capsys, "runs", "export", run, "--to", tmp_path / "all.jsonl")
+    code, shown, _ = out(capsys, "runs", "import", tmp_path / "all.jsonl", "--to", tmp_path / "again")
+    assert (code, shown) == (0, "3 episodes imported, 0 rows left out\n")
+    first, second = (Store.open(folder / "trajectories") for folder in (run, tmp_path / "again"))
+    assert list(first.trajectories()) == list(second.trajectories())
+    code, _, said = out(capsys, "runs", "import", tmp_path / "all.jsonl", "--to", tmp_path / "again")
+    assert code == 1 and "already has a trajectory of this id" in said
+
+
+def test_bad_rows_are_left_out_and_named(capsys, tmp_path):
+    rows = [{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]}, {"messages": 3}]
+    path = tmp_path / "chats.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    code, shown, _ = out(capsys, "runs", "import", path, "--to", tmp_path / "run", "--format", "messages")
+    assert code == 1
+    assert "1 episodes imported, 1 rows left out" in shown and shown.startswith("left out: ")
+
+
+def test_recover(run, capsys):
+    (segment,) = (run / "trajectories" / "log").glob("seg-*")
+    with segment.open("ab") as file:
+        file.write(b'{"torn')
+    code, shown, _ = out(capsys, "runs", "recover", run)
+    assert (code, shown) == (0, "3 episodes kept, 0 interrupted, 6 torn bytes dropped\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["show", "nowhere"], 2, "nowhere is neither a run nor a store"),
+        (["export", "RUN", "--to", "x", "--format", "jsnl"], 2, "unknown format 'jsnl' (did you mean 'jsonl'?)"),
+        (["export", "RUN"], 2, "--to"),
+        (["import", "missing.jsonl", "--to", "x"], 2, "missing.jsonl is no file"),
+        (["recover", "nowhere"], 2, "nowhere is neither a run nor a store"),
+    ],
+)
+def test_mistakes(run, capsys, monkeypatch, tmp_path, words, code, said):
+    monkeypatch.chdir(tmp_path)
+    found, _, error = out(capsys, "runs", *(str(run) if word == "RUN" else word for word in words))
+    assert found == code and said in error
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]
+
+
+def test_damage_is_a_failure_with_its_place(run, capsys):
+    (segment,) = (run / "trajectories" / "log").glob("seg-*")
+    raw = bytearray(segment.read_bytes())
+    raw[len(raw) // 4] ^= 1
+    segment.write_bytes(raw)
+    code, _, said = out(capsys, "runs", "show", run)
+    assert code == 1 and segment.name in said and said.count("\n") == 1

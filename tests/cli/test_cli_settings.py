@@ -1,0 +1,94 @@
+"""Verbs with a configuration: words, files, presets, resuming, help; every mistake at once."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from pydantic import Field
+
+from evolvent.cli.console import console_for
+from evolvent.cli.settings import Command, Given, command_help, read_given
+from evolvent.config import Config, to_toml
+from evolvent.errors import ConfigError
+
+
+class Inner(Config):
+    lr: float = Field(default=1.0, gt=0, description="learning rate")
+
+
+class Job(Config):
+    data: str = Field(description="what is learned")
+    rounds: int = Field(default=3, ge=0, description="how often")
+    train: Inner = Field(default_factory=Inner, description="how")
+
+
+COMMAND = Command(
+    "job", "Do it.", Job, main="data", resumes=True, presets={"small": {"rounds": 1}, "large": {"rounds": 9}}
+)
+
+
+def read(*words: str) -> Given[Job] | None:
+    return read_given(COMMAND, words, console_for(io.StringIO(), {}))
+
+
+def mistakes(*words: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        read(*words)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_words_files_and_presets(tmp_path):
+    file = tmp_path / "job.toml"
+    file.write_text('rounds = 5\n[train]\nlr = 2.0\n', encoding="utf-8")  # fmt: skip
+    assert read("d").config == Job(data="d", rounds=1), "the first preset is the default"
+    assert read("d", "--preset", "large").config.rounds == 9
+    assert read("d", str(file), "--preset=large", "--train.lr", "3").config == Job(
+        data="d", rounds=5, train=Inner(lr=3)
+    )
+    assert read("--data", "d", "--config", str(file)).config.rounds == 5
+
+
+def test_every_mistake_at_once():
+    assert mistakes("a", "b", "--preset", "smal", "--train.rl", "1", "--rounds", "-1") == [
+        "evolvent job: unexpected 'b' (settings look like --key value)",
+        "--preset: unknown preset 'smal' (did you mean 'small'?)",
+        "--train.rl: unknown key 'train.rl' (did you mean 'train.lr'?)",
+        "rounds: got '-1', expected int >= 0",
+    ]
+    assert mistakes("--preset") == [
+        "--preset: got no value, expected one (see evolvent job --help)",
+        "data: is required",
+    ]
+
+
+def test_resuming_keeps_the_settings(tmp_path):
+    run = tmp_path / "run"
+    assert f"{run} is no run" in mistakes("--resume", str(run))[0]
+    run.mkdir()
+    (run / "config.toml").write_text(to_toml(Job(data="d", rounds=7)), encoding="utf-8")
+    assert read("--resume", str(run)) == Given(Job(data="d", rounds=7), run)
+    assert "keeps its settings, got --rounds 2" in mistakes("--resume", str(run), "--rounds", "2")[0]
+    assert "keeps its settings" in mistakes("--resume", str(run), "--preset", "large")[0]
+
+
+def test_a_verb_that_cannot_resume(tmp_path):
+    command = Command("other", "Do.", Inner)
+    with pytest.raises(ConfigError, match="unknown key 'resume'"):
+        read_given(command, ["--resume", "x"], console_for(io.StringIO(), {}))
+
+
+def test_printing_the_settings(tmp_path):
+    stream = io.StringIO()
+    assert read_given(COMMAND, ["a b", "--print-config", "--train.lr=.5"], console_for(stream, {})) is None
+    file = tmp_path / "printed.toml"
+    file.write_text(stream.getvalue(), encoding="utf-8")
+    assert read(str(file)).config == Job(data="a b", rounds=1, train=Inner(lr=0.5))
+
+
+def test_help():
+    text = command_help(COMMAND)
+    assert "usage: evolvent job [DATA] [FILE.toml] [--key value ...]" in text
+    assert "--train.lr" in text and "learning rate (float > 0; default 1.0)" in text
+    assert "small, large" in text and "--resume RUN" in text
+    assert max(map(len, text.splitlines())) <= 80

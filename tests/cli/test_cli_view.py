@@ -1,0 +1,36 @@
+"""`evolvent view`: the report of a run, wherever it stands."""
+
+from __future__ import annotations
+
+import webbrowser
+
+from recorded import record
+
+from evolvent.cli.main import main
+
+
+def test_the_report_is_written_and_named(tmp_path, capsys):
+    record(tmp_path / "run")
+    assert main(["view", str(tmp_path / "run")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'run' / 'report.html'}\n"
+    assert "<html" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+
+
+def test_another_file(tmp_path, capsys):
+    record(tmp_path / "run")
+    assert main(["view", str(tmp_path / "run"), "--to", str(tmp_path / "a b.html")]) == 0
+    assert (tmp_path / "a b.html").exists() and not (tmp_path / "run" / "report.html").exists()
+
+
+def test_open(tmp_path, capsys, monkeypatch):
+    record(tmp_path / "run")
+    opened = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address))
+    assert main(["view", str(tmp_path / "run"), "--open"]) == 0
+    assert opened == [(tmp_path / "run" / "report.html").as_uri()]
+    assert "no browser could be opened" in capsys.readouterr().out
+
+
+def test_no_such_run(tmp_path, capsys):
+    assert main(["view", str(tmp_path / "nowhere")]) == 2
+    assert "no run to report on" in capsys.readouterr().err

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_training import small_parts, small_policy
+
+from evolvent.errors import BatchMismatch, ConfigError
+from evolvent.learn.forward import can_pack, chosen_layout, outputs
+from evolvent.learn.losses import weighted_nll
+from evolvent.learn.packing import (
+    Batch,
+    Position,
+    Stream,
+    block_mask,
+    bucket,
+    collate_packed,
+    collate_padded,
+    pack,
+)
+from evolvent.learn.parts import Parts
+
+LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=60)
+
+
+def loss_sum(policy: object, batch: Batch) -> torch.Tensor:
+    with torch.no_grad():
+        return weighted_nll(outputs(policy.model, batch).logprobs, batch.weights)  # type: ignore[attr-defined]
+
+
+def test_bucket_golden() -> None:
+    found = bucket([9, 1, 8, 2, 30, 7], 16, rng=np.random.default_rng(0), width=1)
+    assert sorted(sorted(batch) for batch in found) == [[0], [1, 3], [2, 5], [4]]
+
+
+@settings(deadline=None, max_examples=80)
+@given(LENGTHS, st.integers(1, 100), st.integers(1, 8), st.integers(0, 3))
+def test_bucket_holds_everything_once_within_the_budget(lengths: list[int], budget: int, width: int, seed: int) -> None:
+    batches = bucket(lengths, budget, rng=np.random.default_rng(seed), width=width)
+    assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
+    for batch in batches:
+        sizes = [lengths[i] for i in batch]
+        assert len(batch) * max(sizes) <= budget or len(batch) == 1
+    assert batches == bucket(lengths, budget, rng=np.random.default_rng(seed), width=width)
+
+
+def test_bucket_pads_little() -> None:
+    lengths = np.random.default_rng(1).integers(40, 110, 400).tolist()
+    batches = bucket(lengths, 768, rng=np.random.default_rng(0))
+    padded = sum(len(b) * max(lengths[i] for i in b) for b in batches)
+    assert sum(lengths) / padded > 0.95
+
+
+def test_bucket_shuffles_inside_and_between() -> None:
+    one, two = (bucket([5] * 20, 25, rng=np.random.default_rng(seed)) for seed in (0, 1))
+    assert {frozenset(b) for b in one} != {frozenset(b) for b in two}
+
+
+def test_pack_golden_is_best_fit_decreasing() -> None:
+    assert pack([3, 7, 5, 2, 4], 10) == [[1, 0], [2, 4], [3]]
+    assert pack([6, 5, 4, 3], 10) == [[0, 2], [1, 3]]
+    with pytest.raises(BatchMismatch, match="got 11; expected at most 10"):
+        pack([3, 11], 10)
+
+
+@settings(deadline=None, max_examples=80)
+@given(LENGTHS, st.integers(40, 90))
+def test_pack_fits_and_holds_everything_once(lengths: list[int], capacity: int) -> None:
+    rows = pack(lengths, capacity)
+    assert sorted(i for row in rows for i in row) == list(range(len(lengths)))
+    sums = sorted(sum(lengths[i] for i in row) for row in rows)
+    assert sums[-1] <= capacity
+    assert len(rows) == 1 or sums[0] + sums[1] > capacity  # two rows that fit into one would have been one
+
+
+@pytest.fixture(scope="module")
+def parts() -> list[Parts]:
+    made = small_parts(small_policy(), 12)
+    rng = np.random.default_rng(0)
+    for sequence in made:
+        sequence.weight[1:] *= rng.choice([0.0, 0.5, 1.0, 3.0], len(sequence) - 1)
+    return [sequence for sequence in made if sequence.feed]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_every_target_is_there_once_with_its_context(parts: list[Parts], packed: bool) -> None:
+    rows = [[i] for i in range(len(parts))] if not packed else pack([p.feed for p in parts], 60)
+    batch = (collate_packed if packed else collate_padded)(parts, rows)
+    flat = batch.ids.flatten()
+    at, found = 0, 0
+    for number, row in enumerate(rows):
+        at = number * batch.ids.shape[1]
+        for index in row:
+            sequence = parts[index]
+            assert flat[at : at + sequence.feed].tolist() == sequence.ids[: sequence.feed].tolist()
+            for place in np.flatnonzero(sequence.weight):
+                assert batch.index[found] == at + place - 1
+                assert batch.targets[found] == sequence.ids[place]
+                assert batch.weights[found] == sequence.weight[place]
+                found += 1
+            at += sequence.feed
+    assert found == batch.count == sum(int((p.weight != 0).sum()) for p in parts)
+    assert batch.real == sum(p.feed for p in parts) and batch.padded == batch.ids.numel() - batch.real
+    assert sorted(batch.samples) == list(range(len(parts)))
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_loss_sums_equal_those_of_singles(parts: list[Parts], attention: str) -> None:
+    policy = small_policy(attention=attention)
+    single = sum(loss_sum(policy, collate_padded(parts, [[i]])).item() for i in range(len(parts)))
+    padded = loss_sum(policy, collate_padded(parts, [[i] for i in range(len(parts))])).item()
+    packed = loss_sum(policy, collate_packed(parts, pack([p.feed for p in parts], 60))).item()
+    assert padded == pytest.approx(single, rel=1e-5) and packed == pytest.approx(single, rel=1e-5)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_a_change_in_one_document_leaves_the_others(parts: list[Parts], attention: str) -> None:
+    policy = small_policy(attention=attention)
+    batch = collate_packed(parts, [[0, 1, 2]])
+    assert batch.docs is not None
+    before = outputs(policy.model, batch).logprobs
+    changed = batch.ids.clone()
+    changed[batch.docs == 1] = (changed[batch.docs == 1] + 1) % 18
+    after = outputs(
+        policy.model, Batch(changed, batch.index, batch.targets, batch.weights, (), 0, batch.positions, batch.docs)
+    )
+    document = batch.docs.flatten()[batch.index]
+    assert torch.equal(before[document != 1], after.logprobs[document != 1])
+    assert (before[document == 1] - after.logprobs[document == 1]).abs().max() > 1e-4
+
+
+def test_what_is_in_the_padding_does_not_matter(parts: list[Parts]) -> None:
+    policy = small_policy()
+    batch = collate_padded(parts, [[0], [1], [2]])
+    filled = batch.ids.clone()
+    for row, index in enumerate((0, 1, 2)):
+        filled[row, parts[index].feed :] = 7
+    assert not torch.equal(filled, batch.ids)
+    other = Batch(filled, batch.index, batch.targets, batch.weights, (), 0)
+    assert torch.equal(outputs(policy.model, batch).logprobs, outputs(policy.model, other).logprobs)
+
+
+def test_log_probabilities_are_those_of_all_logits(parts: list[Parts]) -> None:
+    policy = small_policy()
+    batch = collate_padded(parts, [[i] for i in range(4)])
+    logits = policy.model(input_ids=batch.ids).logits.flatten(0, 1)[batch.index]
+    wanted = torch.log_softmax(logits, -1).gather(1, batch.targets[:, None])[:, 0]
+    assert torch.allclose(outputs(policy.model, batch).logprobs, wanted, atol=1e-6)
+    assert not policy.model.get_output_embeddings()._forward_pre_hooks  # nothing stays on the model
+
+
+def test_block_mask_golden() -> None:
+    found = block_mask(torch.tensor([[0, 0, 1, -1]]))[0, 0].int().tolist()
+    assert found == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
+
+
+@pytest.mark.parametrize("capacity", [None, 50])
+def test_stream_gives_every_sequence_once_an_epoch(capacity: int | None) -> None:
+    lengths = np.random.default_rng(0).integers(5, 45, 70).tolist()
+    stream = Stream(lengths, budget=150, micro=60, capacity=capacity, seed=3)
+    for number in (0, 1):
+        updates = stream.epoch(number)
+        assert sorted(i for u in updates for m in u for row in m for i in row) == list(range(70))
+        for update in updates:
+            rows = [row for micro in update for row in micro]
+            longest = max(sum(lengths[i] for i in row) for row in rows)
+            assert longest * len(rows) <= 150
+            assert all(len(micro) == 1 or longest * len(micro) <= 60 for micro in update)
+        assert any(len(update) > 1 for update in updates)
+    assert stream.epoch(0) != stream.epoch(1)
+    assert stream.epoch(0) == Stream(lengths, budget=150, micro=60, capacity=capacity, seed=3).epoch(0)
+    assert stream.epoch(0) != Stream(lengths, budget=150, micro=60, capacity=capacity, seed=4).epoch(0)
+
+
+def test_stream_goes_on_from_any_position_without_walking() -> None:
+    lengths = list(range(5, 45))
+    walked = Stream(lengths, budget=100, seed=1)
+    taken, places = [], []
+    for _ in range(40):
+        places.append(walked.position)
+        taken.append(walked.take())
+    assert places[0] == Position(0, 0) and {place.epoch for place in places} >= {0, 1, 2}
+    for place, update in zip(places, taken, strict=True):
+        fresh = Stream(lengths, budget=100, seed=1)
+        fresh.position = place
+        assert fresh.take() == update
+    fresh.position = Position(0, 999)
+    with pytest.raises(BatchMismatch, match="got 999"):
+        fresh.take()
+
+
+def test_layouts_are_chosen_and_refused() -> None:
+    model = small_policy().model
+    assert chosen_layout(model, "auto") == "bucketed" and chosen_layout(model, "packed") == "packed"
+    model.config.sliding_window = 8
+    assert not can_pack(model) and chosen_layout(model, "auto") == "bucketed"
+    with pytest.raises(ConfigError, match="layout: packed rows need full attention"):
+        chosen_layout(model, "packed")
+    with pytest.raises(ConfigError, match="batch_tokens: a packed row of 50 tokens"):
+        Stream([50], budget=40, capacity=50, seed=0)

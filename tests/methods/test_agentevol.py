@@ -1,0 +1,128 @@
+"""AgentEvol: what is kept, merged and weighed; the exact learner on an enumerable bandit; the null evolution."""
+
+import numpy as np
+import pytest
+
+from evolvent.errors import ErrorRecord
+from evolvent.methods.agentevol import EMBEDDED, PAPER, AgentEvol, Weight, agentevol, keep, merged
+from evolvent.trajectory import Score, Step, Task, Trajectory
+
+
+def tried(task: int, sample: int, unit: float | None, steps: int = 1) -> Trajectory:
+    success = None if unit is None else unit > 0.99
+    return Trajectory(
+        f"{task}/{sample}", Task("toy", "1", {"n": task}), (Step("o", "a", unit),) * steps, sample=sample,
+        score=Score(unit, unit, success), ended_by="error" if unit is None else "world",
+        error=ErrorRecord("EnvLost", "gone") if unit is None else None,
+    )  # fmt: skip
+
+
+TRIED = [
+    tried(1, 0, 0.0),
+    tried(1, 1, 1.0, 3),
+    tried(1, 2, 1.0, 2),
+    tried(2, 0, None),
+    tried(2, 1, 1.0),
+    tried(3, 0, 0.5),
+]
+
+
+@pytest.mark.parametrize(
+    ("how", "ids"),
+    [("shortest", ["1/2", "2/1"]), ("first", ["1/1", "2/1"]), ("all", ["1/1", "1/2", "2/1"]), ("none", [])],
+)
+def test_keep(how, ids):
+    assert [t.id for t in keep(TRIED, AgentEvol(keep=how))] == ids
+
+
+def test_an_unscored_episode_is_never_kept_and_a_threshold_decides():
+    assert [t.id for t in keep(TRIED, AgentEvol(threshold=0.4))] == ["1/2", "2/1", "3/0"]
+    assert keep(TRIED, AgentEvol(threshold=-1.0, keep="all")) == [t for t in TRIED if t.score.unit is not None]
+
+
+@pytest.mark.parametrize(
+    ("merge", "ids"),
+    [("base", ["d", "1/2"]), ("previous", ["1/1", "2/1"]), ("all", ["d", "1/1", "2/1"]), ("none", ["1/2"])],
+)
+def test_merge(merge, ids):
+    demonstration = tried(9, 0, 1.0)
+    object.__setattr__(demonstration, "id", "d")
+    rounds = [[tried(1, 1, 1.0, 2), tried(2, 1, 1.0)], [tried(1, 2, 1.0, 2)]]
+    assert [t.id for t in merged([demonstration], rounds, AgentEvol(merge=merge))] == ids
+
+
+def test_a_round_without_success_goes_on_with_the_demonstrations():
+    demonstration = tried(9, 0, 1.0)
+    assert merged([demonstration], [[]], AgentEvol(merge="none")) == [demonstration]
+
+
+def test_weights():
+    half = tried(1, 0, 0.5)
+    assert [Weight(form, 0.5)(half) for form in ("one", "reward", "exponential")] == [
+        1.0,
+        0.5,
+        pytest.approx(np.exp(-1)),
+    ]
+    assert Weight("reward")(tried(1, 0, None)) == 1.0, "an imported demonstration has no reward"
+
+
+def test_learning_from_exact_q_gives_r_times_pi():
+    """On a bandit, the maximiser of E_pi[r log pi'] over all pi' is pi' proportional to r pi."""
+    pi, reward = np.array([0.5, 0.3, 0.2]), np.array([0.2, 1.0, 0.5])
+    weights = np.array([Weight("reward")(tried(1, 0, r)) for r in reward])
+    learned = pi * weights / (pi * weights).sum()
+    others = np.random.default_rng(0).dirichlet(np.ones(3), 1000)
+    value = (pi * weights) @ np.log(learned)
+    assert np.all((pi * weights) @ np.log(others).T <= value + 1e-12)
+    assert learned == pytest.approx(reward * pi / (reward * pi).sum())
+
+
+class FakeRun:
+    """Records what a method asks for; a policy is the list of what it learned."""
+
+    def __init__(self):
+        self.log = []
+
+    def rounds(self, count):
+        return iter(range(1, count + 1))
+
+    def fit(self, policy, data, objective, *, weight=None, tokens=None, lr_scale=1.0):
+        self.log.append(("fit", tokens, lr_scale))
+        return [*policy, tuple(t.id for t in data)]
+
+    def collect(self, policy, starts, *, temperature=1.0):
+        self.log.append(("collect", len(starts), temperature))
+        return [tried(s.task.spec["n"], s.sample, float(s.sample == 0)) for s in starts]
+
+    def evaluate(self, policy, round=None):
+        self.log.append(("evaluate", round))
+
+
+TASKS = [Task("toy", "1", {"n": n}) for n in (1, 2)]
+
+
+def test_the_algorithm_asks_in_the_right_order_with_the_right_amounts():
+    config = AgentEvol(iterations=2, samples=3, clone_tokens=10, round_tokens=5, lr_scale=0.5, temperature=1.2)
+    run = FakeRun()
+    agentevol([], TASKS, [tried(9, 0, 1.0)], config, run)
+    one = [("collect", 6, 1.2), ("fit", 5, 0.5)]
+    assert run.log == [("fit", 10, 1.0), ("evaluate", 0), *one, ("evaluate", 1), *one, ("evaluate", 2)]
+
+
+@pytest.mark.parametrize(("start", "before"), [("initial", 0), ("base", 1), ("previous", 2)])
+def test_where_a_round_starts_from(start, before):
+    final = agentevol([], TASKS, [tried(9, 0, 1.0)], AgentEvol(iterations=2, start=start), FakeRun())
+    assert len(final) == before + 1
+
+
+def test_null_evolution_is_continued_cloning():
+    """Nothing kept: every fit learns the demonstrations alone, for the same amounts; whether it explored or not."""
+    demonstrations = [tried(9, 0, 1.0)]
+    nothing = agentevol([], TASKS, demonstrations, AgentEvol(iterations=2, keep="none"), FakeRun())
+    control = agentevol([], TASKS, demonstrations, AgentEvol(iterations=2, keep="none", samples=0), FakeRun())
+    assert nothing == control == [("9/0",), ("9/0",), ("9/0",)]
+
+
+def test_presets_are_valid():
+    assert AgentEvol(**PAPER).iterations == 4
+    assert AgentEvol(**EMBEDDED).start == "previous"

@@ -1,0 +1,64 @@
+"""Every command's knobs are listed in `knobs.json`, at most 40 each, and every help text fits 80 columns.
+
+After a wanted change of a knob: `python tests/style/test_commands.py` writes the file anew.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from evolvent.cli.main import VERBS, main
+from evolvent.config import knobs
+
+GOLDEN = Path(__file__).parent / "knobs.json"
+CONFIGURED = ("collect", "eval", "evolve", "train")
+SUBVERBS = {
+    "worlds": ("", "list", "show", "play", "audit"),
+    "runs": ("", "list", "show", "export", "import", "recover"),
+}
+
+
+def current() -> dict[str, list[str]]:
+    return {
+        verb: [f"{k.path}: {k.type} = {k.default}" for k in knobs(import_module(f"evolvent.cli.{verb}").COMMAND.config)]
+        for verb in CONFIGURED
+    }
+
+
+@pytest.mark.parametrize("verb", CONFIGURED)
+def test_knobs_are_frozen(verb):
+    assert current()[verb] == json.loads(GOLDEN.read_text(encoding="utf-8"))[verb]
+
+
+@pytest.mark.parametrize("verb", CONFIGURED)
+def test_knobs_are_few_and_described(verb):
+    found = knobs(import_module(f"evolvent.cli.{verb}").COMMAND.config)
+    assert 0 < len(found) <= 40
+    assert not [knob.path for knob in found if not knob.description]
+
+
+LINES = [[]] + [[verb, sub] if sub else [verb] for verb in VERBS for sub in SUBVERBS.get(verb, ("",))]
+
+
+@pytest.mark.parametrize("words", LINES, ids=" ".join)
+def test_help_fits(words, capsys):
+    assert main([*words, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "evolvent" in shown
+    assert [line for line in shown.splitlines() if len(line) > 80] == []
+
+
+def test_help_names_every_knob(capsys):
+    for verb in CONFIGURED:
+        main([verb, "--help"])
+        shown = capsys.readouterr().out
+        for knob in knobs(import_module(f"evolvent.cli.{verb}").COMMAND.config):
+            assert f"--{knob.path}" in shown
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(json.dumps(current(), indent=1) + "\n", encoding="utf-8")

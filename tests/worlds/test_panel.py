@@ -1,0 +1,183 @@
+"""Dealing, digests, and the rules that every shipped panel keeps."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from evolvent.errors import ConfigError
+from evolvent.trajectory import Task
+from evolvent.worlds.base import SPLITS, World
+from evolvent.worlds.crafting import Crafting
+from evolvent.worlds.lookup import Lookup
+from evolvent.worlds.panel import Candidate, Panels, Sizes, check_names, deal, digest, place
+
+DIGESTS = Path(__file__).with_name("digests.json")
+WORLDS = {
+    "crafting": lambda: Crafting(),
+    "crafting level 2": lambda: Crafting(level=2),
+    "crafting level 3": lambda: Crafting(level=3),
+    "workshop": lambda: Crafting("own"),
+    "lookup": lambda: Lookup(),
+}
+PROGRAM = """
+import json, sys
+from evolvent.worlds.base import SPLITS
+from evolvent.worlds.crafting import Crafting
+from evolvent.worlds.lookup import Lookup
+from evolvent.worlds.panel import digest
+found = {}
+for world in (Lookup(), Crafting("own"), Crafting()):
+    for tier in reversed(world.tiers):
+        for split in reversed(SPLITS):
+            found[f"{world.name}/{tier}/{split}"] = digest(world.tasks(split, tier))
+print(json.dumps(found))
+"""
+
+
+def numbers(tier: str = "seen", kinds: int = 7) -> list[Candidate]:
+    return [Candidate({"n": n}, f"kind {n % kinds}", tier, f"key {n}") for n in range(3000)]
+
+
+def test_deal_fills_panels_in_order_and_keeps_kinds_few() -> None:
+    sizes = Sizes(train=100, dev=20, test=30, per_kind=5)
+    panels = deal("toy", "1", numbers(), sizes, ("seen",))
+    assert {at: len(tasks) for at, tasks in panels.items()} == {
+        ("train", "seen"): 100, ("dev", "seen"): 20, ("test", "seen"): 30
+    }  # fmt: skip
+    for (split, tier), tasks in panels.items():
+        assert [task.spec["n"] for task in tasks] == sorted(task.spec["n"] for task in tasks)
+        assert all((task.split, task.tier) == (split, tier) for task in tasks)
+        if split != "train":
+            assert max(Counter(task.kind for task in tasks).values()) <= 5
+
+
+def test_untrained_tiers_have_no_training_tasks() -> None:
+    panels = deal("toy", "1", numbers("combo"), Sizes(train=10, dev=20, test=40), ("combo",))
+    assert [len(panels[split, "combo"]) for split in SPLITS] == [0, 20, 40]
+    places = Counter(place("toy", candidate) for candidate in numbers("longer"))
+    assert set(places) == {"dev", "test"}
+    assert 900 < places["dev"] < 1100  # a third of 3,000
+
+
+def test_split_is_80_10_10_and_depends_on_the_key_alone() -> None:
+    places = [place("toy", candidate) for candidate in numbers()]
+    assert 2300 < places.count("train") < 2500
+    assert 240 < places.count("dev") < 360
+    again = [place("toy", Candidate({"other": n}, "k", "evo", f"key {n}")) for n in range(3000)]
+    assert again == places
+    assert [place("other", candidate) for candidate in numbers()] != places
+
+
+def test_equal_keys_are_dealt_once() -> None:
+    twice = [candidate for candidate in numbers()[:200] for _ in range(3)]
+    panels = deal("toy", "1", twice, Sizes(train=500, per_kind=100), ("seen",))
+    keys = [task.spec["n"] for tasks in panels.values() for task in tasks]
+    assert sorted(keys) == list(range(200))
+
+
+def test_finite_candidates_may_leave_panels_short_and_endless_ones_may_not() -> None:
+    assert len(deal("toy", "1", numbers()[:5], Sizes(), ("seen",))["train", "seen"]) <= 5
+    endless = (Candidate({"n": n % 50}, "k", "seen", str(n % 50)) for n in count())
+    with pytest.raises(ConfigError, match=r"cannot be filled.*train/seen"):
+        deal("toy", "1", endless, Sizes(), ("seen",))
+
+
+def test_other_tiers_and_empty_panels_take_nothing() -> None:
+    panels = deal("toy", "1", numbers("evo"), Sizes(), ("seen",))
+    assert not any(panels.values())
+    endless = (Candidate({"n": n}, "k", "longer", str(n)) for n in count())
+    assert not any(deal("toy", "1", endless, Sizes(10, 0, 0), ("longer",)).values())
+
+
+def test_digest_sees_every_change() -> None:
+    one, two = Task("w", "1", {"a": 1}, "k"), Task("w", "1", {"a": 2}, "k")
+    digests = {
+        digest(tasks)
+        for tasks in ([], [one], [two], [one, two], [two, one], [Task("w", "2", {"a": 1}, "k")],
+                      [Task("w", "1", {"a": 1}, "j")], [Task("w", "1", {"a": 1}, "k", "evo")],
+                      [Task("w", "1", {"a": 1}, "k", "seen", "dev")])
+    }  # fmt: skip
+    assert len(digests) == 9
+    assert digest([one]) == digest([Task("w", "1", {"a": 1}, "k")])
+
+
+def test_names_and_sizes_are_checked_all_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_names("trian", "sean", ("seen",))
+    assert [problem.hint for problem in caught.value.problems] == ["did you mean 'train'?", "did you mean 'seen'?"]
+    with pytest.raises(ConfigError) as caught:
+        Sizes(train=-1, per_kind=0)
+    assert len(caught.value.problems) == 2
+
+
+def test_panels_are_dealt_when_asked_for_and_once() -> None:
+    drawn = []
+
+    def draw(tier: str) -> list[Candidate]:
+        drawn.append(tier)
+        return numbers(tier)
+
+    panels = Panels("toy", "1", ("seen", "longer"), sizes=Sizes(10, 5, 5), draw=draw)
+    assert not drawn
+    assert panels.tasks("dev", "longer") is panels.tasks("dev", "longer")
+    assert drawn == ["longer"]
+    with pytest.raises(ConfigError):
+        panels.tasks("dev", "evo")
+
+
+@pytest.fixture(scope="module", params=list(WORLDS))
+def world(request: pytest.FixtureRequest) -> World:
+    made: World = WORLDS[request.param]()
+    made.label = request.param  # type: ignore[attr-defined]
+    return made
+
+
+def test_committed_digests(world: World) -> None:
+    """A change of a panel is a new study: the digests are committed, and a new version of the world says so."""
+    committed = json.loads(DIGESTS.read_text())[world.label]  # type: ignore[attr-defined]
+    found = {f"{split}/{tier}": digest(world.tasks(split, tier)) for tier in world.tiers for split in SPLITS}
+    assert found == committed
+
+
+def test_panels_are_disjoint_up_to_renaming(world: World) -> None:
+    tasks = [task for tier in world.tiers for split in SPLITS for task in world.tasks(split, tier)]
+    keys = Counter(world.key(task) for task in tasks)  # type: ignore[attr-defined]
+    assert [key for key, times in keys.items() if times > 1] == []
+    tiers: dict[str, set[str]] = {}
+    for task in tasks:
+        tiers.setdefault(task.kind, set()).add(task.tier)
+    assert all(len(of) == 1 for of in tiers.values())
+
+
+def test_default_panels_have_the_agreed_sizes() -> None:
+    for world in (Crafting(), Lookup()):
+        for tier in world.tiers:
+            train, dev, test = (world.tasks(split, tier) for split in SPLITS)
+            assert len(train) == (1200 if tier in ("seen", "evo") else 0)
+            assert (len(dev), len(test)) == (100, 200)
+            assert len({task.kind for task in test}) >= 30
+            for panel in (dev, test):
+                assert max(Counter(task.kind for task in panel).values()) <= 10
+
+
+def test_panels_do_not_depend_on_the_process() -> None:
+    """Other hash seeds, and tiers asked for in another order."""
+    committed = json.loads(DIGESTS.read_text())
+    for hash_seed in ("0", "1", "random"):
+        run = subprocess.run(
+            [sys.executable, "-c", PROGRAM], env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        found = json.loads(run.stdout)
+        assert len(found) == 12 + 12 + 6
+        for at, value in found.items():
+            name, tier, split = at.split("/")
+            assert committed[name][f"{split}/{tier}"] == value, at

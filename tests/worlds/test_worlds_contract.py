@@ -1,0 +1,168 @@
+"""What every world and its environments promise, checked on each of them."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from evolvent.errors import ConfigError, SessionGone
+from evolvent.trajectory import Task
+from evolvent.worlds.base import SPLITS, Env, Forkable, World
+from evolvent.worlds.crafting import Crafting, words_of
+from evolvent.worlds.lookup import Lookup
+from evolvent.worlds.panel import Sizes
+
+SMALL = Sizes(train=30, dev=20, test=20)
+WORLDS = {
+    "crafting": Crafting(sizes=SMALL),
+    "crafting level 0": Crafting(level=0, sizes=SMALL),
+    "crafting level 3": Crafting(level=3, sizes=SMALL),
+    "workshop": Crafting("own", sizes=SMALL),
+    "lookup": Lookup(sizes=SMALL),
+}
+PENAL = {"crafting": Crafting(sizes=SMALL, penalty=-0.05), "lookup": Lookup(sizes=SMALL, penalty=-0.05)}
+
+
+@pytest.fixture(params=list(WORLDS))
+def world(request: pytest.FixtureRequest) -> World:
+    return WORLDS[request.param]
+
+
+def some(world: World, n: int = 5) -> list[Task]:
+    return [task for tier in world.tiers for task in world.tasks("dev", tier)[:n]]
+
+
+def wander(env: Env, rng: Random, info: object, steps: int) -> list[object]:
+    """Random legal actions; returns all that was seen."""
+    seen: list[object] = []
+    for _ in range(steps):
+        action = rng.choice(info["admissible"])  # type: ignore[index]
+        observation, reward, terminated, truncated, info = env.step(action)
+        seen.append((action, observation, reward, terminated, truncated, dict(info)))
+        if terminated or truncated:
+            break
+    return seen
+
+
+def test_reset_twice_is_the_same_episode(world: World) -> None:
+    for task in some(world):
+        env, other = world.make(task), world.make(task)
+        first = env.reset()
+        seen = wander(env, Random(1), first[1], 6)
+        again = env.reset()
+        assert again == first == other.reset()
+        assert wander(env, Random(1), again[1], 6) == seen == wander(other, Random(1), again[1], 6)
+        env.close()
+        other.close()
+
+
+@pytest.mark.parametrize("name", list(WORLDS))
+@settings(max_examples=30)
+@given(seed=st.integers(0, 10**6), before=st.integers(0, 6), after=st.integers(0, 8))
+def test_snapshot_and_restore_are_exact(name: str, seed: int, before: int, after: int) -> None:
+    """The same actions after a restore give the same results, in the same Env and in another one."""
+    world, rng = WORLDS[name], Random(seed)
+    task = rng.choice(some(world, 20))
+    env, other = world.make(task), world.make(task)
+    assert isinstance(env, Forkable)
+    assert isinstance(other, Forkable)
+    _, info = env.reset()
+    seen = wander(env, rng, info, before)
+    if seen and seen[-1][3]:  # type: ignore[index]
+        return
+    moment, state = env.snapshot(), rng.getstate()
+    branch = wander(env, rng, info, after)
+    other.reset()
+    for fork in (env, other):
+        rng.setstate(state)
+        fork.restore(moment)
+        assert wander(fork, rng, info, after) == branch
+        fork.close()
+
+
+def test_foreign_snapshots_are_refused(world: World) -> None:
+    env = world.make(some(world)[0])
+    env.reset()
+    assert isinstance(env, Forkable)
+    for value in (None, "text", 3, ("a",)):
+        with pytest.raises(Exception, match="snapshot"):
+            env.restore(value)
+    env.close()
+
+
+def test_experts_win_and_then_the_episode_is_over(world: World) -> None:
+    for task in some(world):
+        plan = world.expert(task)
+        assert plan is not None
+        env = world.make(task)
+        env.reset()
+        rewards: list[float | None] = []
+        for action in plan:
+            _, reward, terminated, truncated, info = env.step(action)
+            rewards.append(reward)
+            assert not truncated
+        assert terminated
+        assert world.reward_range[0] <= sum(reward or 0.0 for reward in rewards) <= world.reward_range[1]
+        assert world.score(rewards, info).success is True
+        assert world.score([*rewards, None], info).success is None
+        with pytest.raises(SessionGone):
+            env.step(plan[0])
+        env.close()
+        env.close()
+        with pytest.raises(SessionGone):
+            env.step(plan[0])
+
+
+def test_a_step_before_reset_is_refused(world: World) -> None:
+    with pytest.raises(SessionGone):
+        world.make(some(world)[0]).step("inventory")
+
+
+@pytest.mark.parametrize("name", list(PENAL))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(pick=st.integers(0, 79), texts=st.lists(st.text(max_size=40) | st.sampled_from(
+    ["__import__('os')", "get 1", "craft", "' ; DROP TABLE person ; --", "get 99999999999999999999 a", "answer", "\x00"]
+), max_size=6))  # fmt: skip
+def test_any_text_is_answered(name: str, pick: int, texts: list[str]) -> None:
+    """Nothing is raised; a wrong action costs the penalty, is marked, and is answered with known words."""
+    world = PENAL[name]
+    known = set(world.vocabulary() or ())
+    task = some(world, 20)[pick]
+    env = world.make(task)
+    _, info = env.reset()
+    legal = set(info["admissible"])
+    for text in texts:
+        observation, reward, terminated, _, info = env.step(text)
+        if " ".join(words_of(text)) not in {" ".join(words_of(action)) for action in legal} | {"inventory"}:
+            assert info.get("invalid") is True or text.split()[:1] == ["get"]
+        if info.get("invalid"):
+            assert (reward, terminated) == (-0.05, False)
+            assert 0 < len(words_of(str(observation))) <= 16
+        assert set(words_of(str(observation))) <= known
+        if terminated:
+            break
+    env.close()
+
+
+def test_names_are_checked(world: World) -> None:
+    with pytest.raises(ConfigError, match="did you mean 'test'"):
+        world.tasks("tset", world.tiers[0])
+    with pytest.raises(ConfigError, match="unknown tier"):
+        world.tasks("test", "hard")
+
+
+def test_static_facts(world: World) -> None:
+    assert not world.blocking
+    assert world.horizon > 0
+    assert world.tiers[0] == "seen"
+    ids = [task.id for tier in world.tiers for split in SPLITS for task in world.tasks(split, tier)]
+    assert len(ids) == len(set(ids))
+    for tier in world.tiers:
+        for split in SPLITS:
+            for task in world.tasks(split, tier)[:3]:
+                assert (task.world, task.version, task.split, task.tier) == (world.name, world.version, split, tier)
+                assert task.kind
+        assert not (tier in ("combo", "longer") and world.tasks("train", tier)) or world.name == "workshop"
