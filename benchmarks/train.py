@@ -224,7 +224,7 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    bench = workload(episodes=60 if options.quick else 400, epochs=1 if options.quick else 4, seed=options.seed)
+    bench = workload(episodes=60 if options.quick else 400, epochs=1 if options.quick else 2, seed=options.seed)
     result = report(bench, measure(bench, 1 if options.quick else 5, list(SIDES)))
     if options.json:
         print(json.dumps(result))

@@ -15,7 +15,10 @@ from evolvent.store.store import Store
 def test_cut_or_zeroed_at_every_byte_of_the_last_record(tmp_path):
     """Readers see the episodes before it; recovery counts the bytes; a writer goes on."""
     path = tmp_path / "t"
-    episodes = filled(path, 3)
+    episodes = [episode(0), episode(1), episode(2, steps=0)]
+    with Store.open(path, writing=True) as store:
+        for trajectory in episodes:
+            store.append(trajectory)
     file = segment(path)
     raw = file.read_bytes()
     last = raw[:-1].rindex(b"\n") + 1

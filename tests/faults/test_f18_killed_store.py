@@ -3,77 +3,79 @@
 from __future__ import annotations
 
 import random
-import signal
-import time
 
-import pytest
 from small_store import episode, python
 
 from evolvent.store.store import Store
-from evolvent.trajectory import Trajectory
 
-# Appends episodes from a first number on, every 7th streamed, and seals now and then. It says each number when the
-# episode is finished: that one must never be lost.
-WRITER = """
-import sys
+# Forks a writer for each line "first count wait" that it reads, and kills it that many seconds after it has told of so
+# many finished episodes. A writer appends episodes from `first` on, every 3rd streamed, and seals after every 5th.
+# It tells of an episode, in a file, when it is finished: that one must never be lost.
+FORKER = """
+import os, signal, sys, time
 from pathlib import Path
+import pyarrow.parquet, pyarrow.compute
+import evolvent.store.scan
 from small_store import episode
 from evolvent.store.store import Store
-path, first = Path(sys.argv[1]), int(sys.argv[2])
-with Store.open(path, writing=True, run="r", segment_bytes=20_000) as store:
-    print("ready", flush=True)
-    for number in range(first, first + 100_000):
-        whole = episode(number)
-        if number % 7:
-            store.append(whole)
-        else:
-            store.begin(whole.id, whole.task)
-            for step in whole.steps:
-                store.step(whole.id, step)
-            store.end(whole.id, final_observation=whole.final_observation, score=whole.score)
-        print(number, flush=True)
-        if number % 25 == 24:
-            store.seal()
+
+def write(path, first, told):
+    with Store.open(path, writing=True, run="r", segment_bytes=4000) as store:
+        for number in range(first, first + 100_000):
+            whole = episode(number)
+            if number % 3:
+                store.append(whole)
+            else:
+                store.begin(whole.id, whole.task)
+                for step in whole.steps:
+                    store.step(whole.id, step)
+                store.end(whole.id, final_observation=whole.final_observation, score=whole.score)
+            os.write(told, b"%07d\\n" % number)
+            if number % 5 == 4:
+                store.seal()
+
+path = Path(sys.argv[1])
+for line in sys.stdin:
+    first, count, wait = int(line.split()[0]), int(line.split()[1]), float(line.split()[2])
+    told = os.open(path.with_suffix(".told"), os.O_CREAT | os.O_TRUNC | os.O_RDWR | os.O_APPEND)
+    child = os.fork()
+    if child == 0:
+        write(path, first, told)
+        os._exit(1)
+    while os.fstat(told).st_size < 8 * count:
+        time.sleep(0.0005)
+        assert os.waitpid(child, os.WNOHANG) == (0, 0), "the writer failed"
+    time.sleep(wait)
+    os.kill(child, signal.SIGKILL)
+    status = os.waitpid(child, 0)[1]
+    print(os.waitstatus_to_exitcode(status), os.fstat(told).st_size // 8, flush=True)
+    os.close(told)
 """
 
 
-def _killed_run(path, first: int, wait: float) -> int:
-    """Let a writer run for a moment and kill it; returns the last number that it said was finished."""
-    process = python(WRITER, path, first)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    time.sleep(wait)
-    process.send_signal(signal.SIGKILL)
-    said, _ = process.communicate()
-    whole = said[: said.rfind("\n") + 1].split()
-    return int(whole[-1]) if whole else first - 1
-
-
-def _finished(trajectories: list[Trajectory]) -> list[Trajectory]:
-    return [t for t in trajectories if t.error is None]
-
-
-@pytest.mark.parametrize("seed", [0])
-def test_fifty_kills_of_one_store(tmp_path, seed):
+def test_fifty_kills_of_one_store(tmp_path):
     """One store lives through all the kills: a writer, a kill, the next writer on what was left."""
-    rng, path, first = random.Random(seed), tmp_path / "t", 0
-    parts = cut = 0
+    rng, path, first = random.Random(0), tmp_path / "t", 0
+    forker = python(FORKER, path)
+    assert forker.stdin is not None and forker.stdout is not None and forker.stderr is not None
+    found, cut, unsealed = [], 0, 0
     for _ in range(50):
-        last = _killed_run(path, first, rng.random() * 0.12)
+        print(first, rng.randrange(10), rng.random() * 0.03, file=forker.stdin, flush=True)
+        answer = forker.stdout.readline().split()
+        assert answer and answer[0] == "-9", forker.stderr.read()
+        told = first + int(answer[1])
         found = list(Store.open(path).trajectories())  # a reader needs no recovery
-        done = _finished(found)
-        numbers = [int(t.id[1:]) for t in done]
-        assert numbers == list(range(len(numbers))), "none is lost, doubled or out of order"
-        assert last <= len(numbers) - 1 <= last + 1, "at most one finished episode was not yet told of"
-        assert len(found) - len(done) <= 1, "at most one episode was open"
-        assert all(t.error.kind == "interrupted" and t.ended_by == "error" for t in found[len(done) :])
+        done = [t for t in found if t.error is None]
+        assert [t.id for t in done] == [f"e{i}" for i in range(len(done))], "none is lost, doubled or out of order"
+        assert told <= len(done) <= told + 1, "at most one finished episode was not yet told of"
+        assert [t.error.kind for t in found[len(done) :]] in ([], ["interrupted"]), "at most one episode was open"
         recovered = Store.open(path).recover()
         assert (recovered.kept, recovered.interrupted) == (len(done), len(found) - len(done))
         cut += recovered.interrupted
-        assert list(Store.open(path).trajectories()) == found
-        first = len(numbers)
-        parts = len(list((path / "parquet").rglob("*.parquet"))) if (path / "parquet").exists() else 0
-    assert done == [episode(i) for i in range(first)] and first > 200
-    assert parts > 4, "kills came while sealed parts were there"
+        unsealed += any(path.rglob("seg-*"))
+        first = len(done)
+    forker.communicate()
+    assert first > 100 and done == [episode(i) for i in range(first)]
+    assert len(list(path.rglob("*.parquet"))) > 10 and unsealed > 10, "kills came before, in and after sealing"
     Store.open(path).seal()
     assert list(Store.open(path).trajectories()) == found

@@ -18,6 +18,7 @@ from evolvent.store.store import Store
 # As root every folder can be written, so the process first becomes nobody.
 NOBODY = """
 import os, sys
+import pyarrow.parquet
 from evolvent.errors import StoreUnavailable
 from evolvent.store.store import Store
 if os.getuid() == 0:
@@ -42,7 +43,7 @@ def test_a_read_only_folder_can_be_read(tmp_path):
         (path / "writer.lock").chmod(0o444)
         said, error = python(NOBODY, path).communicate()
         assert said.startswith("refused cannot use") and "denied" in said.lower(), error
-        assert said.split()[-1] == "3"
+        assert said.split()[-1] == "3", error
     finally:
         for folder in (path, path / "log"):
             folder.chmod(0o755)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from evolvent.errors import NoSpace
 from evolvent.learn import checkpoint as module
 from evolvent.learn.checkpoint import Checkpointer, Saved
 
@@ -21,23 +25,31 @@ def saved(value: float) -> Saved:
 
 
 def save_and_die(folder: Path, call: int) -> int:
-    """In a child process: save a second checkpoint, killed before its `call`-th fsync or rename. The exit code."""
+    """In a child process: save a second checkpoint, killed before a system call. The exit code.
+
+    Args:
+        call: before which of its calls to fsync, rename, unlink and rmdir.
+    """
     child = os.fork()
     if child == 0:
         left = [call]
 
-        def counted(function):  # type: ignore[no-untyped-def]
-            def call_or_die(*arguments):  # type: ignore[no-untyped-def]
+        def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+            def call_or_die(*arguments: Any, **options: Any) -> Any:
                 left[0] -= 1
                 if left[0] < 0:
                     os.kill(os.getpid(), signal.SIGKILL)
-                return function(*arguments)
+                return function(*arguments, **options)
 
             return call_or_die
 
-        os.fsync, Path.rename = counted(os.fsync), counted(Path.rename)  # type: ignore[method-assign]
-        Checkpointer(folder, keep=1).save(2, saved(2.0))
-        os._exit(0)
+        try:
+            for name in ("fsync", "rename", "unlink", "rmdir"):
+                setattr(os, name, counted(getattr(os, name)))
+            Checkpointer(folder, keep=1).save(2, saved(2.0))
+            os._exit(0)
+        finally:
+            os._exit(1)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
@@ -50,7 +62,7 @@ def test_any_kill_leaves_a_whole_checkpoint(tmp_path: Path, monkeypatch: pytest.
         code = save_and_die(folder, call)
         keeper = Checkpointer(folder)
         found = keeper.load()
-        assert found is not None
+        assert found is not None and all(keeper.load(path) for path in keeper.complete())
         value = found.values["v"]
         assert all(torch.equal(t, torch.full((4,), value)) for t in found.tensors["model"].values())
         assert not [path for path in folder.iterdir() if path.name.startswith(".")]
@@ -59,14 +71,10 @@ def test_any_kill_leaves_a_whole_checkpoint(tmp_path: Path, monkeypatch: pytest.
             assert value == 2.0
             break
         assert code == -signal.SIGKILL
-    assert call > 6 and seen == {1.0, 2.0}
+    assert call > 10 and seen == {1.0, 2.0}
 
 
 def test_a_full_disk_keeps_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import resource
-
-    from evolvent.errors import NoSpace
-
     keeper = Checkpointer(tmp_path)
     good = keeper.save(1, saved(1.0))
     large = Saved({"model": {"w": torch.zeros(100_000)}})

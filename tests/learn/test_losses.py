@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import math
 
 import pytest
 import torch
 
+import evolvent.learn
+from evolvent.errors import MissingExtra
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.losses import target_logprobs, weighted_nll
 from evolvent.learn.objectives import Objective
@@ -50,3 +54,9 @@ def test_objectives_are_known_by_name() -> None:
 def test_rate_golden(update: int, share: float, factor: float) -> None:
     config = TrainConfig(lr=2.0, warmup_updates=4, final_lr=0.2)
     assert config.rate(update, share) == pytest.approx(2.0 * factor)
+
+
+def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"pip install 'evolvent\[train\]'"):
+        importlib.reload(evolvent.learn)

@@ -95,6 +95,10 @@ def test_every_target_is_there_once_with_its_context(parts: list[Parts], packed:
         for index in row:
             sequence = parts[index]
             assert flat[at : at + sequence.feed].tolist() == sequence.ids[: sequence.feed].tolist()
+            if batch.positions is not None and batch.docs is not None:
+                place = slice(at, at + sequence.feed)
+                assert batch.positions.flatten()[place].tolist() == list(range(sequence.feed))
+                assert len(set(batch.docs.flatten()[place].tolist())) == 1
             for place in np.flatnonzero(sequence.weight):
                 assert batch.index[found] == at + place - 1
                 assert batch.targets[found] == sequence.ids[place]
@@ -102,6 +106,8 @@ def test_every_target_is_there_once_with_its_context(parts: list[Parts], packed:
                 found += 1
             at += sequence.feed
     assert found == batch.count == sum(int((p.weight != 0).sum()) for p in parts)
+    if batch.docs is not None:
+        assert len(set(batch.docs.flatten().tolist()) - {-1}) == len(parts)
     assert batch.real == sum(p.feed for p in parts) and batch.padded == batch.ids.numel() - batch.real
     assert sorted(batch.samples) == list(range(len(parts)))
 

@@ -1,4 +1,4 @@
-"""Dialects write turns as tokens: exactly what the template says, and never a control token that a world spelled out."""
+"""Dialects write turns as tokens: what the template says, and never a control token that a world spelled out."""
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
@@ -24,7 +24,8 @@ NO_SYSTEM = (
 )
 STRIPPING = (
     "{% for m in messages %}{% if m['role'] == 'assistant' %}<|im_start|>assistant\nkept<|im_end|>\n"
-    "{% else %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endif %}{% endfor %}<|im_start|>assistant\n"
+    "{% else %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endif %}{% endfor %}"
+    "<|im_start|>assistant\n"
 )
 
 
@@ -112,6 +113,9 @@ def test_words_dialect_equals_the_tokenizer():
     messages.append({"role": "user", "content": "a"})
     assert ids == tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
     assert words.text(words.action("craft 1 x, a")) == "craft 1 x , a"
+    stray = words.text([*words.action("craft")[:-1], words._obs, words._bos])
+    assert stray == "craft ? ?"
+    assert words.text(words.action(stray)) == stray, "what was written can be read back"
 
 
 def test_a_word_outside_the_vocabulary_is_named():
@@ -120,5 +124,5 @@ def test_a_word_outside_the_vocabulary_is_named():
 
 
 def test_unknown_dialect_is_named():
-    with pytest.raises(ConfigError, match="unknown dialect 'wrods'.*did you mean 'words'"):
+    with pytest.raises(ConfigError, match=r"unknown dialect 'wrods'.*did you mean 'words'"):
         dialect_for(word_tokenizer(["a"]), "wrods")

@@ -45,5 +45,5 @@ def test_encoding_what_was_decoded_is_the_identity():
 
 
 def test_unknown_size_names_the_near_one():
-    with pytest.raises(ConfigError, match="unknown size 'xss'.*did you mean 'xs'"):
+    with pytest.raises(ConfigError, match=r"unknown size 'xss'.*did you mean 'xs'"):
         tiny_config(10, "xss")

@@ -13,6 +13,7 @@ from evolvent.worlds.crafting import Crafting
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.lookup import Lookup
 from evolvent.worlds.panel import Sizes
+from evolvent.worlds.shapes import Level
 
 
 class GuessEnv:
@@ -137,7 +138,7 @@ def test_shipped_panels_keep_every_rule(world: World) -> None:
 
 
 def test_problems_name_the_rule_that_is_broken() -> None:
-    world = Crafting(level=0, sizes=Sizes(train=20, dev=5, test=10, per_kind=100))
+    world = Crafting(level=Level(depth=1, most=3, crafts=1), sizes=Sizes(train=20, dev=5, test=10, per_kind=100))
     texts = [str(problem) for problem in audit(world).problems]
     assert any(text.startswith("test/evo: only ") and "kinds (at least 30 are needed)" in text for text in texts)
     assert any("only 10 tasks" in text for text in texts)

@@ -22,6 +22,7 @@ from evolvent.worlds.panel import Candidate, Panels, Sizes, check_names, deal, d
 DIGESTS = Path(__file__).with_name("digests.json")
 WORLDS = {
     "crafting": lambda: Crafting(),
+    "crafting level 1": lambda: Crafting(level=1),
     "crafting level 2": lambda: Crafting(level=2),
     "crafting level 3": lambda: Crafting(level=3),
     "workshop": lambda: Crafting("own"),
@@ -157,15 +158,16 @@ def test_panels_are_disjoint_up_to_renaming(world: World) -> None:
     assert all(len(of) == 1 for of in tiers.values())
 
 
-def test_default_panels_have_the_agreed_sizes() -> None:
-    for world in (Crafting(), Lookup()):
-        for tier in world.tiers:
-            train, dev, test = (world.tasks(split, tier) for split in SPLITS)
-            assert len(train) == (1200 if tier in ("seen", "evo") else 0)
-            assert (len(dev), len(test)) == (100, 200)
-            assert len({task.kind for task in test}) >= 30
-            for panel in (dev, test):
-                assert max(Counter(task.kind for task in panel).values()) <= 10
+def test_default_panels_have_the_agreed_sizes(world: World) -> None:
+    if world.name == "workshop":
+        pytest.skip("one task for each of its goals")
+    for tier in world.tiers:
+        train, dev, test = (world.tasks(split, tier) for split in SPLITS)
+        assert len(train) == (1200 if tier in ("seen", "evo") else 0)
+        assert (len(dev), len(test)) == (100, 200)
+        assert len({task.kind for task in test}) >= 30
+        for panel in (dev, test):
+            assert max(Counter(task.kind for task in panel).values()) <= 10
 
 
 def test_panels_do_not_depend_on_the_process() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evolvent.errors import ConfigError
@@ -154,6 +154,7 @@ def renamed(recipes: list[Recipe], goal: str, rng: Random) -> tuple[list[Recipe]
     return rng.sample(changed, len(changed)), to[goal]
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 3]))
 def test_key_ignores_names_and_order(seed: int, level: int) -> None:
     rng = Random(seed)
@@ -203,6 +204,9 @@ def test_shape_text_crafts_and_pairs_by_hand() -> None:
     assert str(root) == "1+2(2/1(1+1)+1)"
     assert (root.raws, root.crafts()) == (4, 4)  # the deepest is made twice
     assert root.pairs() == {"1+2/2m>2/2m>1+2/1m", "1+2/1m>2/1m>1+1"}
+    alone = Shape((Slot(1), Slot(3), Slot(3)), gives=2)
+    assert str(alone) == "2=1+3+3"
+    assert alone.pairs() == {"=2&1", "=2&3", "1&3", "3&3"}
 
 
 def test_shapes_of_the_default_level_are_counted_by_hand() -> None:
@@ -216,14 +220,13 @@ def test_tiers_share_no_kind_and_combo_is_made_of_seen_pairs(level: int) -> None
     texts = [str(shape) for shapes in kinds.values() for shape in shapes]
     assert len(texts) == len(set(texts))
     pairs = {pair for shape in kinds["seen"] for pair in shape.pairs()}
-    for shape in kinds.get("combo", ()):
+    for shape in kinds["combo"]:
         assert len(shape.pairs()) > 1
         assert shape.pairs() <= pairs
-    if level:
-        assert set(kinds) == {"seen", "evo", "combo", "longer"}
-        assert all(30 <= len(shapes) <= 60 for shapes in kinds.values())
-        assert {shape.depth for shape in kinds["longer"]} == {LEVELS[level].depth + 1}
-        assert {shape.depth for shape in kinds["evo"]} == set(range(1, LEVELS[level].depth + 1))
+    assert set(kinds) == {"seen", "evo", "combo", "longer"}
+    assert all(30 <= len(shapes) <= 60 for shapes in kinds.values())
+    assert {shape.depth for shape in kinds["longer"]} == {LEVELS[level].depth + 1}
+    assert {shape.depth for shape in kinds["evo"]} == set(range(1, LEVELS[level].depth + 1))
 
 
 @pytest.mark.parametrize("level", range(len(LEVELS)))

@@ -60,7 +60,7 @@ def test_reset_twice_is_the_same_episode(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", list(WORLDS))
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10**6), before=st.integers(0, 6), after=st.integers(0, 8))
 def test_snapshot_and_restore_are_exact(name: str, seed: int, before: int, after: int) -> None:
     """The same actions after a restore give the same results, in the same Env and in another one."""
@@ -122,7 +122,7 @@ def test_a_step_before_reset_is_refused(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", list(PENAL))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(pick=st.integers(0, 79), texts=st.lists(st.text(max_size=40) | st.sampled_from(
     ["__import__('os')", "get 1", "craft", "' ; DROP TABLE person ; --", "get 99999999999999999999 a", "answer", "\x00"]
 ), max_size=6))  # fmt: skip

@@ -80,9 +80,12 @@ class Window:
 
 
 def digest_turns(turns: Sequence[tuple[str, str]]) -> str:
-    """The plainest summary: every action with what came back, the latest answer of each action only, in order."""
+    """The plainest summary: a line for every action and one for its latest answer, in order.
+
+    It adds no words of its own, so that it can be read with a closed vocabulary too.
+    """
     latest = dict(turns)
-    return "\n".join(f"{action}: {answer}" for action, answer in latest.items())
+    return "\n".join(f"{action}\n{answer}" for action, answer in latest.items())
 
 
 @dataclass(frozen=True)

@@ -98,12 +98,11 @@ def say_how_to_go_on(verb: str, folder: Path) -> None:
 
 
 def write_report(folder: Path) -> None:
-    """Write `report.html` of a run. Where that fails the run goes on, and `report.error.txt` says what happened."""
-    path = folder / "report.html"
+    """Write `report.html` of a run. Where that fails the run goes on, and a line says what happened."""
     try:
-        report(folder, path)
+        report(folder, folder / "report.html")
     except EvolventError as error:
-        path.with_suffix(".error.txt").write_text(f"{error}\n", encoding="utf-8", errors="backslashreplace")
+        open_console(stderr=True).print(plain(f"no report was written: {error}"), soft_wrap=True)
 
 
 def check_panel(worlds: Mapping[str, World], panel: PanelConfig) -> int:

@@ -8,7 +8,16 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evolvent.errors import ConfigError, Incomplete, MissingExtra, Problem, WorldError, boundary, unknown
+from evolvent.errors import (
+    ConfigError,
+    Incomplete,
+    MissingExtra,
+    Problem,
+    VocabularyMismatch,
+    WorldError,
+    boundary,
+    unknown,
+)
 from evolvent.worlds.base import World
 
 if TYPE_CHECKING:
@@ -143,6 +152,7 @@ def policy(name: str, worlds: Sequence[World], *, seed: int = 0) -> Policy:
     Raises:
         ConfigError: neither a size nor a folder.
         Incomplete: a run without a policy, or a folder without a model.
+        VocabularyMismatch: a policy of whole words that does not know those of the worlds.
     """
     if name in POLICIES:
         from evolvent.scale.local import policy_for
@@ -154,7 +164,24 @@ def policy(name: str, worlds: Sequence[World], *, seed: int = 0) -> Policy:
         raise ConfigError([Problem("policy", f"unknown policy {name!r}", known)])
     from evolvent.models.policy import load_policy
 
-    return load_policy(_last_policy(folder) if (folder / "stages.jsonl").exists() else folder)
+    loaded = load_policy(_last_policy(folder) if (folder / "stages.jsonl").exists() else folder)
+    _check_words(name, loaded, worlds)
+    return loaded
+
+
+def _check_words(name: str, policy: Policy, worlds: Sequence[World]) -> None:
+    """A policy that reads whole words must know those of its worlds: it would read the others as unknown."""
+    if policy.dialect.name != "words":
+        return
+    known = policy.tokenizer.get_vocab()
+    for world in worlds:
+        strange = sorted(set(world.vocabulary() or ()) - set(known))
+        if strange:
+            raise VocabularyMismatch(
+                f"the policy {name!r} does not know {len(strange)} words of the world {world.name!r}",
+                value=", ".join(strange[:5]),
+                hint="choose the worlds it was trained for, or train one for these",
+            )
 
 
 def _last_policy(run: Path) -> Path:

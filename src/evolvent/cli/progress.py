@@ -120,7 +120,7 @@ class Progress:
         spent = max(1e-9, self.clock() - now.began)
         stage, unit = now.stage, _UNITS[now.stage.verb]
         where = f"[{self._place}/{len(self.plan)}] " if self.plan else ""
-        of = f"/{now.size:,}" if now.size and now.done <= now.size else ""
+        of = f"/{now.size:,}" if now.size else ""
         parts = [f"{where}{stage.arm} round {stage.round} {stage.verb}", f"{now.done:,}{of} {unit}"]
         if now.success is not None:
             parts.append(f"success {now.success:.1%}")

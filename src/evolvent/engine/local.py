@@ -7,27 +7,40 @@ import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from evolvent.engine.asks import Ask, Continuation, Finished, LogitsAsk, Node, SampleAsk, Scored, Ticket, Usage
+from evolvent.engine.arena import Arena
+from evolvent.engine.asks import (
+    Ask,
+    Continuation,
+    Finished,
+    LogitsAsk,
+    Node,
+    SampleAsk,
+    ScoreAsk,
+    Scored,
+    Ticket,
+    Usage,
+)
 from evolvent.engine.check import checked
+from evolvent.engine.decoders import decoder_for
 from evolvent.engine.nodes import Prefix, Trie
 from evolvent.engine.plan import plan
+from evolvent.engine.rows import Rows
 from evolvent.engine.sampling import ChoiceTrie, draw, draw_plain, uniforms
 from evolvent.engine.streams import Request, Stream, Streams
 from evolvent.errors import ConfigError, EngineError, StaleNode, WeightsChanged
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = ["LocalEngine"]
 
 log = logging.getLogger(__name__)
 _STOPS = ("", "stop", "length", "choice")
-Rows = NDArray[np.int64]
+Ints = NDArray[np.int64]
 
 
 class LocalEngine:
@@ -56,17 +69,15 @@ class LocalEngine:
         self._queue: deque[Stream] = deque()
         self._requests: dict[Ticket, Request] = {}
         self._done: list[Finished] = []
-        self.sync(policy)
+        self._take(policy, None)
 
     def sync(self, policy: Any) -> None:
         """Take a policy's weights and version; all nodes become stale, open tickets end with StaleNode."""
-        import torch
-
-        from evolvent.engine.arena import Arena
-        from evolvent.engine.decoders import decoder_for
-        from evolvent.engine.rows import Rows
-
         self._fail_all(StaleNode("the engine took new weights", value=policy.version, hint="ask again from new roots"))
+        self._take(policy, self._rows.arena)
+
+    def _take(self, policy: Any, arena: Arena | None) -> None:
+        """Build everything that belongs to one version of the weights; an arena of the right shape is used again."""
         self._policy = policy
         self.version = int(policy.version)
         self.context = min(int(policy.context), self._asked_capacity or int(policy.context))
@@ -74,16 +85,14 @@ class LocalEngine:
         weight = next(iter(policy.model.parameters()))
         self._decoder = decoder_for(policy.model, capacity=capacity)
         self.vocabulary = self._decoder.vocabulary
-        kept = self._rows.arena if hasattr(self, "_rows") else None
-        if kept is None or not kept.serves(self._decoder.shape, capacity, weight):
-            kept = Arena(self._decoder.shape, self._slots, capacity, dtype=weight.dtype, device=weight.device)
+        if arena is None or not arena.serves(self._decoder.shape, capacity, weight):
+            arena = Arena(self._decoder.shape, self._slots, capacity, dtype=weight.dtype, device=weight.device)
         self._trie = Trie(self.version)
         cached = self._slots * capacity if self._max_cached is None else self._max_cached
-        self._rows = Rows(kept, self._trie, max_cached_tokens=cached)
+        self._rows = Rows(arena, self._trie, max_cached_tokens=cached)
         self._streams = Streams(self._slots, capacity, self.vocabulary)
         self._parameters = [each for each in policy.model.parameters() if not each.is_inference()]
         self._fingerprint = self._weights()
-        self._torch = torch
 
     def submit(self, ask: Ask) -> Ticket:
         """Queue an ask. Raises StaleNode, ContextOverflow, VocabularyMismatch, ConfigError at once."""
@@ -118,7 +127,7 @@ class LocalEngine:
                 self._fail_all(WeightsChanged("the policy's weights changed under the engine", value=self.version,
                                               hint="call sync(policy) after every update"))  # fmt: skip
             else:
-                with self._torch.inference_mode():
+                with torch.inference_mode():
                     self._advance()
         if not self._done:
             return ()
@@ -180,18 +189,18 @@ class LocalEngine:
             self.usage.recomputed += rows.watermark(stream.request.place, fed, need)
             streams.begin(row, stream, fed)
 
-    def _feed(self, feeding: Rows, counts: Rows) -> None:
+    def _feed(self, feeding: Ints, counts: Ints) -> None:
         rows, streams = self._rows, self._streams
         layout = plan(feeding, rows.fed[feeding], counts, limit=self._group_tokens, capacity=rows.arena.capacity)
-        ids = self._torch.from_numpy(streams.ids[layout.rows, layout.positions]).to(rows.arena.cache.device)
+        ids = torch.from_numpy(streams.ids[layout.rows, layout.positions]).to(rows.arena.cache.device)
         self._decoder.forward(ids, layout, rows.arena)
         rows.fed[feeding] += counts
         self.usage.forwards += 1
         self.usage.computed += len(layout.rows)
         self.usage.padded += layout.padded
 
-    def _sample(self, running: Rows) -> None:
-        rows, streams, torch = self._rows, self._streams, self._torch
+    def _sample(self, running: Ints) -> None:
+        rows, streams = self._rows, self._streams
         last = streams.depth[running] - 1
         hidden = rows.arena.hidden[torch.from_numpy(running), torch.from_numpy(last)]
         logits = self._decoder.logits(hidden)
@@ -216,9 +225,9 @@ class LocalEngine:
         for row, end in zip(running[~going].tolist(), ends[~going].tolist(), strict=True):
             self._finish_sample(row, _STOPS[end])
 
-    def _draw(self, running: Rows, logits: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    def _draw(self, running: Ints, logits: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
         """Sampling where rows differ in their settings or are limited to choices."""
-        streams, torch = self._streams, self._torch
+        streams = self._streams
         allowed = None
         for at, row in enumerate(running.tolist()):
             stream = streams.at[row]
@@ -291,7 +300,7 @@ class LocalEngine:
         tokens = request.ask.tokens
         first = max(request.begin, 1)
         values = np.zeros(len(tokens), np.float32)
-        wanted = self._torch.tensor(list(tokens[first - request.begin :]), device=self._rows.arena.hidden.device)
+        wanted = torch.tensor(list(tokens[first - request.begin :]), device=self._rows.arena.hidden.device)
         done = first - request.begin
         for at in range(0, len(wanted), 1024):  # logits of long texts are large
             part = wanted[at : at + 1024]
@@ -330,10 +339,9 @@ class LocalEngine:
         for request in list(self._requests.values()):
             self._fail(request, error)
         self._queue.clear()
-        if hasattr(self, "_rows"):
-            for row in np.flatnonzero(self._rows.busy).tolist():
-                self._streams.end(row)
-                self._rows.discard(row)
+        for row in np.flatnonzero(self._rows.busy).tolist():
+            self._streams.end(row)
+            self._rows.discard(row)
 
     def _weights(self) -> tuple[int, int]:
         """Changes whenever a weight is changed in place or replaced."""

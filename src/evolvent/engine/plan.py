@@ -16,6 +16,7 @@ __all__ = ["Group", "Plan", "plan"]
 
 Ints = NDArray[np.int64]
 STRIDE = 16  # attention lengths are multiples of this: sums over keys then run in the same order in every batch
+ROWS = 4  # and so are query counts above 1: matrix products of fewer rows run in another kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ def plan(rows: Ints, starts: Ints, counts: Ints, *, limit: int, capacity: int) -
         until = _group_end(counts, ends, at, limit)
         part = slice(at, until)
         queries, width = int(counts[until - 1]), int(offsets[until] - offsets[at])
+        queries = queries if queries == 1 else -(-queries // ROWS) * ROWS
         keys = min(capacity, -(-int(ends[part].max()) // STRIDE) * STRIDE)
         first, last = int(offsets[at]), int(offsets[until])
         n = until - at

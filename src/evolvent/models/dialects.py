@@ -54,16 +54,17 @@ class Dialect(Protocol):
 class Words:
     """The embedded dialect: `<bos> <obs> o1 <act> a1 <eos> <obs> o2 <act> a2 <eos> ...`, whole words as tokens.
 
-    Instructions are left out: the first observation says what is asked.
+    Instructions are left out: the first observation says what is asked. Whatever a model writes can be read back: a
+    control token among the words of an action reads as `?`.
     """
 
     name = "words"
 
     def __init__(self, tokenizer: Any) -> None:
-        from evolvent.models.tiny import vocabulary_of
+        from evolvent.models.tiny import CONTROL_WORDS, NO_WORD, vocabulary_of
 
         self._ids = vocabulary_of(tokenizer)
-        self._words = {index: word for word, index in self._ids.items()}
+        self._words = {index: NO_WORD if word in CONTROL_WORDS else word for word, index in self._ids.items()}
         self._bos, self._eos = self._ids["<bos>"], self._ids["<eos>"]
         self._obs, self._act = self._ids["<obs>"], self._ids["<act>"]
         self.stop_ids = frozenset([self._eos])
@@ -90,7 +91,7 @@ class Words:
         return [*self._encode(text), self._eos]
 
     def text(self, ids: Iterable[int]) -> str:
-        return " ".join([self._words.get(int(index), "<unk>") for index in ids if index != self._eos])
+        return " ".join([self._words[int(index)] for index in ids if index != self._eos])
 
 
 class _Plain:

@@ -15,10 +15,11 @@ from evolvent.errors import ConfigError, MissingExtra, unknown
 if TYPE_CHECKING:
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-__all__ = ["CONTROL_WORDS", "SIZES", "Size", "init_tiny", "tiny_config", "word_tokenizer"]
+__all__ = ["CONTROL_WORDS", "NO_WORD", "SIZES", "Size", "init_tiny", "tiny_config", "word_tokenizer"]
 
 Size = Literal["xs", "s", "m"]
 CONTROL_WORDS: tuple[str, ...] = ("<pad>", "<bos>", "<eos>", "<unk>", "<obs>", "<act>")
+NO_WORD = "?"  # how a control token reads that a model wrote where a word belongs; part of every vocabulary
 SIZES: dict[str, dict[str, int]] = {
     "xs": {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 192},
     "s": {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 384},
@@ -95,7 +96,7 @@ def word_tokenizer(words: Sequence[str], *, context: int = 256) -> PreTrainedTok
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
     vocabulary: dict[str, int] = {}
-    for word in (*CONTROL_WORDS, *words):
+    for word in (*CONTROL_WORDS, NO_WORD, *words):
         vocabulary.setdefault(word, len(vocabulary))
     core = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     core.pre_tokenizer = pre_tokenizers.Sequence(

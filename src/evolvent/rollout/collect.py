@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from evolvent.agents.base import Agent
 from evolvent.engine.asks import Engine
 from evolvent.engine.driver import drive
-from evolvent.errors import ConfigError, unknown
+from evolvent.errors import ConfigError, EvolventError, unknown
 from evolvent.rollout.episode import Limits, episode
 from evolvent.trajectory import Start, Trajectory, sample_seed
 from evolvent.worlds.base import World
@@ -61,6 +61,6 @@ def collect(
         for start in starts
     )
     for done in drive(episodes, engine, slots=slots):
-        if done.error is not None:
-            raise done.error
+        if done.value is None:  # an episode catches what worlds and engines do; this is a mistake in an agent
+            raise done.error or EvolventError("an episode ended without a trajectory", value=done.index)
         yield done.value

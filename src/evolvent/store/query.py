@@ -87,21 +87,26 @@ def each_unit(root: Path, sealed: Callable[[Mapping[str, Any]], Iterator[Any]],
         yield from sealed(row)
 
 
-def find(root: Path, *, where: Where | None = None, prefix: str = "") -> Iterator[Found]:
+def find(root: Path, *, where: Where | None = None, prefix: str = "", ids_only: bool = False) -> Iterator[Found]:
     """The trajectories that match, in append order, interrupted ones last; memory is that of one segment.
 
     Args:
         where: column -> value, or values of which one must fit; columns are `FILTERS`.
         prefix: how their ids begin.
+        ids_only: read no more than their ids need; `Found.read` is then of no use.
     """
     wanted = check_where(where)
+    columns = [*dict.fromkeys([*wanted, "traj", "seq", "error"])] if ids_only else None
 
     def live(path: Path, last: bool) -> Iterator[Found]:
         for record in read_records(path, torn=last, prefix=prefix):
             yield _of_record(record, wanted)
 
     def sealed(row: Mapping[str, Any]) -> Iterator[Found]:
-        return _of_part(root, row, wanted, prefix)
+        if row["rows"]["trajectories"]:
+            begins = pc.starts_with(pc.field("traj"), pattern=prefix) if prefix else None
+            heads = read_part(root, "trajectories", row, columns=columns, filters=begins).sort_by("seq")
+            yield from _of_part(root, row, heads, wanted=wanted)
 
     held: dict[str, Found] = {}
     for found in each_unit(root, sealed, live):
@@ -139,11 +144,8 @@ def interrupted_rows(heads: pa.Table) -> list[bool]:
     return [kind == INTERRUPTED for kind in kinds.to_pylist()]
 
 
-def _of_part(root: Path, row: Mapping[str, Any], wanted: Mapping[str, Collection[Any]], prefix: str) -> Iterator[Found]:
-    if not row["rows"]["trajectories"]:
-        return
-    begins = pc.starts_with(pc.field("traj"), pattern=prefix) if prefix else None
-    heads = read_part(root, "trajectories", row, filters=begins).sort_by("seq")
+def _of_part(root: Path, row: Mapping[str, Any], heads: pa.Table, *,
+             wanted: Mapping[str, Collection[Any]]) -> Iterator[Found]:  # fmt: skip
     mask, broken, ids = mask_rows(heads, wanted), interrupted_rows(heads), heads["traj"].to_pylist()
     chosen = heads.filter(pa.array(mask, pa.bool_()))
 

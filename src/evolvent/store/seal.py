@@ -87,12 +87,13 @@ def read_part(root: Path, table: str, row: Mapping[str, Any], *, columns: Sequen
     if not path.exists():
         raise StoreUnavailable(f"the manifest names {path}, which does not exist", hint="restore it from a copy")
     try:
+        wanted = list(columns) if columns is not None else None
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             version = int((file.schema_arrow.metadata or {}).get(_VERSION_KEY, b"0"))
-        if version == SCHEMA_VERSION:
-            wanted = list(columns) if columns is not None else None
-            return pq.read_table(path, columns=wanted, filters=filters, page_checksum_verification=True,
-                                 partitioning=None)  # fmt: skip
+            if version == SCHEMA_VERSION and filters is None:
+                return file.read(columns=wanted)
+        if version == SCHEMA_VERSION:  # slower to begin, but skips the row groups that cannot hold what is asked
+            return pq.read_table(path, columns=wanted, filters=filters, page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
         raise CorruptRecord(f"{path} is damaged: {error}", offset=0, hint="restore the file from a copy") from error
     raise UnknownSchema(f"{path} has another schema", value=version, expected=f"version {SCHEMA_VERSION}")

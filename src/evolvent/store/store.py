@@ -202,7 +202,7 @@ class Store:
         """The ids of `trajectories`, in the same order."""
         from evolvent.store.query import find
 
-        return (found.id for found in find(self.path, where=where, prefix=prefix))
+        return (found.id for found in find(self.path, where=where, prefix=prefix, ids_only=True))
 
     def get(self, traj: str, *, joined: bool = False) -> Trajectory:
         """The trajectory of an id.
@@ -265,7 +265,7 @@ class Store:
         from evolvent.store.seal import manifest
 
         dropped = tidy(self.path, sealed=set(manifest(self.path)))
-        self._finished = {found.id: not found.interrupted for found in find(self.path)}
+        self._finished = {found.id: not found.interrupted for found in find(self.path, ids_only=True)}
         kept = sum(self._finished.values())
         return Recovered(kept, dropped, len(self._finished) - kept)
 

@@ -87,8 +87,8 @@ class Level:
 
 
 LEVELS: tuple[Level, ...] = (
-    Level(depth=1, slots=4, most=3, gives=3, crafts=1, shuffled=False),
-    Level(depth=2, made=2, most=3, raws=3, shuffled=False),
+    Level(depth=1, slots=4, most=3, gives=3, crafts=1, names=16, shuffled=False),
+    Level(depth=2, made=2, most=3, raws=3, names=16, shuffled=False),
     Level(depth=3),
     Level(depth=3, made=2, distractors=4, surplus=True, crafts=5, raws=5, names=60),
 )

@@ -1,0 +1,130 @@
+"""A whole run in this process: stages are kept, shared, resumed to the same result, and locked."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import evolvent as ev
+from evolvent.errors import Locked
+from evolvent.methods.agentevol import AgentEvol
+from evolvent.scale.local import Panel
+
+JOB = """
+import sys
+import torch
+import evolvent as ev
+from evolvent.scale.local import Panel
+torch.set_num_threads(1)
+world = ev.Lookup()
+seen = world.tasks("train", "seen")
+config = ev.AgentEvol(iterations=1, samples=2, clone_tokens=3000, round_tokens=2500)
+with ev.local_run(sys.argv[1], [world], seed=5, panel=Panel(limit=8), slots=16) as run:
+    run.observe(lambda: print("stage", flush=True))
+    demos = ev.demonstrations([world], seen[:30])
+    ev.agentevol(ev.policy_for([world]), seen[30:60], demos, config, run).save(run.folder / "model")
+    idle = config.model_copy(update={"keep": "none", "samples": 0})
+    ev.agentevol(ev.policy_for([world]), seen[30:60], demos, idle, run.arm("control"))
+"""
+
+
+def job(folder: Path) -> subprocess.Popen:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    return subprocess.Popen(
+        [sys.executable, "-c", JOB, str(folder)], stdout=subprocess.PIPE, text=True, env=environment
+    )
+
+
+def results(folder: Path):
+    rows = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    return sorted((r["arm"], r["round"], r["tier"], json.dumps(r["outcomes"])) for r in rows)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    running = job(folder)
+    running.communicate()
+    assert running.returncode == 0
+    return folder
+
+
+def test_both_arms_are_measured_and_share_the_cloning(whole):
+    assert {(arm, number) for arm, number, _, _ in results(whole)} == {("base", 0), ("evolve", 1), ("control", 1)}
+    verbs = [json.loads(line)["name"].rsplit("-", 1)[0] for line in (whole / "stages.jsonl").read_text().splitlines()]
+    assert verbs == ["base-0-fit", "base-0-evaluate", "evolve-1-collect", "evolve-1-fit", "evolve-1-evaluate",
+                     "control-1-fit", "control-1-evaluate"]  # fmt: skip
+
+
+def test_control_learns_as_many_tokens_on_the_same_schedule(whole):
+    rows = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    fits = {arm: [r for r in rows if r.get("arm") == arm and r["kind"] == "fit"] for arm in ("evolve", "control")}
+    tokens = {arm: sum(r["tokens"] for r in fit) for arm, fit in fits.items()}
+    assert abs(tokens["evolve"] - tokens["control"]) <= 0.05 * tokens["control"]
+    assert fits["evolve"][0]["lr"] == fits["control"][0]["lr"], "warm-up begins alike"
+
+
+@pytest.mark.parametrize("stages", [0, 2, 3])
+def test_a_killed_run_resumes_to_the_same_result(whole, tmp_path, stages):
+    running = job(tmp_path / "run")
+    for _ in range(stages):
+        assert running.stdout.readline() == "stage\n"
+    time.sleep(1.0 if stages == 0 else 0.15)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    running.stdout.close()
+    again = job(tmp_path / "run")
+    output = again.communicate()[0]
+    assert again.returncode == 0
+    assert output.count("stage") == 7 - stages, "finished stages are not done again"
+    assert results(tmp_path / "run") == results(whole)
+    weights = [(folder / "model" / "model.safetensors").read_bytes() for folder in (whole, tmp_path / "run")]
+    assert weights[0] == weights[1], "bit for bit"
+
+
+def test_a_finished_run_does_nothing_again(whole, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(whole, copy)
+    again = job(copy)
+    assert again.communicate()[0] == ""
+    assert results(copy) == results(whole)
+
+
+def test_two_writers_are_refused(whole):
+    with ev.local_run(whole, [ev.Lookup()]):
+        with pytest.raises(Locked, match=f"process {os.getpid()}"):
+            ev.local_run(whole, [ev.Lookup()])
+
+
+def test_every_episode_is_in_the_store(whole):
+    found = list(ev.Store.open(whole / "trajectories").trajectories())
+    assert len(found) == 3 * 32 + 60
+    assert len({t.id for t in found}) == len(found)
+
+
+def test_null_evolution_equals_continued_cloning_bit_for_bit(tmp_path):
+    world = ev.Lookup()
+    seen = world.tasks("train", "seen")
+    demonstrations = ev.demonstrations([world], seen[:20])
+    digests = []
+    for name, change in (("explores", {"samples": 1}), ("idle", {"samples": 0})):
+        config = AgentEvol(iterations=2, clone_tokens=1000, round_tokens=800, keep="none", **change)
+        with ev.local_run(tmp_path / name, [world], panel=Panel(limit=2, tiers=("seen",))) as run:
+            policy = ev.agentevol(ev.policy_for([world]), seen[20:24], demonstrations, config, run)
+            digests.append(run._verbs.origin(policy))
+    assert digests[0] == digests[1]
+
+
+def test_demonstrations_that_fail_are_refused():
+    class Wrong(ev.Lookup):
+        def expert(self, task):
+            return ["answer nobody"]
+
+    with pytest.raises(ev.ConfigError, match="do not succeed"):
+        ev.demonstrations([Wrong()], Wrong().tasks("train", "seen")[:3])
