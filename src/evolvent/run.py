@@ -260,12 +260,21 @@ class Run(Generic[P]):
         with self._stage("evaluate", key) as at:
             if at.finished is None:
                 rows, shown = self._verbs.evaluate(policy, at.stage)
-                before = [row for row in _lines(path) if row["stage"] != at.stage.name]
-                lines = [*before, *(_result_line(at.stage, row) for row in rows)]
-                write_atomic(path, "".join(json.dumps(line) + "\n" for line in lines))
+                self._results(at.stage, [_result_line(at.stage, row) for row in rows])
                 self._show(at.stage, shown)
                 self._finish(at, {"rows": len(rows)})
-        return [_evaluation(row) for row in _lines(path) if row["stage"] == at.stage.name]
+        found = [row for row in _lines(path) if row["stage"] == at.stage.name]
+        if not any(row["arm"] == at.stage.arm for row in found):  # another arm came to the same policy and played it
+            found = [{**row, "arm": at.stage.arm} for row in found]
+            self._results(at.stage, found)
+        return [_evaluation(row) for row in found if row["arm"] == at.stage.arm]
+
+    def _results(self, stage: Stage, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Put the rows of a stage and arm among the results, in place of any of an interrupted try."""
+        path = self.folder / "results.jsonl"
+        own = (stage.name, stage.arm)
+        before = [row for row in _lines(path) if (row["stage"], row["arm"]) != own]
+        write_atomic(path, "".join(json.dumps(line) + "\n" for line in [*before, *lines]))
 
     # ------------------------------------------------------------------ stages and the ledger
 

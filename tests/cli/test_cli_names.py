@@ -46,8 +46,8 @@ def installed(tmp_path, monkeypatch):
 def test_embedded_worlds():
     assert names.world("lookup").name == "lookup"
     assert names.world("workshop").name == "workshop"
-    easy = names.world("crafting:0")
-    assert isinstance(easy, Crafting) and easy.level != Crafting().level
+    easy, hard = names.world("crafting:0"), names.world("crafting:3")
+    assert isinstance(easy, Crafting) and isinstance(hard, Crafting) and easy.level != hard.level
 
 
 def test_a_folder_of_recipes(tmp_path):

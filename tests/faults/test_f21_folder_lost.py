@@ -18,7 +18,7 @@ from evolvent.store.store import Store
 # As root every folder can be written, so the process first becomes nobody.
 NOBODY = """
 import os, sys
-import pyarrow.parquet
+import pyarrow.compute, pyarrow.parquet
 from evolvent.errors import StoreUnavailable
 from evolvent.store.store import Store
 if os.getuid() == 0:

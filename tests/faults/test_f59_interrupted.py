@@ -64,7 +64,8 @@ def test_interrupted_three_times_and_resumed(command, tmp_path):
         assert "Traceback" not in said
         if number != signal.SIGKILL:
             assert "go on with: evolvent evolve --resume halting" in said
-        assert list(Store.open(run / "trajectories").ids()) or after < 20
+        outcome_so_far = list(Store.open(run / "trajectories").ids())
+        assert all("/" in name for name in outcome_so_far), "what is there can be read at any time"
         words = ("--resume", "halting")
     last = command("evolve", *words, cwd=tmp_path)
     assert last.returncode == 0, last.stderr

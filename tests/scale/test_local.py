@@ -24,13 +24,13 @@ from evolvent.scale.local import Panel
 torch.set_num_threads(1)
 world = ev.Lookup()
 seen = world.tasks("train", "seen")
-config = ev.AgentEvol(iterations=1, samples=2, clone_tokens=3000, round_tokens=2500)
+config = ev.AgentEvol(iterations=1, samples=2, clone_tokens=36000, round_tokens=2500)
 with ev.local_run(sys.argv[1], [world], seed=5, panel=Panel(limit=8), slots=16) as run:
     run.observe(lambda: print("stage", flush=True))
-    demos = ev.demonstrations([world], seen[:30])
-    ev.agentevol(ev.policy_for([world]), seen[30:60], demos, config, run).save(run.folder / "model")
+    demos = ev.demonstrations([world], seen[:90])
+    ev.agentevol(ev.policy_for([world]), seen[90:120], demos, config, run).save(run.folder / "model")
     idle = config.model_copy(update={"keep": "none", "samples": 0})
-    ev.agentevol(ev.policy_for([world]), seen[30:60], demos, idle, run.arm("control"))
+    ev.agentevol(ev.policy_for([world]), seen[90:120], demos, idle, run.arm("control"))
 """
 
 
@@ -128,3 +128,15 @@ def test_demonstrations_that_fail_are_refused():
 
     with pytest.raises(ev.ConfigError, match="do not succeed"):
         ev.demonstrations([Wrong()], Wrong().tasks("train", "seen")[:3])
+
+
+def test_two_arms_that_come_to_the_same_policy_are_both_reported(tmp_path):
+    world = ev.Lookup()
+    demonstrations = ev.demonstrations([world], world.tasks("train", "seen")[:5])
+    config = AgentEvol(iterations=1, samples=0, clone_tokens=300, round_tokens=300)
+    with ev.local_run(tmp_path, [world], panel=Panel(limit=2, tiers=("seen",))) as run:
+        for arm in ("evolve", "control"):
+            ev.agentevol(ev.policy_for([world]), [], demonstrations, config, run.arm(arm))
+    rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [(row["arm"], row["round"]) for row in rows] == [("base", 0), ("evolve", 1), ("control", 1)]
+    assert len((tmp_path / "stages.jsonl").read_text().splitlines()) == 4, "played once"

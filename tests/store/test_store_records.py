@@ -51,7 +51,7 @@ def test_logprobs_are_left_out_only_where_they_are_plus_zero():
 
 
 @given(several(), st.integers(0, 5))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=50)
 def test_log_and_parquet_and_both_are_equal(tmp_path_factory, wanted, cut):
     """Whatever is appended is read back bit by bit in the same order, however much of it is sealed."""
     folder = tmp_path_factory.mktemp("run") / "trajectories"

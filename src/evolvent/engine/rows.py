@@ -106,6 +106,7 @@ class Rows:
                 self.cached -= spilled.count
             for row in rows:
                 self._fall_back(row, parent)
+            parent = None  # it may have been the last reference: then its death is seen in the next round
 
     @property
     def full(self) -> bool:

@@ -37,7 +37,7 @@ class AgentEvol(Config):
     samples: int = Field(default=3, ge=0, description="episodes per explored task and round (K)")
     temperature: float = Field(default=1.0, ge=0, description="of exploration")
     keep: Literal["shortest", "first", "all", "none"] = Field(
-        "shortest", description="which successes of a task are learned"
+        default="shortest", description="which successes of a task are learned"
     )
     threshold: float = Field(default=0.99, description="a success has more than this reward (unit scale)")
     weight: Literal["one", "reward", "exponential"] = Field(
@@ -45,13 +45,13 @@ class AgentEvol(Config):
     )
     beta: float = Field(default=0.5, gt=0, description="temperature of the exponential weight exp((reward - 1) / beta)")
     merge: Literal["base", "previous", "all", "none"] = Field(
-        "all", description="what is learned beside this round's kept"
+        default="all", description="what is learned beside this round's kept"
     )
     start: Literal["initial", "base", "previous"] = Field(
         default="previous", description="the weights a round starts from"
     )
     clone_tokens: int | None = Field(
-        None, description="learned tokens of the cloning; None: the training config's epochs"
+        default=None, description="learned tokens of the cloning; None: the training config's epochs"
     )
     round_tokens: int | None = Field(
         default=None, description="learned tokens of a round; None: the training config's epochs"

@@ -75,8 +75,8 @@ class Level:
             if field.type != "bool" and getattr(self, field.name) < least.get(field.name, 1)
         ]
         room = min(self.names, len(NAMES)) - (self.raws + self.crafts + 2 + 2 * self.distractors)
-        if self.most > 3 or self.gives > 3 or room < 0:
-            problems.append(Problem("level", f"too large: {self}", "counts up to 3, names for every item, at most 60"))
+        if self.most > 5 or self.gives > 5 or room < 0:
+            problems.append(Problem("level", f"too large: {self}", "counts up to 5, names for every item, at most 60"))
         if problems:
             raise ConfigError(problems)
 
@@ -87,7 +87,7 @@ class Level:
 
 
 LEVELS: tuple[Level, ...] = (
-    Level(depth=1, slots=4, most=3, gives=3, crafts=1, names=16, shuffled=False),
+    Level(depth=1, slots=3, most=3, gives=5, crafts=1, raws=3, names=16, shuffled=False),
     Level(depth=2, made=2, most=3, raws=3, names=16, shuffled=False),
     Level(depth=3),
     Level(depth=3, made=2, distractors=4, surplus=True, crafts=5, raws=5, names=60),

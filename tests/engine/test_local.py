@@ -1,0 +1,308 @@
+"""The local engine against full recomputation: numbers, samples, counts, and what it gives back."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+import torch
+from tests.engine.models import CONTEXT, SHAPE, VOCABULARY, Policy, llama, model_of
+from transformers import Qwen3Config
+
+from evolvent.engine.asks import GREEDY, LogitsAsk, SampleAsk, Sampling, ScoreAsk
+from evolvent.engine.driver import blocking
+from evolvent.engine.local import LocalEngine
+from evolvent.engine.recompute import RecomputeEngine
+from evolvent.errors import (
+    ConfigError,
+    ContextOverflow,
+    EngineError,
+    StaleNode,
+    VocabularyMismatch,
+    WeightsChanged,
+)
+
+SETTINGS = (Sampling(), Sampling(temperature=0.7), Sampling(top_k=5), Sampling(top_p=0.8), GREEDY)
+CHOICES = ((1, 2, 3), (1, 2, 4, 5), (6, 7))
+
+
+@pytest.fixture(scope="module")
+def policies() -> dict[str, Policy]:
+    qwen = Policy(model_of(Qwen3Config(**SHAPE, num_key_value_heads=2, head_dim=16)))
+    return {"llama": llama(), "qwen3": qwen}
+
+
+def random_ask(rng: np.random.Generator, nodes: list) -> SampleAsk | ScoreAsk | LogitsAsk:
+    """Few different tokens, so that prompts share prefixes and part again."""
+    node = nodes[rng.integers(len(nodes))] if nodes and rng.random() < 0.7 else None
+    room = CONTEXT - (node.length if node else 0)
+    tokens = rng.integers(0, 3, rng.integers(0 if node else 1, 9)).tolist()[: max(0, room - 8)]
+    kind = rng.random()
+    if kind < 0.15:
+        return ScoreAsk(node, tokens or [1])
+    if kind < 0.3:
+        return LogitsAsk(node, tokens)
+    choices = CHOICES if rng.random() < 0.2 else None
+    seeds = tuple(int(seed) for seed in rng.integers(0, 1 << 62, rng.integers(1, 4)))
+    setting = SETTINGS[rng.integers(len(SETTINGS))]
+    stops = frozenset([7, 8]) if rng.random() < 0.5 else frozenset()
+    return SampleAsk(node, tokens, int(rng.integers(1, 8)), stops, (), setting, seeds, choices)
+
+
+def same_answer(ask: SampleAsk | ScoreAsk | LogitsAsk, found: object, oracle: RecomputeEngine) -> None:
+    """The same ask, asked with all its tokens at once of the engine that shares nothing."""
+    before = ask.node.tokens() if ask.node else []
+    whole = [*before, *ask.tokens]
+    if isinstance(ask, SampleAsk):
+        (expected,) = blocking([SampleAsk(None, whole, ask.max_tokens, ask.stop_ids, (), ask.sampling, ask.seeds,
+                                          ask.choices)], oracle)  # fmt: skip
+        for ours, theirs in zip(found, expected, strict=True):
+            assert ours.ids.tolist() == theirs.ids.tolist() and ours.stop == theirs.stop
+            np.testing.assert_allclose(ours.logprobs, theirs.logprobs, atol=1e-5)
+            assert ours.node.tokens() == theirs.node.tokens() and ours.node.length == len(ours.node.tokens())
+    elif isinstance(ask, ScoreAsk):
+        (expected,) = blocking([ScoreAsk(None, whole)], oracle)
+        np.testing.assert_allclose(found.logprobs, expected.logprobs[len(before) :], atol=1e-5)
+        assert found.node.tokens() == whole
+    else:
+        (expected,) = blocking([LogitsAsk(None, whole, ask.hidden)], oracle)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def free_rows(engine: LocalEngine) -> int:
+    engine._rows.reap()
+    return len(engine._rows._free)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_any_order_of_asks_equals_recomputation(policies: dict[str, Policy], name: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    cached = (None, 0, 40)[seed % 3]
+    engine = LocalEngine(policies[name], slots=int(rng.integers(1, 7)), max_cached_tokens=cached, group_tokens=100)
+    oracle = RecomputeEngine(policies[name])
+    nodes: list = []
+    for _ in range(25):
+        asks = [random_ask(rng, nodes) for _ in range(rng.integers(1, 5))]
+        with engine.hold([node for node in nodes if rng.random() < 0.2]):
+            for ask, found in zip(asks, blocking(asks, engine), strict=True):
+                same_answer(ask, found, oracle)
+                if isinstance(ask, SampleAsk):
+                    nodes += [each.node for each in found if each.node.length < CONTEXT - 16]
+                elif isinstance(ask, ScoreAsk) and found.node.length < CONTEXT - 16:
+                    nodes.append(found.node)
+        nodes = [node for node in nodes if rng.random() < 0.8]
+    assert engine.pending() == 0
+    assert engine.usage.forwards > 20
+    del asks, ask, found
+    nodes.clear()
+    gc.collect()
+    assert free_rows(engine) == engine._slots
+    assert engine._trie.live == 1 and engine._rows.cached == 0
+    assert engine._rows.fed.max() <= engine._rows.arena.capacity
+
+
+@pytest.mark.parametrize("cached", [10_000, 0])
+@pytest.mark.parametrize("slots", [1, 3, 16])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_token_is_computed_once(policies: dict[str, Policy], slots: int, seed: int, cached: int) -> None:
+    rng = np.random.default_rng(seed)
+    engine = LocalEngine(policies["llama"], slots=slots, max_cached_tokens=cached)
+    known: set[tuple[int, ...]] = set()
+    needed = 0
+    nodes: list = []
+    keep = []
+    for _ in range(25):
+        asks = [random_ask(rng, nodes) for _ in range(rng.integers(1, 4))]
+        asks = [ask for ask in asks if not isinstance(ask, LogitsAsk)]  # those leave no node behind to keep
+        answers = blocking(asks, engine)
+        for ask in asks:
+            path = (*(ask.node.tokens() if ask.node else ()), *ask.tokens)
+            for end in range(1, len(path) + (not isinstance(ask, ScoreAsk))):
+                needed += path[:end] not in known
+                known.add(path[:end])
+        for ask, answer in zip(asks, answers, strict=True):
+            keep.append(answer)
+            for each in answer if isinstance(ask, SampleAsk) else ():
+                path = tuple(each.node.tokens())
+                needed += len(each.ids) - 1  # the last one waits until somebody asks what follows it
+                known |= {path[:end] for end in range(1, len(path))}
+                nodes += [each.node] if len(path) < CONTEXT - 16 else []
+    usage = engine.usage
+    assert usage.computed - usage.recomputed == needed
+    assert (usage.recomputed == 0) == bool(cached)
+    assert usage.generated == sum(len(e.ids) for answer in keep if isinstance(answer, tuple) for e in answer)
+
+
+def test_dropped_tokens_are_recomputed_and_counted(policies: dict[str, Policy]) -> None:
+    engine = LocalEngine(policies["llama"], slots=1, max_cached_tokens=0)
+    ((first,),) = blocking([SampleAsk(None, [1, 2, 3, 4], 3)], engine)
+    ((other,),) = blocking([SampleAsk(None, [9, 8, 7], 3)], engine)
+    before = engine.usage.computed
+    blocking([SampleAsk(first.node, [5], 1)], engine)
+    assert engine.usage.computed - before == first.node.length + 1
+    assert engine.usage.recomputed == first.node.length - 1
+    with engine.hold([other.node]):
+        blocking([SampleAsk(first.node, [6], 1)], engine)
+    assert other.node.length == 6
+
+
+def test_held_tokens_are_never_recomputed(policies: dict[str, Policy]) -> None:
+    engine = LocalEngine(policies["llama"], slots=1, max_cached_tokens=0)
+    ((first,),) = blocking([SampleAsk(None, [1, 2, 3, 4], 3)], engine)
+    with engine.hold([first.node]):
+        blocking([SampleAsk(None, [9, 8, 7], 3)], engine)
+        before = engine.usage.computed
+        blocking([SampleAsk(first.node, [5], 1)], engine)
+    assert engine.usage.computed - before == 2
+    assert engine.usage.recomputed == 0
+
+
+def test_samples_of_one_prompt_pay_for_it_once(policies: dict[str, Policy]) -> None:
+    engine = LocalEngine(policies["llama"], slots=8)
+    prompt = list(range(20))
+    (samples,) = blocking([SampleAsk(None, prompt, 4, seeds=tuple(range(8)))], engine)
+    assert engine.usage.computed == 20 + 8 * 3
+    blocking([SampleAsk(None, prompt, 1, seeds=(99,)), SampleAsk(None, [*prompt, 3], 1)], engine)
+    assert engine.usage.computed == 20 + 8 * 3 + 1
+    assert len({tuple(each.ids.tolist()) for each in samples}) > 1
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_results_do_not_depend_on_the_number_of_slots(greedy: bool) -> None:
+    policy = llama(keys=4)
+    results = []
+    for slots in (1, 8, 60, 180):
+        engine = LocalEngine(policy, slots=slots)
+        rng = np.random.default_rng(0)
+        prompts = [rng.integers(0, VOCABULARY, rng.integers(5, 20)).tolist() for _ in range(60)]
+        setting = GREEDY if greedy else Sampling()
+        first = blocking([SampleAsk(None, p, 6, frozenset([3]), (), setting, (i,)) for i, p in enumerate(prompts)],
+                         engine)  # fmt: skip
+        asks = [SampleAsk(c.node, [5, 6, i % 50], 6, frozenset([3]), (), setting, (i,)) for i, (c,) in enumerate(first)]
+        results.append([*first, *blocking(asks, engine)])
+    for other in results[1:]:
+        for (one,), (two,) in zip(results[0], other, strict=True):
+            assert one.ids.tolist() == two.ids.tolist()
+            np.testing.assert_allclose(one.logprobs, two.logprobs, atol=1e-6)
+
+
+def test_a_policy_without_room_queues_and_goes_on(policies: dict[str, Policy]) -> None:
+    engine = LocalEngine(policies["llama"], slots=2)
+    asks = [SampleAsk(None, [index], 5, seeds=(index,)) for index in range(9)]
+    tickets = [engine.submit(ask) for ask in asks]
+    assert engine.pending() == 9
+    order = []
+    while engine.pending():
+        order += [finished.ticket for finished in engine.poll()]
+    assert order == tickets
+    assert engine.poll() == ()
+
+
+def test_context(policies: dict[str, Policy]) -> None:
+    engine = LocalEngine(policies["llama"], slots=2)
+    with pytest.raises(ContextOverflow, match="64 tokens"):
+        engine.submit(SampleAsk(None, [1] * CONTEXT, 1))
+    with pytest.raises(ContextOverflow, match="65 tokens"):
+        engine.submit(ScoreAsk(None, [1] * (CONTEXT + 1)))
+    ((short,),) = blocking([SampleAsk(None, [1] * (CONTEXT - 3), 100)], engine)
+    assert len(short.ids) == 3 and short.stop == "length"
+    with pytest.raises(ContextOverflow):
+        engine.submit(SampleAsk(short.node, [], 1))
+    assert blocking([ScoreAsk(None, [1] * CONTEXT)], engine)[0].node.length == CONTEXT
+
+
+def test_bad_asks_are_refused_at_once(policies: dict[str, Policy]) -> None:
+    engine, other = LocalEngine(policies["llama"], slots=2), LocalEngine(policies["llama"], slots=2)
+    ((sample,),) = blocking([SampleAsk(None, [1], 2)], engine)
+    with pytest.raises(StaleNode):
+        other.submit(SampleAsk(sample.node, [], 1))
+    with pytest.raises(VocabularyMismatch, match="50"):
+        engine.submit(SampleAsk(None, [1, VOCABULARY], 1))
+    with pytest.raises(ConfigError):
+        engine.submit(SampleAsk(None, [], 1))
+    with pytest.raises(ConfigError):
+        engine.submit(SampleAsk(None, [1], 0))
+    with pytest.raises(ConfigError, match="begins another"):
+        engine.submit(SampleAsk(None, [1], 3, choices=((1,), (1, 2))))
+    with pytest.raises(ConfigError):
+        LocalEngine(policies["llama"], slots=0)
+    assert engine.pending() == 0
+
+
+def test_sync_makes_nodes_stale_and_uses_the_new_weights() -> None:
+    policy = llama()
+    engine = LocalEngine(policy, slots=2)
+    ((sample,),) = blocking([SampleAsk(None, [1, 2], 2)], engine)
+    ticket = engine.submit(SampleAsk(None, [3], 4))
+    with torch.no_grad():
+        policy.model.lm_head.weight.mul_(2.0)
+    newer = Policy(policy.model, version=1)
+    engine.sync(newer)
+    (finished,) = engine.poll()
+    assert finished.ticket == ticket and isinstance(finished.error, StaleNode)
+    with pytest.raises(StaleNode, match="version 1"):
+        engine.submit(SampleAsk(sample.node, [], 1))
+    ask = LogitsAsk(None, [1, 2, 3])
+    same_answer(ask, blocking([ask], engine)[0], RecomputeEngine(newer))
+    assert engine.version == 1
+
+
+def test_weights_changed_behind_its_back_are_noticed() -> None:
+    policy = llama()
+    engine = LocalEngine(policy, slots=2)
+    engine.submit(SampleAsk(None, [1, 2], 5))
+    engine.poll()
+    with torch.no_grad():
+        policy.model.model.norm.weight.add_(0.1)
+    (finished,) = engine.poll()
+    assert isinstance(finished.error, WeightsChanged)
+    engine.sync(policy)
+    assert blocking([LogitsAsk(None, [1])], engine)[0].shape == (VOCABULARY,)
+    assert free_rows(engine) == 2
+
+
+def test_a_row_that_is_not_finite_fails_alone() -> None:
+    policy = llama()
+    with torch.no_grad():
+        policy.model.model.embed_tokens.weight[9] = torch.nan
+    engine = LocalEngine(policy, slots=3)
+    asks = [SampleAsk(None, [1, 2], 4, stop_ids=frozenset([9])), SampleAsk(None, [9], 4, seeds=(1, 2)), ScoreAsk(None, [9, 1]),
+            LogitsAsk(None, [9])]  # fmt: skip
+    tickets = [engine.submit(ask) for ask in asks]
+    found = {}
+    while engine.pending():
+        found |= {finished.ticket: finished for finished in engine.poll()}
+    assert found[tickets[0]].error is None
+    assert all(isinstance(found[ticket].error, EngineError) for ticket in tickets[1:])
+    gc.collect()
+    same_answer(asks[0], found[tickets[0]].answer, RecomputeEngine(llama()))
+    del found
+    assert free_rows(engine) == 3
+    for _ in range(3):
+        ask = SampleAsk(None, [4, 5, 6], 3, seeds=(1, 2, 3), stop_ids=frozenset([9]))
+        same_answer(ask, blocking([ask], engine)[0], RecomputeEngine(llama()))
+
+
+def test_stop_strings_and_stop_ids() -> None:
+    policy = llama()
+    engine = LocalEngine(policy, slots=2)
+    ((free,),) = blocking([SampleAsk(None, [1, 2, 3], 12, seeds=(4,))], engine)
+    text = policy.tokenizer.decode(free.ids.tolist())
+    ((cut,),) = blocking([SampleAsk(None, [1, 2, 3], 12, stop_strings=(text[2:4],), seeds=(4,))], engine)
+    assert policy.tokenizer.decode(cut.ids.tolist()) == text[: text.index(text[2:4]) + 2] and cut.stop == "stop"
+    stop = int(free.ids[5])
+    ((cut,),) = blocking([SampleAsk(None, [1, 2, 3], 12, frozenset([stop]), seeds=(4,))], engine)
+    assert cut.ids.tolist() == free.ids.tolist()[: free.ids.tolist().index(stop) + 1] and cut.stop == "stop"
+    assert free.stop == "length"
+
+
+def test_choices_end_with_a_choice(policies: dict[str, Policy]) -> None:
+    engine = LocalEngine(policies["llama"], slots=4)
+    (samples,) = blocking([SampleAsk(None, [1], 9, seeds=tuple(range(200)), choices=CHOICES)], engine)
+    found = {tuple(each.ids.tolist()) for each in samples}
+    assert found == set(CHOICES)
+    assert {each.stop for each in samples} == {"choice"}
+    total = sum(float(np.exp(next(s for s in samples if tuple(s.ids.tolist()) == c).logprobs.sum())) for c in CHOICES)
+    assert total == pytest.approx(1, abs=1e-5)  # log-probabilities are of the limited distribution
