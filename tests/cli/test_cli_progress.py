@@ -25,6 +25,10 @@ class Clock:
         return self.now
 
 
+def begun(verb: str) -> tuple[str, str, None]:
+    return verb, f"evolve round 1 {verb}", None
+
+
 def stage(verb: str, *, log=lambda values: None) -> Stage:
     return Stage(f"{verb}-1", verb, "evolve", 1, Path("x"), 0, None, log)
 
@@ -36,14 +40,14 @@ def test_lines_and_the_time_left():
     clock, stream = Clock(), io.StringIO()
     progress = Progress(console_for(stream, {"COLUMNS": "40"}), PLAN, clock)
     with progress:
-        progress.begin(stage("fit"), None)
+        progress.begin(*begun("fit"))
         assert progress.left_s() is None
         for _ in range(4):
             clock.now += 2.5
             progress.note({"tokens": 250, "loss": 1.25})
         assert progress.left_s() is None, "no episode has been timed yet"
         progress.end()
-        progress.begin(stage("evaluate"), None)
+        progress.begin(*begun("evaluate"))
         clock.now += 5
         progress.note({"episodes": 25, "success": 0.5, "env_steps": 100})
         # 10 s for 1000 tokens, 5 s for 25 episodes: 500 tokens, 200 + 25 episodes to come
@@ -59,7 +63,7 @@ def test_lines_and_the_time_left():
 
 def test_stages_in_the_ledger_are_passed_over():
     progress = Progress(console_for(io.StringIO(), {}), PLAN, Clock())
-    progress.begin(stage("collect"), 200)
+    progress.begin("collect", "exploring", 200)
     progress.note({"episodes": 100, "success": 0.0})
     progress.end()
     assert "[3/4]" in progress.console.file.getvalue()
@@ -68,7 +72,7 @@ def test_stages_in_the_ledger_are_passed_over():
 def test_an_unknown_size_gives_no_time_left():
     clock = Clock()
     progress = Progress(console_for(io.StringIO(), {}), (Planned("fit", None),), clock)
-    progress.begin(stage("fit"), None)
+    progress.begin(*begun("fit"))
     clock.now += 1
     progress.note({"tokens": 10})
     assert progress.left_s() is None
@@ -78,7 +82,7 @@ def test_a_terminal_is_restored_after_an_interrupt():
     stream = Terminal()
     progress = Progress(console_for(stream, {"TERM": "xterm", "COLUMNS": "60"}), PLAN, Clock())
     with pytest.raises(KeyboardInterrupt), progress:
-        progress.begin(stage("fit"), None)
+        progress.begin(*begun("fit"))
         raise KeyboardInterrupt
     text = stream.getvalue()
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1, "the cursor is hidden once and shown again"

@@ -44,10 +44,12 @@ def test_what_is_kept(tmp_path, monkeypatch):
     [(KeyboardInterrupt(), "interrupted"), (SystemExit(143), "interrupted"), (WorldError("gone", value=1), "failed"),
      (ZeroDivisionError(), "failed")],
 )  # fmt: skip
-def test_the_state_it_is_left_in(tmp_path, error, left):
+def test_the_state_it_is_left_in(tmp_path, capsys, error, left):
     with pytest.raises(type(error)), recorded(tmp_path, RECORD):
         raise error
     assert state(tmp_path)["state"] == left
+    hint = f"go on with: evolvent job --resume {tmp_path}\n"
+    assert capsys.readouterr().err == (hint if left == "interrupted" else "")
 
 
 def test_going_on_keeps_settings_and_the_day_of_birth(tmp_path):

@@ -7,7 +7,6 @@ import gc
 import numpy as np
 import pytest
 import torch
-from tests.engine.models import CONTEXT, SHAPE, VOCABULARY, Policy, llama, model_of
 from transformers import Qwen3Config
 
 from evolvent.engine.asks import GREEDY, LogitsAsk, SampleAsk, Sampling, ScoreAsk
@@ -22,6 +21,7 @@ from evolvent.errors import (
     VocabularyMismatch,
     WeightsChanged,
 )
+from tests.engine.models import CONTEXT, SHAPE, VOCABULARY, Policy, llama, model_of
 
 SETTINGS = (Sampling(), Sampling(temperature=0.7), Sampling(top_k=5), Sampling(top_p=0.8), GREEDY)
 CHOICES = ((1, 2, 3), (1, 2, 4, 5), (6, 7))
@@ -268,8 +268,8 @@ def test_a_row_that_is_not_finite_fails_alone() -> None:
     with torch.no_grad():
         policy.model.model.embed_tokens.weight[9] = torch.nan
     engine = LocalEngine(policy, slots=3)
-    asks = [SampleAsk(None, [1, 2], 4, stop_ids=frozenset([9])), SampleAsk(None, [9], 4, seeds=(1, 2)), ScoreAsk(None, [9, 1]),
-            LogitsAsk(None, [9])]  # fmt: skip
+    fine = SampleAsk(None, [1, 2], 4, stop_ids=frozenset([9]))
+    asks = [fine, SampleAsk(None, [9], 4, seeds=(1, 2)), ScoreAsk(None, [9, 1]), LogitsAsk(None, [9])]
     tickets = [engine.submit(ask) for ask in asks]
     found = {}
     while engine.pending():
@@ -277,7 +277,7 @@ def test_a_row_that_is_not_finite_fails_alone() -> None:
     assert found[tickets[0]].error is None
     assert all(isinstance(found[ticket].error, EngineError) for ticket in tickets[1:])
     gc.collect()
-    same_answer(asks[0], found[tickets[0]].answer, RecomputeEngine(llama()))
+    same_answer(fine, found[tickets[0]].answer, RecomputeEngine(llama()))
     del found
     assert free_rows(engine) == 3
     for _ in range(3):

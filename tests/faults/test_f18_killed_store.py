@@ -58,7 +58,7 @@ def test_fifty_kills_of_one_store(tmp_path):
     rng, path, first = random.Random(0), tmp_path / "t", 0
     forker = python(FORKER, path)
     assert forker.stdin is not None and forker.stdout is not None and forker.stderr is not None
-    cut = unsealed = 0
+    unsealed = 0
     for _ in range(50):
         print(first, rng.randrange(7), rng.random() * 0.03, file=forker.stdin, flush=True)
         answer = forker.stdout.readline().split()
@@ -71,7 +71,6 @@ def test_fifty_kills_of_one_store(tmp_path):
         assert found[:first] == [f"e{i}" for i in range(first)], "none is lost, doubled or out of order"
         assert told <= first <= told + 1, "at most one finished episode was not yet told of"
         assert len(found) - first == recovered.interrupted <= 1, "at most one episode was open"
-        cut += recovered.interrupted
     forker.communicate()
     found = list(Store.open(path).trajectories())
     assert first > 100 and found[:first] == [episode(i) for i in range(first)]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,8 @@ def learner_of(policy: Policy | None = None, **changes: Any) -> Learner:
 def weighted_parts(policy: Policy, count: int = 10) -> list[Parts]:
     made = small_parts(policy, count)
     rng = np.random.default_rng(2)
-    for sequence in made:
-        sequence.weight[1:] *= rng.choice([0.5, 1.0, 2.0], len(sequence) - 1)
-    return made
+    scales = [rng.choice(np.float32([0.5, 1.0, 2.0]), len(sequence)) for sequence in made]
+    return [replace(sequence, weight=sequence.weight * scale) for sequence, scale in zip(made, scales, strict=True)]
 
 
 def plain_step(policy: Policy, parts: list[Parts], lr: float, clip: float | None) -> tuple[float, float]:

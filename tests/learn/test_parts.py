@@ -4,19 +4,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_training import WORDS, small_policy
+from small_training import small_policy
 
 from evolvent.errors import BatchMismatch, VocabularyMismatch
 from evolvent.learn.parts import Parts, check_parts, flatten
+from evolvent.models.tiny import vocabulary_of
 from evolvent.trajectory import Generation, Score, Step, Task, Trajectory
 
-DIALECT = small_policy(layers=1).dialect
+POLICY = small_policy(layers=1)
+DIALECT, VOCABULARY = POLICY.dialect, vocabulary_of(POLICY.tokenizer)
 BOS, EOS, OBS, ACT = 1, 2, 4, 5
 TASK = Task("small", "1", {"number": 1})
 
 
 def word(text: str) -> list[int]:
-    return [6 + WORDS.index(w) for w in text.split()]
+    return [VOCABULARY[w] for w in text.split()]
 
 
 def generation(ids: list[int], sampled: list[int], **more: object) -> Generation:
@@ -132,11 +134,12 @@ def test_without_steps_there_is_nothing() -> None:
 
 def test_check_parts_names_the_trajectory() -> None:
     (parts,) = flat(trajectory(Step("you", "go")))
-    check_parts([parts], vocabulary=18, context=6)
+    most = int(parts.ids.max())
+    check_parts([parts], vocabulary=most + 1, context=6)
     with pytest.raises(BatchMismatch, match=r"'t' is longer.*got 6; expected at most 5 tokens"):
-        check_parts([parts], vocabulary=18, context=5)
-    with pytest.raises(VocabularyMismatch, match=r"'t' has a token id.*got 15; expected 0 to 14"):
-        check_parts([parts], vocabulary=15, context=6)
+        check_parts([parts], vocabulary=most + 1, context=5)
+    with pytest.raises(VocabularyMismatch, match=rf"'t' has a token id.*got {most}; expected 0 to {most - 1}"):
+        check_parts([parts], vocabulary=most, context=6)
 
 
 @settings(deadline=None, max_examples=60)

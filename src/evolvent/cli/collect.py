@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -13,13 +13,14 @@ from evolvent.agents.base import Agent
 from evolvent.agents.plain import Expert, Random
 from evolvent.cli.console import rate
 from evolvent.cli.names import needs_train, policy, worlds
+from evolvent.cli.progress import Progress
 from evolvent.cli.record import Record, new_folder, recorded
 from evolvent.cli.settings import Command, read_given
 from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.rollout.collect import collect, trajectory_name
 from evolvent.store.store import Store
-from evolvent.trajectory import Start, Task
+from evolvent.trajectory import Start, Task, Trajectory
 from evolvent.worlds.base import World
 
 if TYPE_CHECKING:
@@ -65,18 +66,27 @@ def run(words: Sequence[str], console: Console) -> int:
     with Store.open(folder / "trajectories", writing=True) as store, recorded(folder, record):
         known = {found.id: found.success for found in store.trajectories()}
         todo = [start for start in starts if _name(start) not in known]
-        results = list(known.values())
-        for trajectory in collect(
-            made, todo, agent, engine=engine, seed=config.seed, slots=config.slots, name=_name
-        ):  # fmt: skip
-            store.append(trajectory)
-            results.append(trajectory.success)
+        played = collect(made, todo, agent, engine=engine, seed=config.seed, slots=config.slots, name=_name)
+        results = [*known.values(), *_kept(played, store, Progress(console), len(todo))]
     unscored = sum(success is None for success in results)
     won = sum(map(bool, results))
     console.print(f"{len(results)} episodes, success {rate(won / max(1, len(results) - unscored))}, "
                   f"{unscored} not scored", soft_wrap=True)  # fmt: skip
     console.print(f"run {folder}", soft_wrap=True)
     return 1 if unscored else 0
+
+
+def _kept(played: Iterator[Trajectory], store: Store, progress: Progress, count: int) -> Iterator[bool | None]:
+    """Store every episode as it ends, show how far it is, and hand on how it went."""
+    wins = steps = 0
+    with progress:
+        progress.begin("collect", "collect", count)
+        for number, trajectory in enumerate(played, 1):
+            store.append(trajectory)
+            wins, steps = wins + bool(trajectory.success), steps + len(trajectory.steps)
+            progress.note({"episodes": number, "success": wins / number, "env_steps": steps})
+            yield trajectory.success
+        progress.end()
 
 
 def _name(start: Start) -> str:

@@ -47,7 +47,7 @@ def run(words: Sequence[str], console: Console) -> int:
     folder = given.resume or new_folder("eval", config.to)
     measured = policy(config.policy, list(made.values()), seed=config.seed)
     job = Job(
-        "eval", folder, made, Record("eval", config, config.seed, ("base",)), panel=config.panel.panel(),
+        folder, made, Record("eval", config, config.seed, ("base",)), panel=config.panel.panel(),
         slots=config.slots, max_tokens=config.max_tokens, threads=config.threads, plan=(Planned("evaluate", size),),
     )  # fmt: skip
     with opened(job, console) as running:

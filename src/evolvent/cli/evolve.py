@@ -70,7 +70,7 @@ def run(words: Sequence[str], console: Console) -> int:
     initial = policy(config.policy, list(made.values()), seed=config.seed)
     arms = ("evolve", "control") if config.control else ("evolve",)
     job = Job(
-        "evolve", folder, made, Record("agentevol", config, config.seed, arms), train=config.train,
+        folder, made, Record("evolve", config, config.seed, arms, "agentevol"), train=config.train,
         panel=config.panel.panel(), slots=config.slots, max_tokens=config.max_tokens, threads=config.threads,
         plan=stages(config, len(tried), panel),
     )  # fmt: skip

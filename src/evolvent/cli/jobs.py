@@ -47,7 +47,6 @@ class Job:
     """A run that is to be opened.
 
     Args:
-        verb: the verb that goes on with it.
         folder: of the run.
         worlds: by name.
         record: what is kept about it.
@@ -56,7 +55,6 @@ class Job:
         plan: the stages to come, for the time left.
     """
 
-    verb: str
     folder: Path
     worlds: Mapping[str, World]
     record: Record
@@ -70,10 +68,7 @@ class Job:
 
 @contextmanager
 def opened(job: Job, console: Console) -> Iterator[Run[Policy]]:
-    """The run, locked, recorded and watched; its report is drawn again after every stage and at the end.
-
-    When it is interrupted, a line says how to go on.
-    """
+    """The run, locked, recorded and watched; its report is drawn again after every stage and at the end."""
     torch.set_num_threads(job.threads)
     verbs = LocalVerbs(
         job.worlds, job.train or TrainConfig(), job.panel or Panel(), slots=job.slots, max_tokens=job.max_tokens
@@ -85,16 +80,8 @@ def opened(job: Job, console: Console) -> Iterator[Run[Policy]]:
         try:
             with recorded(job.folder, job.record), progress:
                 yield run
-        except (KeyboardInterrupt, SystemExit):
-            say_how_to_go_on(job.verb, job.folder)
-            raise
         finally:
             write_report(job.folder)
-
-
-def say_how_to_go_on(verb: str, folder: Path) -> None:
-    """After an interrupt: what is finished is kept, and this command continues."""
-    open_console(stderr=True).print(plain(f"go on with: evolvent {verb} --resume {folder}"), soft_wrap=True)
 
 
 def write_report(folder: Path) -> None:

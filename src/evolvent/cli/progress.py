@@ -36,7 +36,8 @@ class Planned:
 class _Now:
     """The stage that runs: how much of it is done, and the last numbers it reported."""
 
-    stage: Stage
+    unit: str
+    label: str
     began: float
     size: int | None
     done: int = 0
@@ -77,13 +78,19 @@ class Progress:
             self._live.stop()
             self._live = None
 
-    def begin(self, stage: Stage, size: int | None) -> None:
-        """A stage begins. Planned stages before it were found in the ledger."""
-        while self._place < len(self.plan) and self.plan[self._place].verb != stage.verb:
+    def begin(self, verb: str, label: str, size: int | None) -> None:
+        """A stage begins. Planned stages before it were found in the ledger.
+
+        Args:
+            verb: "fit", "collect" or "evaluate".
+            label: what its line begins with.
+            size: its tokens or episodes; None: what is planned.
+        """
+        while self._place < len(self.plan) and self.plan[self._place].verb != verb:
             self._place += 1
         planned = self.plan[self._place].size if self._place < len(self.plan) else None
         self._place += 1
-        self._now = _Now(stage, self.clock(), size if size is not None else planned)
+        self._now = _Now(_UNITS[verb], label, self.clock(), size if size is not None else planned)
         self._draw(force=True)
 
     def note(self, values: Mapping[str, Any]) -> None:
@@ -104,9 +111,8 @@ class Progress:
         now = self._now
         if now is None:
             return
-        unit, spent = _UNITS[now.stage.verb], self.clock() - now.began
-        seconds, amount = self._spent.get(unit, (0.0, 0))
-        self._spent[unit] = (seconds + spent, amount + now.done)
+        seconds, amount = self._spent.get(now.unit, (0.0, 0))
+        self._spent[now.unit] = (seconds + self.clock() - now.began, amount + now.done)
         self.console.print(self._line(now), soft_wrap=True)
         self._now = None
 
@@ -118,15 +124,14 @@ class Progress:
 
     def _line(self, now: _Now) -> str:
         spent = max(1e-9, self.clock() - now.began)
-        stage, unit = now.stage, _UNITS[now.stage.verb]
         where = f"[{self._place}/{len(self.plan)}] " if self.plan else ""
         of = f"/{now.size:,}" if now.size else ""
-        parts = [f"{where}{stage.arm} round {stage.round} {stage.verb}", f"{now.done:,}{of} {unit}"]
+        parts = [f"{where}{now.label}", f"{now.done:,}{of} {now.unit}"]
         if now.success is not None:
             parts.append(f"success {now.success:.1%}")
         if now.loss is not None:
             parts.append(f"loss {now.loss:.3f}")
-        amount, what = (now.env_steps, "env steps") if now.env_steps else (now.done, unit)
+        amount, what = (now.env_steps, "env steps") if now.env_steps else (now.done, now.unit)
         parts += [f"{amount / spent:,.0f} {what}/s", minutes(spent)]
         left = self.left_s()
         if left is not None:
@@ -139,10 +144,9 @@ class Progress:
         rates = {unit: seconds / amount for unit, (seconds, amount) in self._spent.items() if amount}
         rest: list[tuple[str, int | None]] = [(_UNITS[p.verb], p.size) for p in self.plan[self._place :]]
         if now is not None:
-            unit = _UNITS[now.stage.verb]
             if now.done:
-                rates.setdefault(unit, (self.clock() - now.began) / now.done)
-            rest.append((unit, None if now.size is None else max(0, now.size - now.done)))
+                rates.setdefault(now.unit, (self.clock() - now.began) / now.done)
+            rest.append((now.unit, None if now.size is None else max(0, now.size - now.done)))
         if not self.plan or any(size is None or unit not in rates for unit, size in rest):
             return None
         return sum(rates[unit] * size for unit, size in rest if size is not None)
@@ -161,6 +165,9 @@ class Watched(Generic[P]):
     def __init__(self, verbs: Verbs[P], progress: Progress) -> None:
         self._verbs, self._progress = verbs, progress
 
+    def _begin(self, stage: Stage, size: int | None) -> None:
+        self._progress.begin(stage.verb, f"{stage.arm} round {stage.round} {stage.verb}", size)
+
     def _told(self, stage: Stage) -> Stage:
         def log(values: Mapping[str, Any]) -> None:
             stage.log(values)
@@ -172,7 +179,7 @@ class Watched(Generic[P]):
         self, policy: P, starts: Sequence[Start], stage: Stage, *, temperature: float = 1.0
     ) -> Iterator[Trajectory]:
         """Play the starts, and show how far that is."""
-        self._progress.begin(stage, len(starts))
+        self._begin(stage, len(starts))
         yield from self._verbs.collect(policy, starts, self._told(stage), temperature=temperature)
         self._progress.end()
 
@@ -181,7 +188,7 @@ class Watched(Generic[P]):
         weight: Callable[[Trajectory], float] | None = None, tokens: int | None = None, lr_scale: float = 1.0,
     ) -> P:  # fmt: skip
         """Learn from data, and show how far that is."""
-        self._progress.begin(stage, tokens)
+        self._begin(stage, tokens)
         fitted = self._verbs.fit(
             policy, data, objective, self._told(stage), weight=weight, tokens=tokens, lr_scale=lr_scale
         )
@@ -190,7 +197,7 @@ class Watched(Generic[P]):
 
     def evaluate(self, policy: P, stage: Stage) -> tuple[Sequence[Evaluation], Sequence[Mapping[str, Any]]]:
         """Play the panels, and show how far that is."""
-        self._progress.begin(stage, None)
+        self._begin(stage, None)
         result = self._verbs.evaluate(policy, self._told(stage))
         self._progress.end()
         return result

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from evolvent import __version__
+from evolvent.cli.console import open_console
 from evolvent.config import Config, as_dict, redact, to_toml
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import disk_errors, write_atomic
+from evolvent.view.escape import plain
 
 __all__ = ["RUNS", "Record", "new_folder", "recorded", "versions"]
 
@@ -30,16 +32,18 @@ class Record:
     """What is written about a run beside its results.
 
     Args:
-        method: what it does ("agentevol", "collect", ...).
+        verb: the verb that does it, and goes on with it.
         config: its resolved configuration, secrets redacted on writing.
         seed: all its randomness derives from it.
         arms: the arms that its results name.
+        method: the method that the verb runs, where it has another name.
     """
 
-    method: str
+    verb: str
     config: Config
     seed: int
     arms: tuple[str, ...] = ()
+    method: str = ""
 
 
 def new_folder(verb: str, to: Path | None) -> Path:
@@ -72,7 +76,7 @@ def versions() -> dict[str, str]:
 def recorded(folder: Path, record: Record) -> Iterator[None]:
     """Write the settings, and the state as it changes: running, then finished, interrupted or failed.
 
-    Enter it when the run is open, so that nobody's record is touched whose folder is locked.
+    After an interrupt a line says which command goes on. Enter it when the run is open, so that nobody's record is touched whose folder is locked.
     """
     if not (folder / "config.toml").exists():
         write_atomic(folder / "config.toml", to_toml(record.config))
@@ -83,6 +87,8 @@ def recorded(folder: Path, record: Record) -> Iterator[None]:
         state = "finished"
     except (KeyboardInterrupt, SystemExit):
         state = "interrupted"
+        words = plain(f"go on with: evolvent {record.verb} --resume {folder}")
+        open_console(stderr=True).print(words, soft_wrap=True)
         raise
     finally:
         _write(folder, record, state)
@@ -92,7 +98,7 @@ def _write(folder: Path, record: Record, state: State) -> None:
     path = folder / "run.json"
     created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     row = {
-        "method": record.method, "name": folder.name, "seed": record.seed, "created": _created(path) or created,
+        "method": record.method or record.verb, "name": folder.name, "seed": record.seed, "created": _created(path) or created,
         "versions": versions(), "config": as_dict(record.config), "command": redact(_command(sys.argv[1:])),
         "state": state, "arms": list(record.arms),
     }  # fmt: skip

@@ -55,7 +55,7 @@ def run(words: Sequence[str], console: Console) -> int:
     folder = given.resume or new_folder("train", config.to)
     initial = policy(config.policy, list(made.values()), seed=config.seed)
     job = Job(
-        "train", folder, made, Record("train", config, config.seed, ("base",)), train=config.train,
+        folder, made, Record("train", config, config.seed, ("base",)), train=config.train,
         threads=config.threads, plan=(Planned("fit", config.train.tokens),),
     )  # fmt: skip
     console.print(f"{len(data)} episodes to learn", soft_wrap=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,7 @@ class Parts:
             predicted from: its weight is 0.
         group: trajectories that share it are compared with each other.
         reward, unit: the episode's raw score and its score in 0..1; None = not scored.
+        feed: how many tokens a model must read to be scored on every weighted target, 0 where there is none; computed.
     Raises:
         BatchMismatch: if the arrays differ in length, or a weight is not finite.
     """
@@ -55,9 +56,10 @@ class Parts:
     group: str | None = None
     reward: float | None = None
     unit: float | None = None
+    feed: int = field(init=False)
 
     def __post_init__(self) -> None:
-        lengths = {field.name: len(getattr(self, field.name)) for field in fields(self)[1:8]}
+        lengths = {entry.name: len(getattr(self, entry.name)) for entry in fields(self)[1:8]}
         if len(set(lengths.values())) != 1:
             raise BatchMismatch(f"arrays of trajectory {self.trajectory!r} differ in length", value=lengths)
         if not np.isfinite(self.weight).all():
@@ -65,15 +67,11 @@ class Parts:
                 f"a learning weight of trajectory {self.trajectory!r} is not finite",
                 value=float(self.weight[~np.isfinite(self.weight)][0]),
             )
+        weighted = np.flatnonzero(self.weight)
+        object.__setattr__(self, "feed", int(weighted[-1]) if len(weighted) else 0)
 
     def __len__(self) -> int:
         return len(self.ids)
-
-    @property
-    def feed(self) -> int:
-        """How many tokens a model must read to be scored on every weighted target: 0 where there is none."""
-        weighted = np.flatnonzero(self.weight)
-        return int(weighted[-1]) if len(weighted) else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,10 +26,13 @@ from evolvent.rollout.collect import collect, trajectory_name
 from evolvent.rollout.episode import Limits
 from evolvent.rollout.evaluate import example_row, outcome_rows, panel_starts
 from evolvent.run import Evaluation, Run, Stage
-from evolvent.trajectory import Start, Task, Trajectory, sample_seed
+from evolvent.trajectory import Start, Step, Task, Trajectory, sample_seed
 from evolvent.worlds.base import World
+from evolvent.worlds.grammar import Parsed
 
 __all__ = ["LocalVerbs", "Panel", "local_run", "policy_for"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,14 @@ class LocalVerbs:
     ) -> Policy:  # fmt: skip
         """Learn on a copy of the policy with a fresh optimizer; an interrupted fit goes on from its last checkpoint."""
         config = self.train.model_copy(update={"lr": self.train.lr * lr_scale, "tokens": tokens or self.train.tokens})
-        flat = flatten(data, policy.dialect, instructions=self._instructions, weight=weight, context=policy.context)
+        flat = flatten(
+            data, policy.dialect, instructions=self._instructions, weight=weight, context=policy.context,
+            render=self._text,
+        )  # fmt: skip
+        for problem in flat.refused:
+            _log.warning("not learned: %s", problem)
+        if flat.refused:
+            stage.log({"refused": len(flat.refused)})
         learner = Learner(policy.clone(), objective, config, seed=stage.seed)
 
         def note(metrics: Metrics) -> None:
@@ -151,6 +162,9 @@ class LocalVerbs:
         usage = self._engine.usage if self._engine is not None else Usage()
         counts = {name: getattr(usage, name) for name in ("generated", "computed", "recomputed", "padded", "shared")}
         return {**counts, **self._trained}
+
+    def _text(self, task: Task, step: Step) -> str:
+        return self.worlds[task.world].grammar.render(Parsed(str(step.action), step.thought))
 
     def _instructions(self, task: Task) -> str:
         return self.worlds[task.world].instructions

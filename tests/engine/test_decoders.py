@@ -1,0 +1,137 @@
+"""Every decoder against the model's own forward; models that cannot share are refused with the reason."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    CohereConfig,
+    Gemma2Config,
+    GPT2Config,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MistralConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from evolvent.engine.arena import Arena
+from evolvent.engine.asks import LogitsAsk, SampleAsk, ScoreAsk
+from evolvent.engine.decoders import decoder_for
+from evolvent.engine.driver import blocking
+from evolvent.engine.fused import FusedDecoder
+from evolvent.engine.local import LocalEngine
+from evolvent.engine.module import ModuleDecoder
+from evolvent.engine.plan import plan
+from evolvent.engine.recompute import RecomputeEngine
+from evolvent.errors import ConfigError
+from tests.engine.models import CONTEXT, SHAPE, VOCABULARY, Policy, llama, model_of
+
+GROUPED = {**SHAPE, "num_key_value_heads": 2}
+SCALED = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0,
+          "high_freq_factor": 4.0, "original_max_position_embeddings": 32}  # fmt: skip
+FUSED = {
+    "llama": LlamaConfig(**GROUPED),
+    "llama, one head each": LlamaConfig(**{**SHAPE, "num_key_value_heads": 4, "tie_word_embeddings": True}),
+    "llama, biases": LlamaConfig(**GROUPED, attention_bias=True, mlp_bias=True),
+    "llama, scaled rope": LlamaConfig(**GROUPED, rope_parameters=SCALED),
+    "llama, wide": LlamaConfig(**{**GROUPED, "hidden_size": 320, "head_dim": 80}),
+    "qwen2": Qwen2Config(**GROUPED),
+    "qwen3": Qwen3Config(**GROUPED, head_dim=16),
+    "mistral": MistralConfig(**GROUPED, sliding_window=None),
+}
+MODULES = {
+    "gpt2": GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=CONTEXT,
+                       bos_token_id=None, eos_token_id=None),
+    "neox": GPTNeoXConfig(**SHAPE),
+    "cohere": CohereConfig(**GROUPED),
+    "llama, gelu": LlamaConfig(**GROUPED, hidden_act="gelu"),
+}  # fmt: skip
+
+
+def compare(decoder: Any, model: Any) -> float:
+    """Feed random paths in random pieces, rows together; largest difference to the model's own logits."""
+    rng = np.random.default_rng(0)
+    paths = rng.integers(0, VOCABULARY, (6, 40))
+    arena = Arena(decoder.shape, 8, CONTEXT, dtype=torch.float32, device=torch.device("cpu"))
+    fed, worst = np.zeros(6, np.int64), 0.0
+    with torch.inference_mode():
+        expected = model(torch.from_numpy(paths)).logits
+        while (fed < 40).any():
+            open_rows = np.flatnonzero(fed < 40)
+            rows = np.sort(rng.choice(open_rows, rng.integers(1, len(open_rows) + 1), replace=False))
+            counts = np.minimum(rng.choice([1, 1, 2, 9], len(rows)), 40 - fed[rows])
+            layout = plan(rows, fed[rows], counts, limit=100, capacity=CONTEXT)
+            decoder.forward(torch.from_numpy(paths[layout.rows, layout.positions]), layout, arena)
+            fed[rows] += counts
+            for row in rows:
+                found = decoder.logits(arena.hidden[row, : fed[row]])
+                worst = max(worst, float((found - expected[row, : fed[row]]).abs().max()))
+    return worst
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_fused(name: str) -> None:
+    model = model_of(FUSED[name], noise=0.02 if "wide" in name else 0.1)
+    decoder = decoder_for(model, capacity=CONTEXT)
+    assert isinstance(decoder, FusedDecoder)
+    assert compare(decoder, model) < 1e-5
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules(name: str) -> None:
+    model = model_of(MODULES[name])
+    decoder = decoder_for(model, capacity=CONTEXT)
+    assert isinstance(decoder, ModuleDecoder)
+    assert compare(decoder, model) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_runs(dtype: torch.dtype) -> None:
+    model = model_of(LlamaConfig(**GROUPED), noise=0.02).to(dtype)
+    engine = LocalEngine(Policy(model), slots=3)
+    (scored,) = blocking([ScoreAsk(None, list(range(20)))], engine)
+    with torch.inference_mode():
+        logits = model.float()(torch.arange(20)[None]).logits[0].log_softmax(-1)
+    expected = logits[:-1].gather(1, torch.arange(1, 20)[:, None])[:, 0]
+    np.testing.assert_allclose(scored.logprobs[1:], expected, atol=0.1)
+
+
+def test_the_choice_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        decoder_for(model_of(MODULES["gpt2"]), capacity=CONTEXT)
+    assert "gpt2 runs with ModuleDecoder" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (MistralConfig(**GROUPED, sliding_window=8), "sliding"),
+        (Gemma2Config(**GROUPED, head_dim=8, sliding_window=8), "sliding"),
+        (LlamaConfig(**GROUPED, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}), "dynamic"),
+    ],
+)
+def test_models_that_cannot_share_are_refused_and_recomputed(config: Any, reason: str) -> None:
+    policy = Policy(model_of(config))
+    with pytest.raises(ConfigError, match=reason):
+        LocalEngine(policy, slots=2)
+    engine = RecomputeEngine(policy)
+    ((sample,), logits) = blocking([SampleAsk(None, [1, 2, 3], 12), LogitsAsk(None, [4, 5])], engine)
+    with torch.inference_mode():
+        expected = policy.model(torch.tensor([sample.node.tokens()])).logits[0].log_softmax(-1)
+    expected = expected[2:-1].gather(1, torch.tensor(sample.ids.tolist())[:, None])[:, 0]
+    np.testing.assert_allclose(sample.logprobs, expected, atol=1e-5)
+    assert logits.shape == (VOCABULARY,)
+
+
+def test_hidden_states_are_those_before_the_head() -> None:
+    policy = llama()
+    with torch.inference_mode():
+        expected = policy.model.model(torch.tensor([[1, 2, 3]])).last_hidden_state[0, -1]
+    for engine in (LocalEngine(policy, slots=1), RecomputeEngine(policy)):
+        (hidden,) = blocking([LogitsAsk(None, [1, 2, 3], hidden=True)], engine)
+        np.testing.assert_allclose(hidden, expected, atol=1e-5)
