@@ -4,11 +4,11 @@
 
 The default policy (xs) is cloned from demonstrations for a short while, so that its actions have natural lengths; then
 every side plays the same tasks of crafting and lookup with the same weights in float32, one thread, temperature 1, the
-same agent and driver. `sequential`: HF `generate`, one episode, the whole history again each turn; `padded`: HF `generate`
-over 60 episodes, padded on the left; `continuous`: transformers' continuous batching. Sides are interleaved; ratios are of
-medians. `computed_over_limit`: tokens computed over the tokens of all episodes but each one's last, which feeding every
-token once would cost without sharing. `gemm_share`: 2 x parameters x tokens computed, over what the bare matrix products
-of the model reach in the same time on batches of the same size.
+same agent and driver. `sequential`: HF `generate`, one episode, the whole history again each turn; `padded`: HF
+`generate` over 60 episodes, padded on the left; `continuous`: transformers' continuous batching. Sides are interleaved;
+ratios are of medians. `computed_over_limit`: tokens computed over the tokens of all episodes but each one's last, which
+feeding every token once would cost without sharing. `gemm_share`: 2 x parameters x tokens computed, over what the bare
+matrix products of the model reach in the same time on batches of the same size.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def tokens_at_most(played: Sequence[Trajectory]) -> int:
 def measure(bench: Bench, sides: dict[str, Side], passes: int) -> dict[str, Any]:
     """Interleaved passes; fills the sides' rates and returns what only ours can say."""
     ours = sides["ours"].engine
-    raw: dict[str, list[float]] = {"gemm_share": [], "computed_over_limit": [], "fed_per_s": [], "generated_per_s": []}
+    names = ("gemm_share", "ceiling_gflops", "computed_over_limit", "fed_per_s", "generated_per_s")
+    raw: dict[str, list[float]] = {name: [] for name in names}
     parameters = bench.policy.parameters()
     for number in range(passes + 1):  # the first one warms up
         for name, side in sides.items():

@@ -313,6 +313,7 @@ class Run(Generic[P]):
             "round": stage.round, "seconds": round(time.monotonic() - at.began, 3),
             "cpu_s": round(time.process_time() - at.cpu, 3), "counts": counts, "result": dict(result),
         }  # fmt: skip
+        self.store.flush()  # the ledger never knows more than the disk
         append_line(self.folder / "stages.jsonl", row)
         self._shared.ledger[at.key] = row
         stage.log({"kind": "stage", "step": row["index"], **counts})

@@ -24,6 +24,7 @@ class Eval(Config):
     policy: str = Field(description="a model folder, a run (its last policy), or a size (xs, s, m; untrained)")
     worlds: tuple[str, ...] = Field(default=("crafting", "lookup"), description="the worlds to act in")
     to: Path | None = Field(default=None, description="folder of the run; none: the next runs/eval-N")
+    temperature: float = Field(default=0.0, ge=0, description="of the policy; 0: the likeliest token")
     seed: int = Field(default=0, ge=0, description="all randomness derives from it")
     slots: int = Field(default=192, ge=1, description="episodes open at once")
     max_tokens: int = Field(default=32, ge=1, description="longest action in tokens")
@@ -46,8 +47,9 @@ def run(words: Sequence[str], console: Console) -> int:
     size = check_panel(made, config.panel)
     folder = given.resume or new_folder("eval", config.to)
     measured = policy(config.policy, list(made.values()), seed=config.seed)
+    panel = config.panel.panel(temperature=config.temperature)
     job = Job(
-        folder, made, Record("eval", config, config.seed, ("base",)), panel=config.panel.panel(),
+        folder, made, Record("eval", config, config.seed, ("base",)), panel=panel,
         slots=config.slots, max_tokens=config.max_tokens, threads=config.threads, plan=(Planned("evaluate", size),),
     )  # fmt: skip
     with opened(job, console) as running:

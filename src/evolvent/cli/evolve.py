@@ -38,6 +38,9 @@ class Evolve(Config):
     to: Path | None = Field(default=None, description="folder of the run; none: the next runs/evolve-N")
     seed: int = Field(default=0, ge=0, description="all randomness derives from it")
     demonstrations: int = Field(default=200, ge=1, description="demonstrated tasks of each world")
+    namings: int = Field(
+        default=1, ge=1, description="times a demonstration is shown, under other names where possible"
+    )
     explore: int = Field(default=400, ge=0, description="tasks of each world to explore without demonstration")
     control: bool = Field(default=True, description="also run the train-matched control: cloning continued")
     slots: int = Field(default=192, ge=1, description="episodes open at once")
@@ -77,7 +80,7 @@ def run(words: Sequence[str], console: Console) -> int:
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
     with opened(job, console) as running:
         write_floors(folder, made, config)
-        taught = demonstrations(list(made.values()), shown, seed=config.seed)
+        taught = demonstrations(list(made.values()), shown, seed=config.seed, namings=config.namings)
         best = agentevol(initial, tried, taught, config.method, running)
         if config.control:
             idle = config.method.model_copy(update={"keep": "none", "samples": 0})

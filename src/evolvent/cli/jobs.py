@@ -35,11 +35,10 @@ class PanelConfig(Config):
 
     split: Literal["train", "dev", "test"] = Field(default="test", description="the split whose panels are played")
     limit: int = Field(default=200, ge=1, description="most tasks of a panel")
-    temperature: float = Field(default=0.0, ge=0, description="of measuring; 0: the likeliest token")
 
-    def panel(self) -> Panel:
-        """The panels as the run's verbs take them."""
-        return Panel(self.split, None, self.limit, self.temperature)
+    def panel(self, *, temperature: float = 0.0) -> Panel:
+        """The panels as the run's verbs take them; by default the likeliest token is played."""
+        return Panel(self.split, None, self.limit, temperature)
 
 
 @dataclass(frozen=True)

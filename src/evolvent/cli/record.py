@@ -76,7 +76,8 @@ def versions() -> dict[str, str]:
 def recorded(folder: Path, record: Record) -> Iterator[None]:
     """Write the settings, and the state as it changes: running, then finished, interrupted or failed.
 
-    After an interrupt a line says which command goes on. Enter it when the run is open, so that nobody's record is touched whose folder is locked.
+    After an interrupt a line says which command goes on. Enter it when the run is open, so that nobody's record is
+    touched whose folder is locked.
     """
     if not (folder / "config.toml").exists():
         write_atomic(folder / "config.toml", to_toml(record.config))
@@ -98,9 +99,9 @@ def _write(folder: Path, record: Record, state: State) -> None:
     path = folder / "run.json"
     created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     row = {
-        "method": record.method or record.verb, "name": folder.name, "seed": record.seed, "created": _created(path) or created,
-        "versions": versions(), "config": as_dict(record.config), "command": redact(_command(sys.argv[1:])),
-        "state": state, "arms": list(record.arms),
+        "method": record.method or record.verb, "name": folder.name, "seed": record.seed,
+        "created": _created(path) or created, "versions": versions(), "config": as_dict(record.config),
+        "command": redact(_command(sys.argv[1:])), "state": state, "arms": list(record.arms),
     }  # fmt: skip
     write_atomic(path, json.dumps(row, indent=1))
 

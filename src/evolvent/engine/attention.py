@@ -24,7 +24,7 @@ _WIDEST = 128  # key width up to which the block-diagonal product pays
 
 @dataclass(frozen=True, slots=True)
 class Attending:
-    """A group of a plan as tensors; `mask [n, 1, q, L]` is True where a query looks."""
+    """A group of a plan as tensors; `mask [n, 1, q, L]` is added to scores."""
 
     rows: Tensor
     queries: int
@@ -67,9 +67,11 @@ class Attention:
             for group in plan.groups
         ]
 
-    @staticmethod
-    def _mask(positions: Tensor, keys: int) -> Tensor:
-        return (torch.arange(keys, device=positions.device) <= positions.unsqueeze(-1)).unsqueeze(1)
+    def _mask(self, positions: Tensor, keys: int) -> Tensor:
+        """What is added to scores `[n, 1, q, L]`: 0 where a query looks. Added numbers spare a conversion per layer."""
+        beyond = torch.arange(keys, device=positions.device) > positions.unsqueeze(-1)
+        mask = torch.zeros(beyond.shape, dtype=self._scratch.dtype, device=beyond.device)
+        return mask.masked_fill_(beyond, -torch.inf).unsqueeze(1)
 
     def __call__(self, queries: Tensor, groups: Sequence[Attending], cache: Tensor) -> Tensor:
         """`queries [N, heads * head]` over a layer's `cache [rows, capacity, 2, heads, head]`; returns like queries."""

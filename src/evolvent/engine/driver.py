@@ -18,7 +18,7 @@ from evolvent.engine.asks import Answer, Ask, Engine, Ticket, Wait, Work
 from evolvent.engine.waits import Outcome, Waits, unwrapped
 from evolvent.errors import ConfigError, EngineError, EvolventError, boundary
 
-__all__ = ["Counts", "Done", "drive"]
+__all__ = ["Counts", "Done", "blocking", "drive"]
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -6,14 +6,13 @@ array operations. Python objects are touched only when a stream begins or ends.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.engine.asks import Ask, LogitsAsk, SampleAsk, ScoreAsk, Ticket
+from evolvent.engine.asks import Ask, SampleAsk, ScoreAsk, Ticket
 from evolvent.engine.nodes import Place, Segment
 from evolvent.engine.sampling import ChoiceTrie
 
@@ -141,13 +140,3 @@ class Streams:
             self._stops[number, known] = True
             self._stop_index[stop_ids] = number
         return number
-
-
-def seeds_of(ask: Ask) -> Sequence[int]:
-    """One entry per answer of an ask."""
-    return ask.seeds if isinstance(ask, SampleAsk) else (0,)
-
-
-def kind_of(ask: Ask) -> str:
-    """What an ask is called in messages."""
-    return {SampleAsk: "sample", ScoreAsk: "score", LogitsAsk: "logits"}[type(ask)]

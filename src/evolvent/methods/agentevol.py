@@ -21,6 +21,7 @@ from typing import Literal, TypeVar
 from pydantic import Field
 
 from evolvent.config import Config
+from evolvent.curate.balance import balanced
 from evolvent.learn.objectives import weighted_nll
 from evolvent.run import Run
 from evolvent.trajectory import Start, Task, Trajectory
@@ -47,6 +48,7 @@ class AgentEvol(Config):
     merge: Literal["base", "previous", "all", "none"] = Field(
         default="all", description="what is learned beside this round's kept"
     )
+    balance: bool = Field(default=True, description="repeat smaller worlds until all are learned as often")
     start: Literal["initial", "base", "previous"] = Field(
         default="previous", description="the weights a round starts from"
     )
@@ -110,7 +112,7 @@ def agentevol(
     """
     weight = Weight(config.weight, config.beta)
     initial = policy
-    base = policy = run.fit(initial, demonstrations, weighted_nll, tokens=config.clone_tokens)
+    base = policy = run.fit(initial, merged(demonstrations, [], config), weighted_nll, tokens=config.clone_tokens)
     run.evaluate(base, 0)
     rounds: list[list[Trajectory]] = []
     starts = [Start(task, sample) for task in explore for sample in range(config.samples)]
@@ -130,8 +132,9 @@ def merged(
     """What a round learns from: what it kept, with the demonstrations ("base"), with earlier rounds ("previous"), with
     both ("all", of each task only the best over all rounds), or alone ("none").
 
-    A round in which nothing was kept goes on with the demonstrations.
+    A round in which nothing was kept goes on with the demonstrations; so does the cloning, before any round.
     """
-    before = [trajectory for kept in rounds[:-1] for trajectory in kept] if config.merge in ("previous", "all") else []
-    kept = keep([*before, *rounds[-1]], config)
-    return [*demonstrations, *kept] if config.merge in ("base", "all") or not kept else kept
+    used = rounds if config.merge in ("previous", "all") else rounds[-1:]
+    kept = keep([trajectory for tried in used for trajectory in tried], config)
+    data = [*demonstrations, *kept] if config.merge in ("base", "all") or not kept else kept
+    return balanced(data) if config.balance else data

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from evolvent.rollout.episode import Limits
 from evolvent.rollout.evaluate import example_row, outcome_rows, panel_starts
 from evolvent.run import Evaluation, Run, Stage
 from evolvent.trajectory import Start, Step, Task, Trajectory, sample_seed
-from evolvent.worlds.base import World
+from evolvent.worlds.base import Renamable, World
 from evolvent.worlds.grammar import Parsed
 
 __all__ = ["LocalVerbs", "Panel", "local_run", "policy_for"]
@@ -195,26 +196,26 @@ def local_run(
     return Run(Path(folder), verbs, seed=seed)
 
 
-def demonstrations(worlds: Sequence[World], tasks: Sequence[Task], *, seed: int = 0) -> list[Trajectory]:
+def demonstrations(
+    worlds: Sequence[World], tasks: Sequence[Task], *, seed: int = 0, namings: int = 1
+) -> list[Trajectory]:
     """What the worlds' experts do on these tasks.
 
+    Args:
+        namings: show each task so many times, from the second time on under other names, where its world can rename.
     Raises:
         ConfigError: a demonstration that does not succeed when it is played.
     """
-    found = {
-        t.task.id: t
-        for t in collect(
-            {w.name: w for w in worlds},
-            [Start(task) for task in tasks],
-            Expert(),
-            engine=None,
-            seed=seed,
-            name=lambda start: f"demonstration/{start.task.id}",
-        )
-    }
-    failed = [t.id for t in found.values() if not t.success]
+    known = {world.name: world for world in worlds}
+    shown = list(tasks)
+    for task in tasks:
+        world = known[task.world]
+        if isinstance(world, Renamable):
+            shown += [world.renamed(task, Random(sample_seed(seed, task.id, n))) for n in range(1, namings)]
+    starts = [Start(task) for task in dict.fromkeys(shown)]
+    played = collect(known, starts, Expert(), engine=None, seed=seed, name=lambda s: f"demonstration/{s.task.id}")
+    found = {trajectory.task.id: trajectory for trajectory in played}
+    failed = [trajectory.id for trajectory in found.values() if not trajectory.success]
     if failed:
-        raise ConfigError(
-            "demonstrations that do not succeed", value=failed[:5], expected="an expert that solves its tasks"
-        )
-    return [found[task.id] for task in tasks]
+        raise ConfigError("demonstrations that do not succeed", value=failed[:5], expected="an expert that solves them")
+    return [found[start.task.id] for start in starts]

@@ -10,13 +10,17 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from functools import cached_property
+from random import Random
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from evolvent.errors import ConfigError, SessionGone, unknown
 from evolvent.trajectory import Score, Task, Value, sample_seed
 from evolvent.worlds.grammar import Grammar, Plain
 
-__all__ = ["SPLITS", "TIERS", "Env", "Forkable", "Info", "Play", "Reply", "TextWorld", "World", "score_of", "split_of"]
+__all__ = [
+    "SPLITS", "TIERS", "Env", "Forkable", "Info", "Play", "Renamable", "Reply", "TextWorld", "World", "score_of",
+    "split_of",
+]  # fmt: skip
 
 Info = Mapping[str, Any]
 Reply = tuple[Value, float, bool, bool, Info]
@@ -56,6 +60,15 @@ class Forkable(Protocol):
 
     def restore(self, value: object) -> None:
         """Back to the moment of the snapshot, also in another Env of the same task."""
+        ...
+
+
+@runtime_checkable
+class Renamable(Protocol):
+    """A world that can tell a task again under other names: the same episode up to renaming, and as hard."""
+
+    def renamed(self, task: Task, rng: Random) -> Task:
+        """The task with its names drawn anew; kind, tier and split stay."""
         ...
 
 

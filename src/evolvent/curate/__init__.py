@@ -1,0 +1,1 @@
+"""Pure, seeded functions on trajectories: what is learned, and in which proportions."""
