@@ -124,9 +124,9 @@ def measure(bench: Bench, sides: dict[str, Side], passes: int) -> dict[str, Any]
             if name == "ours":
                 fed, made, forwards = (a - b for a, b in zip((ours.usage.computed, ours.usage.generated,
                                                               ours.usage.forwards), before, strict=True))  # fmt: skip
-                raw["gemm_share"].append(
-                    2 * parameters * fed / seconds / ceiling(bench.policy, max(4, fed // forwards))
-                )
+                most = ceiling(bench.policy, max(4, fed // forwards))
+                raw["gemm_share"].append(2 * parameters * fed / seconds / most)
+                raw["ceiling_gflops"].append(most / 1e9)
                 raw["computed_over_limit"].append(fed / tokens_at_most(played))
                 raw["fed_per_s"].append(fed / seconds)
                 raw["generated_per_s"].append(made / seconds)
@@ -146,6 +146,16 @@ def profile_of(bench: Bench, side: Side) -> dict[str, float]:
     shares["other_torch"] = sum(t for key, t in rows if key.startswith("aten::")) / seconds - sum(shares.values())
     shares["python_and_worlds"] = 1 - sum(shares.values())
     return {part: round(share, 3) for part, share in shares.items()}
+
+
+def bit_equal(bench: Bench, count: int) -> float:
+    """Share of episodes whose tokens and log-probabilities are the same to the last bit with 4 and 64 slots."""
+    played = []
+    for slots in (4, 64):
+        side = Side(LocalEngine(bench.policy, slots=slots), slots, count)
+        episodes, _ = bench.play(side, count, bench.seed)
+        played.append({t.id: [(g.ids.tobytes(), g.logprobs.tobytes()) for g in t.generations] for t in episodes})
+    return sum(played[0][name] == played[1][name] for name in played[0]) / len(played[0])
 
 
 def attempt(make: Callable[[], Side], bench: Bench) -> tuple[Side | None, str]:
@@ -180,6 +190,7 @@ def report(*, quick: bool, seed: int) -> dict[str, Any]:
         **{name: round(value, 3) for name, value in own.items()},
         "median": {name: round(rate, 1) for name, rate in median.items()},
         "raw": {name: [round(rate, 1) for rate in side.rates] for name, side in sides.items()},
+        "bit_equal": bit_equal(bench, 60 if quick else 240),
         "profile": profile_of(bench, sides["ours"]),
         "parameters": bench.policy.parameters(),
         "seed": seed,
@@ -202,6 +213,7 @@ def main() -> None:
         print(f"{name:12} {rate:9.1f} env steps/cpu-s   ours over it {result['median']['ours'] / rate:6.2f}")
     for name in ("computed_over_limit", "gemm_share", "fed_per_s", "generated_per_s"):
         print(f"{name:24} {result[name]:10.3f}")
+    print(f"{'bit_equal':24} {result['bit_equal']:10.3f}")
     print("time: " + ", ".join(f"{part} {share:.0%}" for part, share in result["profile"].items()))
     if options.json:
         print(json.dumps(result))

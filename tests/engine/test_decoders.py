@@ -53,19 +53,20 @@ MODULES = {
 }  # fmt: skip
 
 
-def compare(decoder: Any, model: Any) -> float:
+def compare(decoder: Any, model: Any, length: int = 40, pieces: tuple[int, ...] = (1, 1, 2, 9)) -> float:
     """Feed random paths in random pieces, rows together; largest difference to the model's own logits."""
     rng = np.random.default_rng(0)
-    paths = rng.integers(0, VOCABULARY, (6, 40))
-    arena = Arena(decoder.shape, 8, CONTEXT, dtype=torch.float32, device=torch.device("cpu"))
+    paths = rng.integers(0, VOCABULARY, (6, length))
+    capacity = model.config.max_position_embeddings
+    arena = Arena(decoder.shape, 8, capacity, dtype=torch.float32, device=torch.device("cpu"))
     fed, worst = np.zeros(6, np.int64), 0.0
     with torch.inference_mode():
         expected = model(torch.from_numpy(paths)).logits
-        while (fed < 40).any():
-            open_rows = np.flatnonzero(fed < 40)
+        while (fed < length).any():
+            open_rows = np.flatnonzero(fed < length)
             rows = np.sort(rng.choice(open_rows, rng.integers(1, len(open_rows) + 1), replace=False))
-            counts = np.minimum(rng.choice([1, 1, 2, 9], len(rows)), 40 - fed[rows])
-            layout = plan(rows, fed[rows], counts, limit=100, capacity=CONTEXT)
+            counts = np.minimum(rng.choice(pieces, len(rows)), length - fed[rows])
+            layout = plan(rows, fed[rows], counts, limit=100, capacity=capacity)
             decoder.forward(torch.from_numpy(paths[layout.rows, layout.positions]), layout, arena)
             fed[rows] += counts
             for row in rows:
@@ -88,6 +89,13 @@ def test_modules(name: str) -> None:
     decoder = decoder_for(model, capacity=CONTEXT)
     assert isinstance(decoder, ModuleDecoder)
     assert compare(decoder, model) < 1e-5
+
+
+@pytest.mark.parametrize("kind", [FusedDecoder, ModuleDecoder])
+def test_long_texts_in_long_pieces(kind: type[FusedDecoder] | type[ModuleDecoder]) -> None:
+    """Pieces that lie in several spans are cut; each part still sees the ones before it."""
+    model = model_of(LlamaConfig(**{**GROUPED, "max_position_embeddings": 448}))
+    assert compare(kind(model, capacity=448), model, length=420, pieces=(1, 120, 193, 250)) < 1e-5
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

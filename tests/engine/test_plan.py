@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evolvent.engine.plan import ROWS, STRIDE, plan
+from evolvent.engine.plan import ROWS, SPAN, STRIDE, plan
 
-ROW = st.tuples(st.integers(0, 50), st.sampled_from([1, 1, 1, 2, 3, 7, 8, 9, 40]))
+ROW = st.tuples(st.integers(0, 450), st.sampled_from([1, 1, 1, 2, 3, 7, 8, 9, 40, 300]))
 
 
 @settings(deadline=None, max_examples=200)
@@ -16,7 +16,7 @@ ROW = st.tuples(st.integers(0, 50), st.sampled_from([1, 1, 1, 2, 3, 7, 8, 9, 40]
 def test_every_new_token_lies_in_one_group_once(given_rows: list[tuple[int, int]], limit: int) -> None:
     starts, counts = (np.array(part) for part in zip(*given_rows, strict=True))
     rows = np.arange(len(starts)) + 100
-    layout = plan(rows, starts, counts, limit=limit, capacity=96)
+    layout = plan(rows, starts, counts, limit=limit, capacity=800)
     expected = [(row, s + i) for row, s, c in zip(rows, starts, counts, strict=True) for i in range(c)]
     flat = list(zip(layout.rows.tolist(), layout.positions.tolist(), strict=True))
     assert sorted(flat) == sorted(expected)
@@ -26,7 +26,9 @@ def test_every_new_token_lies_in_one_group_once(given_rows: list[tuple[int, int]
     for group in layout.groups:
         n, q = len(group.rows), group.queries
         assert q == 1 or q % ROWS == 0
-        assert group.keys % STRIDE == 0 and group.positions.max() < group.keys <= 96
+        assert group.keys % STRIDE == 0 and group.positions.max() < group.keys <= 800
+        own = group.positions // SPAN
+        assert (own == own[0, 0]).all() and (own[0, 0] == 0 or group.keys == min(800, (own[0, 0] + 1) * SPAN))
         slots = [(row, p) for row, line in zip(group.rows, group.positions, strict=True) for p in line]
         real = range(n * q) if group.real is None else group.real
         assert [slots[at] for at in real] == flat[group.first : group.last]

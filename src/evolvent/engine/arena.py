@@ -58,7 +58,7 @@ class Arena:
         same = (self.cache.dtype, self.cache.device) == (weight.dtype, weight.device)
         return same and (self.shape, self.capacity) == (shape, capacity)
 
-    def copy(self, source: int, target: int, first: int, last: int) -> None:
+    def copy(self, source: int, target: int, *, first: int, last: int) -> None:
         """Copy positions first..last of a row into another."""
         self.cache[:, target, first:last] = self.cache[:, source, first:last]
         self.hidden[target, first:last] = self.hidden[source, first:last]
@@ -67,7 +67,7 @@ class Arena:
         """A compact copy of positions of a row."""
         return Spilled(self.cache[:, row, first:last].clone(), self.hidden[row, first:last].clone())
 
-    def put(self, row: int, at: int, spilled: Spilled, first: int, last: int) -> None:
+    def put(self, row: int, spilled: Spilled, *, at: int, first: int, last: int) -> None:
         """Write tokens first..last of a spilled segment into a row, from position `at` on."""
         self.cache[:, row, at : at + last - first] = spilled.cache[:, first:last]
         self.hidden[row, at : at + last - first] = spilled.hidden[first:last]

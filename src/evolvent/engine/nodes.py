@@ -29,7 +29,7 @@ class Trie:
         self.version = version
         self.live = self.peak = 0
         self.dropped: list[tuple[Segment | None, set[int], Any]] = []
-        self.root = Segment(self, None, 0, [])
+        self.root = Segment(self, None, [], start=0)
 
     def extend(self, place: Place, tokens: Sequence[int], *, exact: bool = False) -> Place:
         """Where `tokens` after `place` end. Known edges are followed, new ones made; a leaf grows in place.
@@ -53,7 +53,7 @@ class Trie:
                 segment.ids += tokens[at:]
                 return segment, segment.end
             else:
-                segment = Segment(self, segment, depth, tokens[at:])
+                segment = Segment(self, segment, tokens[at:], start=depth)
                 return segment, segment.end
         return (self._cut(segment, depth), depth) if exact and depth < segment.end else (segment, depth)
 
@@ -68,7 +68,7 @@ class Trie:
     def _cut(self, segment: Segment, depth: int) -> Segment:
         """Cut a segment at a depth inside it; returns the new upper part."""
         at = depth - segment.start
-        upper = Segment(self, segment.parent, segment.start, segment.ids[:at])
+        upper = Segment(self, segment.parent, segment.ids[:at], start=segment.start)
         segment.ids, segment.start, segment.parent = segment.ids[at:], depth, upper
         upper.children[segment.ids[0]] = weakref.ref(segment)
         upper.rows, upper.holds = set(segment.rows), segment.holds
@@ -94,7 +94,7 @@ class Segment:
         "trie",
     )  # fmt: skip
 
-    def __init__(self, trie: Trie, parent: Segment | None, start: int, ids: list[int]) -> None:
+    def __init__(self, trie: Trie, parent: Segment | None, ids: list[int], *, start: int) -> None:
         self.trie, self.parent, self.start, self.ids = trie, parent, start, ids
         self.children: dict[int, weakref.ref[Segment]] = {}
         self.rows: set[int] = set()

@@ -74,13 +74,13 @@ class Rows:
                 return None
         have = int(self.fed[row])
         if cover.shared > have:
-            self.arena.copy(cover.source, row, have, cover.shared)
+            self.arena.copy(cover.source, row, first=have, last=cover.shared)
             have = cover.shared
         for part, first, last in cover.pieces:
             if first > have or part.spilled is None:  # dropped in the meantime
                 break
             if last > have:
-                self.arena.put(row, have, part.spilled, have - part.start, last - part.start)
+                self.arena.put(row, part.spilled, at=have, first=have - part.start, last=last - part.start)
                 have = last
         self.fed[row] = have
         self._settle(row, segment)
