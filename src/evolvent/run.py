@@ -89,9 +89,9 @@ class Verbs(Protocol[P]):
         self,
         policy: P,
         data: Sequence[Trajectory],
-        objective: Any,
         stage: Stage,
         *,
+        objective: Any,
         weight: Weighting | None = None,
         tokens: int | None = None,
         lr_scale: float = 1.0,
@@ -242,7 +242,7 @@ class Run(Generic[P]):
             kept = at.stage.folder / "policy"
             if at.finished is None:
                 fitted = self._verbs.fit(
-                    policy, data, objective, at.stage, weight=weight, tokens=tokens, lr_scale=lr_scale
+                    policy, data, at.stage, objective=objective, weight=weight, tokens=tokens, lr_scale=lr_scale
                 )
                 self._verbs.save(fitted, kept)
                 self._finish(at, {"trajectories": len(data)})

@@ -104,22 +104,23 @@ TASKS = [Task("toy", "1", {"n": n}) for n in (1, 2)]
 def test_the_algorithm_asks_in_the_right_order_with_the_right_amounts():
     config = AgentEvol(iterations=2, samples=3, clone_tokens=10, round_tokens=5, lr_scale=0.5, temperature=1.2)
     run = FakeRun()
-    agentevol([], TASKS, [tried(9, 0, 1.0)], config, run)
+    agentevol([], TASKS, [tried(9, 0, 1.0)], config=config, run=run)
     one = [("collect", 6, 1.2), ("fit", 5, 0.5)]
     assert run.log == [("fit", 10, 1.0), ("evaluate", 0), *one, ("evaluate", 1), *one, ("evaluate", 2)]
 
 
 @pytest.mark.parametrize(("start", "before"), [("initial", 0), ("base", 1), ("previous", 2)])
 def test_where_a_round_starts_from(start, before):
-    final = agentevol([], TASKS, [tried(9, 0, 1.0)], AgentEvol(iterations=2, start=start), FakeRun())
+    final = agentevol([], TASKS, [tried(9, 0, 1.0)], config=AgentEvol(iterations=2, start=start), run=FakeRun())
     assert len(final) == before + 1
 
 
 def test_null_evolution_is_continued_cloning():
     """Nothing kept: every fit learns the demonstrations alone, for the same amounts; whether it explored or not."""
     demonstrations = [tried(9, 0, 1.0)]
-    nothing = agentevol([], TASKS, demonstrations, AgentEvol(iterations=2, keep="none"), FakeRun())
-    control = agentevol([], TASKS, demonstrations, AgentEvol(iterations=2, keep="none", samples=0), FakeRun())
+    nothing = agentevol([], TASKS, demonstrations, config=AgentEvol(iterations=2, keep="none"), run=FakeRun())
+    idle = AgentEvol(iterations=2, keep="none", samples=0)
+    control = agentevol([], TASKS, demonstrations, config=idle, run=FakeRun())
     assert nothing == control == [("9/0",), ("9/0",), ("9/0",)]
 
 

@@ -28,9 +28,9 @@ config = ev.AgentEvol(iterations=1, samples=2, clone_tokens=36000, round_tokens=
 with ev.local_run(sys.argv[1], [world], seed=5, panel=Panel(limit=8), slots=16) as run:
     run.observe(lambda: print("stage", flush=True))
     demos = ev.demonstrations([world], seen[:90])
-    ev.agentevol(ev.policy_for([world]), seen[90:120], demos, config, run).save(run.folder / "model")
+    ev.agentevol(ev.policy_for([world]), seen[90:120], demos, config=config, run=run).save(run.folder / "model")
     idle = config.model_copy(update={"keep": "none", "samples": 0})
-    ev.agentevol(ev.policy_for([world]), seen[90:120], demos, idle, run.arm("control"))
+    ev.agentevol(ev.policy_for([world]), seen[90:120], demos, config=idle, run=run.arm("control"))
 """
 
 
@@ -116,7 +116,7 @@ def test_null_evolution_equals_continued_cloning_bit_for_bit(tmp_path):
     for name, change in (("explores", {"samples": 1}), ("idle", {"samples": 0})):
         config = AgentEvol(iterations=2, clone_tokens=1000, round_tokens=800, keep="none", **change)
         with ev.local_run(tmp_path / name, [world], panel=Panel(limit=2, tiers=("seen",))) as run:
-            policy = ev.agentevol(ev.policy_for([world]), seen[20:24], demonstrations, config, run)
+            policy = ev.agentevol(ev.policy_for([world]), seen[20:24], demonstrations, config=config, run=run)
             digests.append(run._verbs.origin(policy))
     assert digests[0] == digests[1]
 
@@ -136,7 +136,7 @@ def test_two_arms_that_come_to_the_same_policy_are_both_reported(tmp_path):
     config = AgentEvol(iterations=1, samples=0, clone_tokens=300, round_tokens=300)
     with ev.local_run(tmp_path, [world], panel=Panel(limit=2, tiers=("seen",))) as run:
         for arm in ("evolve", "control"):
-            ev.agentevol(ev.policy_for([world]), [], demonstrations, config, run.arm(arm))
+            ev.agentevol(ev.policy_for([world]), [], demonstrations, config=config, run=run.arm(arm))
     rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [(row["arm"], row["round"]) for row in rows] == [("base", 0), ("evolve", 1), ("control", 1)]
     assert len((tmp_path / "stages.jsonl").read_text().splitlines()) == 4, "played once"

@@ -49,7 +49,7 @@ def numbers(tier: str = "seen", kinds: int = 7) -> list[Candidate]:
 
 def test_deal_fills_panels_in_order_and_keeps_kinds_few() -> None:
     sizes = Sizes(train=100, dev=20, test=30, per_kind=5)
-    panels = deal("toy", "1", numbers(), sizes, ("seen",))
+    panels = deal("toy", "1", numbers(), sizes=sizes, tiers=("seen",))
     assert {at: len(tasks) for at, tasks in panels.items()} == {
         ("train", "seen"): 100, ("dev", "seen"): 20, ("test", "seen"): 30
     }  # fmt: skip
@@ -61,7 +61,7 @@ def test_deal_fills_panels_in_order_and_keeps_kinds_few() -> None:
 
 
 def test_untrained_tiers_have_no_training_tasks() -> None:
-    panels = deal("toy", "1", numbers("combo"), Sizes(train=10, dev=20, test=40), ("combo",))
+    panels = deal("toy", "1", numbers("combo"), sizes=Sizes(train=10, dev=20, test=40), tiers=("combo",))
     assert [len(panels[split, "combo"]) for split in SPLITS] == [0, 20, 40]
     places = Counter(place("toy", candidate) for candidate in numbers("longer"))
     assert set(places) == {"dev", "test"}
@@ -79,23 +79,23 @@ def test_split_is_80_10_10_and_depends_on_the_key_alone() -> None:
 
 def test_equal_keys_are_dealt_once() -> None:
     twice = [candidate for candidate in numbers()[:200] for _ in range(3)]
-    panels = deal("toy", "1", twice, Sizes(train=500, per_kind=100), ("seen",))
+    panels = deal("toy", "1", twice, sizes=Sizes(train=500, per_kind=100), tiers=("seen",))
     keys = [task.spec["n"] for tasks in panels.values() for task in tasks]
     assert sorted(keys) == list(range(200))
 
 
 def test_finite_candidates_may_leave_panels_short_and_endless_ones_may_not() -> None:
-    assert len(deal("toy", "1", numbers()[:5], Sizes(), ("seen",))["train", "seen"]) <= 5
+    assert len(deal("toy", "1", numbers()[:5], sizes=Sizes(), tiers=("seen",))["train", "seen"]) <= 5
     endless = (Candidate({"n": n % 50}, "k", "seen", str(n % 50)) for n in count())
     with pytest.raises(ConfigError, match=r"cannot be filled.*train/seen"):
-        deal("toy", "1", endless, Sizes(), ("seen",))
+        deal("toy", "1", endless, sizes=Sizes(), tiers=("seen",))
 
 
 def test_other_tiers_and_empty_panels_take_nothing() -> None:
-    panels = deal("toy", "1", numbers("evo"), Sizes(), ("seen",))
+    panels = deal("toy", "1", numbers("evo"), sizes=Sizes(), tiers=("seen",))
     assert not any(panels.values())
     endless = (Candidate({"n": n}, "k", "longer", str(n)) for n in count())
-    assert not any(deal("toy", "1", endless, Sizes(10, 0, 0), ("longer",)).values())
+    assert not any(deal("toy", "1", endless, sizes=Sizes(10, 0, 0), tiers=("longer",)).values())
 
 
 def test_digest_sees_every_change() -> None:

@@ -89,10 +89,10 @@ def run(words: Sequence[str], console: Console) -> int:
     with opened(job, console) as running:
         write_floors(folder, made, config)
         taught = demonstrations(list(made.values()), shown, seed=config.seed, namings=config.namings)
-        best = agentevol(initial, tried, taught, config.method, running)
+        best = agentevol(initial, tried, taught, config=config.method, run=running)
         if config.control:
             idle = config.method.model_copy(update={"keep": "none", "samples": 0})
-            agentevol(initial, tried, taught, idle, running.arm("control"))
+            agentevol(initial, tried, taught, config=idle, run=running.arm("control"))
         best.save(folder / "model")
     console.print(summary(read_run(folder), width=console.width))
     console.print(f"model  {folder / 'model'}\nreport {folder / 'report.html'}", soft_wrap=True)

@@ -184,13 +184,13 @@ class Watched(Generic[P]):
         self._progress.end()
 
     def fit(
-        self, policy: P, data: Sequence[Trajectory], objective: Any, stage: Stage, *,
+        self, policy: P, data: Sequence[Trajectory], stage: Stage, *, objective: Any,
         weight: Callable[[Trajectory], float] | None = None, tokens: int | None = None, lr_scale: float = 1.0,
     ) -> P:  # fmt: skip
         """Learn from data, and show how far that is."""
         self._begin(stage, tokens)
         fitted = self._verbs.fit(
-            policy, data, objective, self._told(stage), weight=weight, tokens=tokens, lr_scale=lr_scale
+            policy, data, self._told(stage), objective=objective, weight=weight, tokens=tokens, lr_scale=lr_scale
         )
         self._progress.end()
         return fitted

@@ -99,7 +99,7 @@ def keep(tried: Iterable[Trajectory], config: AgentEvol) -> list[Trajectory]:
 
 
 def agentevol(
-    policy: P, explore: Sequence[Task], demonstrations: Sequence[Trajectory], config: AgentEvol, run: Run[P]
+    policy: P, explore: Sequence[Task], demonstrations: Sequence[Trajectory], *, config: AgentEvol, run: Run[P]
 ) -> P:
     """Clone the demonstrations, then explore, keep, learn and evaluate, `config.iterations` times.
 

@@ -92,7 +92,7 @@ class LocalVerbs:
             yield trajectory
 
     def fit(
-        self, policy: Policy, data: Sequence[Trajectory], objective: Objective, stage: Stage, *,
+        self, policy: Policy, data: Sequence[Trajectory], stage: Stage, *, objective: Objective,
         weight: Callable[[Trajectory], float] | None = None, tokens: int | None = None, lr_scale: float = 1.0,
     ) -> Policy:  # fmt: skip
         """Learn on a copy of the policy with a fresh optimizer; an interrupted fit goes on from its last checkpoint."""

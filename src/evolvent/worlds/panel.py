@@ -72,7 +72,7 @@ def place(name: str, candidate: Candidate) -> str:
 
 
 def deal(
-    name: str, version: str, candidates: Iterable[Candidate], sizes: Sizes, tiers: Sequence[str]
+    name: str, version: str, candidates: Iterable[Candidate], *, sizes: Sizes, tiers: Sequence[str]
 ) -> Mapping[tuple[str, str], tuple[Task, ...]]:
     """Deal candidates to panels until every panel is full or the candidates end.
 
@@ -156,5 +156,5 @@ class Panels:
         """The panel of a split and tier; raises ConfigError for a name that does not exist."""
         check_names(split, tier, self._tiers)
         if tier not in self._dealt:
-            self._dealt[tier] = deal(self._name, self._version, self._draw(tier), self._sizes, (tier,))
+            self._dealt[tier] = deal(self._name, self._version, self._draw(tier), sizes=self._sizes, tiers=(tier,))
         return self._dealt[tier][split, tier]
