@@ -45,7 +45,7 @@ class Evolve(Config):
     )
     explore: int = Field(default=400, ge=0, description="tasks of each world to explore without demonstration")
     control: bool = Field(default=True, description="also run the train-matched control: cloning continued")
-    slots: int = Field(default=192, ge=1, description="episodes open at once")
+    slots: int = Field(default=384, ge=1, description="episodes open at once")
     max_tokens: int = Field(default=32, ge=1, description="longest action in tokens")
     threads: int = Field(default=1, ge=1, description="threads of torch")
     method: AgentEvol = Field(default_factory=AgentEvol, description="the method")
@@ -55,7 +55,7 @@ class Evolve(Config):
 
 # What two cores can show in six minutes: crafting must be read in many recipes, lookup in few questions.
 LAPTOP: Mapping[str, object] = {
-    "demonstrations": [1000, 70], "namings": 10,
+    "demonstrations": [1000, 110], "namings": 10,
     "train": {"lr": 5e-3, "betas": [0.9, 0.95], "batch_tokens": 512},
 }  # fmt: skip
 

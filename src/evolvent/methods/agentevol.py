@@ -67,7 +67,7 @@ PAPER: Mapping[str, object] = {
 }  # fmt: skip
 EMBEDDED: Mapping[str, object] = {
     "iterations": 3, "samples": 3, "temperature": 1.0, "keep": "shortest", "weight": "one", "merge": "all",
-    "start": "previous", "clone_tokens": 500_000, "round_tokens": 250_000, "lr_scale": 0.7,
+    "start": "previous", "clone_tokens": 700_000, "round_tokens": 180_000, "lr_scale": 0.7,
 }  # fmt: skip
 
 
