@@ -206,7 +206,7 @@ class Trajectory:
         score: of the whole episode.
         error: set exactly where `ended_by` is "error".
         group: trajectories that share a group are compared with each other (samples of one task).
-        meta: JSON values about how it came to be (stage, seed, new roots, ...).
+        meta: JSON values about how it came to be and why it ended (`context_full`, say).
     """
 
     id: str

@@ -34,6 +34,12 @@ def test_no_line_is_wider_than_asked(width):
     assert "".join(text.split()).count("v") > 0
 
 
+def test_too_narrow_for_its_words_it_becomes_blocks():
+    at = {width: shown(io.StringIO(), {"COLUMNS": str(width)}, "one-long-name", "12") for width in (20, 40)}
+    assert at[20] == "one-long-name\n  value 12\n"
+    assert [line.split() for line in at[40].splitlines()][::2] == [["name", "value"], ["one-long-name", "12"]]
+
+
 def test_a_strange_width_is_passed_over():
     assert console_for(io.StringIO(), {"COLUMNS": "wide"}).width == 80
     assert console_for(io.StringIO(), {"COLUMNS": "0"}).width == 80

@@ -42,7 +42,25 @@ def test_show(run, capsys, monkeypatch):
     code, shown, _ = out(capsys, "runs", "show", run)
     assert code == 0
     (line,) = [line.split() for line in shown.splitlines() if "explore" in line]
-    assert line == ["explore", "lookup", "evo", "dev", "3", "50.0%", "1", "3", "3"]
+    assert line == ["explore", "lookup/evo/dev", "3", "50.0%", "3", "3"]
+    assert shown.startswith("state    finished\nmethod   collect\n") and shown.endswith("1 of them not scored\n")
+
+
+def test_show_at_forty_columns(run, capsys, monkeypatch):
+    """What does not fit beside each other is written below each other; no word is cut."""
+    monkeypatch.setenv("COLUMNS", "40")
+    code, shown, _ = out(capsys, "runs", "show", run)
+    assert code == 0
+    assert "explore\n  panel lookup/evo/dev\n  played 3\n  success 50.0%\n  steps 3\n  tokens 3\n" in shown
+    _, shown, _ = out(capsys, "runs", "list", run.parent)
+    assert "\n  state finished\n  method collect\n  seed 7\n  created 2026-01-02T03:04:05Z\n" in shown
+
+
+def test_a_run_without_episodes(tmp_path, capsys):
+    with Store.open(tmp_path / "trajectories", writing=True):
+        pass
+    (tmp_path / "report.html").write_text("", encoding="utf-8")
+    assert out(capsys, "runs", "show", tmp_path) == (0, f"report   {tmp_path / 'report.html'}\nno episodes\n", "")
 
 
 def test_show_an_episode(run, capsys):
@@ -87,6 +105,18 @@ def test_records_come_back_equal(run, capsys, tmp_path):
     assert code == 1 and "already has a trajectory of this id" in said
 
 
+@pytest.mark.parametrize("format", ["jsonl", "messages", "agenttraj"])
+def test_export_import_export_is_the_identity(run, capsys, tmp_path, format):
+    first, again = tmp_path / "first", tmp_path / "again"
+    out(capsys, "runs", "export", run, "--to", first, "--format", format)
+    code, _, said = out(capsys, "runs", "import", first, "--to", tmp_path / "copy", "--format", format)
+    assert (code, said) == (0, "")
+    out(capsys, "runs", "export", tmp_path / "copy", "--to", again, "--format", format)
+    assert first.read_bytes() == again.read_bytes()
+    if format != "messages":
+        assert {t.task.world for t in Store.open(tmp_path / "copy" / "trajectories").trajectories()} == {"lookup"}
+
+
 def test_bad_rows_are_left_out_and_named(capsys, tmp_path):
     rows = [{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]}, {"messages": 3}]
     path = tmp_path / "chats.jsonl"
@@ -111,13 +141,16 @@ def test_recover(run, capsys):
         (["export", "RUN", "--to", "x", "--format", "jsnl"], 2, "unknown format 'jsnl' (did you mean 'jsonl'?)"),
         (["export", "RUN"], 2, "--to"),
         (["import", "missing.jsonl", "--to", "x"], 2, "missing.jsonl is no file"),
+        (["import", "RUN", "--to", "x"], 2, "first is no file"),
+        (["import", "RUN/run.parquet", "--to", "x"], 2, "run.parquet does not tell it (give jsonl, messages"),
         (["recover", "nowhere"], 2, "nowhere is neither a run nor a store"),
     ],
 )
 def test_mistakes(run, capsys, monkeypatch, tmp_path, words, code, said):
     monkeypatch.chdir(tmp_path)
-    found, _, error = out(capsys, "runs", *(str(run) if word == "RUN" else word for word in words))
-    assert found == code and said in error
+    (run / "run.parquet").write_bytes(b"")
+    found, _, error = out(capsys, "runs", *(word.replace("RUN", str(run)) for word in words))
+    assert found == code and said in error, error
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]
 
 

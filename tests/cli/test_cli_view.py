@@ -22,6 +22,14 @@ def test_another_file(tmp_path, capsys):
     assert (tmp_path / "a b.html").exists() and not (tmp_path / "run" / "report.html").exists()
 
 
+def test_into_a_folder(tmp_path, capsys, monkeypatch):
+    record(tmp_path / "run")
+    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path / "out")
+    assert main(["view", str(tmp_path / "run"), "--to", "."]) == 0
+    assert (capsys.readouterr().out, (tmp_path / "out" / "report.html").exists()) == ("report.html\n", True)
+
+
 def test_open(tmp_path, capsys, monkeypatch):
     record(tmp_path / "run")
     opened = []

@@ -20,7 +20,17 @@ def play(words, lines, monkeypatch, capsys):
 def test_list(capsys):
     assert main(["worlds", "list"]) == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in ("crafting", "lookup", "textcraft", "workshop", "embedded"))
+    names = [line.split()[0] for line in shown.splitlines() if line[:1].isalpha()]
+    assert names == ["world", "crafting", "lookup", "textcraft", "workshop"]
+    assert "hidden database" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("room", ["worlds", "runs"])
+def test_help_names_the_verbs(room, capsys):
+    assert main([room, "--help"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == f"usage: evolvent {room} VERB ..."
+    assert any(line.split()[:1] == ["show"] and len(line.split()) > 3 for line in shown)
 
 
 def test_show(capsys):
@@ -43,6 +53,7 @@ def test_playing_badly_and_asking_for_actions(monkeypatch, capsys):
     code, shown = play(["lookup"], ["?", "dance", *["answer adam"]], monkeypatch, capsys)
     assert code == 0
     assert "boss of adam" in shown and "expected" in shown
+    assert len(shown.splitlines()) < 250, "several actions a line"
     assert "solved in 2 steps" in shown
 
 

@@ -88,8 +88,8 @@ def test_own_trajectories_export_with_instructions_and_come_back(tmp_path):
     ]  # fmt: skip
     assert [t["loss"] for t in rows[0]["conversations"]] == [None, False, None, True, None, True, None]
     back = read_agenttraj(tmp_path / "out.json").trajectories
-    assert [(t.id, t.actions, t.final_observation) for t in back] == [
-        (t.id, t.actions, t.final_observation) for t in own
+    assert [(t.id, t.task.world, t.actions, t.final_observation) for t in back] == [
+        (f"{t.task.world}_{t.id}", t.task.world, t.actions, t.final_observation) for t in own
     ]
     assert all(not list(t.generations) and set(t.rewards) == {None} for t in back)
 
@@ -213,6 +213,13 @@ def test_records_are_token_exact(tmp_path_factory, wanted):
     assert write_jsonl(wanted, path, run="r") == len(wanted)
     back = list(read_jsonl(path))
     assert back == wanted and [bits(t) for t in back] == [bits(t) for t in wanted]
+
+
+@pytest.mark.parametrize("text", ['{"messages": []}\n', "[\n{}]\n", "[]", "3\n"])
+def test_a_file_of_another_format_is_not_called_damaged(tmp_path, text):
+    (tmp_path / "f").write_text(text, encoding="utf-8")
+    with pytest.raises(SampleInvalid, match=r"f holds no records of evolvent; .*runs import FILE"):
+        next(read_jsonl(tmp_path / "f"))
 
 
 def test_a_cut_file_of_records_is_an_error(tmp_path):

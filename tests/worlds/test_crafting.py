@@ -257,6 +257,9 @@ def test_bad_settings_are_reported_together() -> None:
     with pytest.raises(ConfigError) as caught:
         Crafting("minecraft", level=9, penalty=1.0)  # type: ignore[arg-type]
     assert len(caught.value.problems) == 3
+    for penalty in (float("nan"), float("-inf")):
+        with pytest.raises(ConfigError, match=f"penalty: a reward of {penalty}"):
+            Crafting(penalty=penalty)
     with pytest.raises(ConfigError, match="did you mean 'combo'"):
         Crafting().tasks("test", "comb")
 

@@ -84,10 +84,12 @@ def test_snapshot_and_restore_are_exact(name: str, seed: int, before: int, after
 
 
 def test_foreign_snapshots_are_refused(world: World) -> None:
-    env = world.make(some(world)[0])
+    """Other values, and snapshots of another task of the same world."""
+    env, other = world.make(some(world)[0]), world.make(some(world)[1])
     env.reset()
-    assert isinstance(env, Forkable)
-    for value in (None, "text", 3, ("a",)):
+    other.reset()
+    assert isinstance(env, Forkable) and isinstance(other, Forkable)
+    for value in (None, "text", 3, ("a",), (True, ()), other.snapshot()):
         with pytest.raises(Exception, match="snapshot"):
             env.restore(value)
     env.close()

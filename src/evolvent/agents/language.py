@@ -52,7 +52,6 @@ class _LanguageMind:
         self._node: Node | None = None
         self._length = 0
         self._turns: list[Turn] = []
-        self._roots = 0
 
     def act(self, observation: Value, info: Info) -> Acting:
         observation = str(observation)
@@ -84,7 +83,7 @@ class _LanguageMind:
         room = self._context - self._agent.max_tokens
         tokens = self._agent.history(self._dialect, instructions, self._turns, observation, room)
         if tokens is not None:
-            self._node, self._length, self._roots = None, 0, self._roots + 1
+            self._node, self._length = None, 0
         return tokens
 
     def _choices(self, info: Info) -> tuple[tuple[int, ...], ...] | None:

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TextIO
 
 from rich.box import ASCII, SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 from evolvent.view.escape import plain
 
@@ -49,19 +51,31 @@ def console_for(stream: TextIO, environment: Mapping[str, str]) -> Console:
 
 def table(
     console: Console, columns: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: Sequence[str] = ()
-) -> Table:
-    """A table whose cells are plain text: hidden characters shown, nothing marked up, long words folded.
+) -> RenderableType:
+    """A table whose cells are plain text: hidden characters shown, nothing marked up.
+
+    Where the console is too narrow for its words, every row is a block instead: its first cell, then a line a column.
 
     Args:
         numbers: the columns to align right.
     """
+    cells = [[plain("-" if cell is None else str(cell)) for cell in row] for row in rows]
     ascii_only = not console.encoding.lower().startswith("utf")
-    made = Table(*(), box=ASCII if ascii_only else SIMPLE_HEAD, pad_edge=False, safe_box=True, header_style="bold")
+    made = Table(
+        box=ASCII if ascii_only else SIMPLE_HEAD, show_edge=ascii_only, pad_edge=False, safe_box=True,
+        header_style="bold",
+    )  # fmt: skip
     for column in columns:
         made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
-    for row in rows:
-        made.add_row(*(plain("-" if cell is None else str(cell)) for cell in row))
-    return made
+    for row in cells:
+        made.add_row(*row)
+    if Measurement.get(console, console.options.update(width=10_000), made).minimum <= console.width:
+        return made
+    return Text("\n".join(_block(columns, row) for row in cells), overflow="fold")
+
+
+def _block(columns: Sequence[str], row: Sequence[str]) -> str:
+    return "\n".join([row[0], *(f"  {name} {cell}" for name, cell in zip(columns[1:], row[1:], strict=True))])
 
 
 def rate(value: float | None) -> str:

@@ -62,11 +62,11 @@ def _lookup(option: str) -> World:
     return Lookup()
 
 
-_EMBEDDED: Mapping[str, tuple[Callable[[str], World], str]] = {
-    "crafting": (_crafting, "level"),
-    "lookup": (_lookup, ""),
-    "textcraft": (_textcraft, "folder"),
-    "workshop": (_workshop, ""),
+_EMBEDDED: Mapping[str, tuple[Callable[[str], World], str, str]] = {
+    "crafting": (_crafting, "level", "read recipes, get, craft; a fresh book a task; crafting:0 to crafting:3"),
+    "lookup": (_lookup, "", "answer a question by asking a hidden database, a fresh one a task"),
+    "textcraft": (_textcraft, "folder", "TextCraft over its own recipe files; textcraft:FOLDER"),
+    "workshop": (_workshop, "", "crafting over one book of several hundred items"),
 }
 
 
@@ -76,8 +76,8 @@ def _installed() -> dict[str, EntryPoint]:
 
 
 def world_origins() -> dict[str, str]:
-    """Every world's name and where it comes from; loads none of them."""
-    found = dict.fromkeys(_EMBEDDED, "embedded")
+    """Every world's name, and what it is or where it comes from; loads none of them."""
+    found = {name: about for name, (_, _, about) in _EMBEDDED.items()}
     for name, point in _installed().items():
         found[name] = f"package {point.dist.name}" if point.dist else point.value
     return found
@@ -121,7 +121,8 @@ def worlds(names: Sequence[str]) -> dict[str, World]:
         try:
             found = world(name)
         except ConfigError as error:
-            problems += error.problems
+            told = error.problems if error.value is None else [Problem(name, str(error))]
+            problems += told
             continue
         if found.name in made:
             problems.append(Problem("worlds", f"{name!r} is named twice", "name each world once"))
@@ -164,7 +165,8 @@ def policy(name: str, worlds: Sequence[World], *, seed: int = 0) -> Policy:
         raise ConfigError([Problem("policy", f"unknown policy {name!r}", known)])
     from evolvent.models.policy import load_policy
 
-    loaded = load_policy(_last_policy(folder) if (folder / "stages.jsonl").exists() else folder)
+    run = any((folder / file).exists() for file in ("stages.jsonl", "run.json"))
+    loaded = load_policy(_last_policy(folder) if run else folder)
     _check_words(name, loaded, worlds)
     return loaded
 
@@ -175,7 +177,7 @@ def _check_words(name: str, policy: Policy, worlds: Sequence[World]) -> None:
         return
     known = policy.tokenizer.get_vocab()
     for world in worlds:
-        strange = sorted(set(world.vocabulary() or ()) - set(known))
+        strange = sorted(set(world.vocabulary() or ()) - set(known), key=lambda word: (not word.isalpha(), word))
         if strange:
             raise VocabularyMismatch(
                 f"the policy {name!r} does not know {len(strange)} words of the world {world.name!r}",
@@ -187,7 +189,8 @@ def _check_words(name: str, policy: Policy, worlds: Sequence[World]) -> None:
 def _last_policy(run: Path) -> Path:
     """The folder of the policy that a run fitted last, in its main arm where it has several."""
     rows = []
-    for line in (run / "stages.jsonl").read_text(encoding="utf-8").splitlines():
+    ledger = run / "stages.jsonl"
+    for line in ledger.read_text(encoding="utf-8").splitlines() if ledger.exists() else ():
         with boundary(Incomplete, f"{run / 'stages.jsonl'} cannot be read", line=line[:80]):
             rows.append(json.loads(line))
     fits = [row for row in rows if row.get("verb") == "fit"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from evolvent.errors import ConfigError, Problem, unknown
 
-__all__ = ["Parser", "choose", "whole"]
+__all__ = ["Parser", "choose", "verbs_help", "whole"]
 
 _OPTION = re.compile(r"--?[A-Za-z]")
 
@@ -65,6 +65,13 @@ def choose(prog: str, words: Sequence[str], known: Iterable[str]) -> tuple[str, 
     if words[0] not in names:
         raise ConfigError([unknown("verb", words[0], names, where=prog)])
     return words[0], list(words[1:])
+
+
+def verbs_help(prog: str, verbs: Mapping[str, str]) -> str:
+    """Usage of a command that has verbs of its own, and what each of them does."""
+    wide = max(map(len, verbs)) + 2
+    lines = [f"usage: {prog} VERB ...", "", *(f"  {verb:{wide}}{about}" for verb, about in verbs.items())]
+    return "\n".join([*lines, "", f"`{prog} VERB --help` says more."])
 
 
 def whole(text: str) -> int:

@@ -134,7 +134,7 @@ class Progress:
         amount, what = (now.env_steps, "env steps") if now.env_steps else (now.done, now.unit)
         parts += [f"{amount / spent:,.0f} {what}/s", minutes(spent)]
         left = self.left_s()
-        if left is not None:
+        if left:
             parts.append(f"about {minutes(left)} left")
         return plain(", ".join(parts))
 

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from evolvent.cli.console import rate, table
-from evolvent.cli.parsing import Parser, choose
+from evolvent.cli.parsing import Parser, choose, verbs_help
 from evolvent.cli.record import RUNS
 from evolvent.errors import ConfigError, Problem, StoreUnavailable, unknown
 from evolvent.files import atomic_writer, disk_errors
@@ -22,13 +22,20 @@ from evolvent.view.escape import clip, plain
 __all__ = ["FORMATS", "run", "store_folder"]
 
 FORMATS = ("jsonl", "messages", "agenttraj", "parquet")
+_ABOUT = {
+    "list": "the runs in a folder",
+    "show": "what a run holds, or one of its episodes",
+    "export": "write the episodes of a run to a file",
+    "import": "add the episodes of a file to a run",
+    "recover": "put a run's store in order after a kill",
+}
 
 
 def run(words: Sequence[str], console: Console) -> int:
     """Run one of the verbs about recorded runs; returns the exit code."""
     verbs = {"list": _list, "show": _show, "export": _export, "import": _import, "recover": _recover}
     if words and words[0] in ("-h", "--help"):
-        Parser("evolvent runs", "list | show RUN | export RUN --to | import FILE --to RUN | recover RUN").print_help()
+        console.print(verbs_help("evolvent runs", _ABOUT), soft_wrap=True)
         return 0
     verb, rest = choose("evolvent runs", words, verbs)
     return verbs[verb](rest, console)
@@ -82,22 +89,29 @@ def _show(words: Sequence[str], console: Console) -> int:
     if found.trajectory is not None:
         _show_episode(store.get(found.trajectory), console)
         return 0
-    for name in ("state", "method", "seed", "created"):
-        console.print(f"{name:8} {plain(str(_described(found.run).get(name, '-')))}", soft_wrap=True)
+    said = _described(found.run)
+    for name in (name for name in ("state", "method", "seed", "created") if name in said):
+        console.print(f"{name:8} {plain(str(said[name]))}", soft_wrap=True)
+    for name in (name for name in ("model", "report.html") if (found.run / name).exists()):
+        console.print(f"{name.partition('.')[0]:8} {plain(str(found.run / name))}", soft_wrap=True)
     counts: dict[tuple[str, ...], Counter[str]] = {}
     for trajectory in store.trajectories():
         stage, slash, _ = trajectory.id.rpartition(f"/{trajectory.task.id}")
-        where = (stage if slash else "-", trajectory.task.world, trajectory.task.tier, trajectory.task.split)
+        task = trajectory.task
+        where = (stage if slash else "-", f"{task.world}/{task.tier}/{task.split}")
         count = counts.setdefault(where, Counter())
         count.update(episodes=1, steps=len(trajectory.steps), tokens=trajectory.generated())
         count.update({f"success {trajectory.success}": 1})
-    columns = ("stage", "world", "tier", "split", "episodes", "success", "unscored", "steps", "tokens")
+    columns = ("stage", "panel", "played", "success", "steps", "tokens")
     rows = [
         (*where, count["episodes"], rate(count["success True"] / scored) if (scored := _scored(count)) else "-",
-         count["success None"], count["steps"], count["tokens"])
+         count["steps"], count["tokens"])
         for where, count in counts.items()
     ]  # fmt: skip
-    console.print(table(console, columns, rows, numbers=columns[4:]))
+    console.print(table(console, columns, rows, numbers=columns[2:]) if rows else "no episodes")
+    unscored = sum(count["success None"] for count in counts.values())
+    if unscored:
+        console.print(f"{unscored} of them not scored")
     return 0
 
 
@@ -120,9 +134,11 @@ def _show_episode(trajectory: Trajectory, console: Console) -> None:
 def _format(name: str | None, path: Path, known: Sequence[str]) -> str:
     """The format asked for, or the one that a file name ends with."""
     chosen = name or {".json": "agenttraj", ".parquet": "parquet", "": "parquet"}.get(path.suffix, "jsonl")
-    if chosen not in known:
+    if chosen in known:
+        return chosen
+    if name:
         raise ConfigError([unknown("format", chosen, known, where="--format")])
-    return chosen
+    raise ConfigError([Problem("--format", f"the name of {path} does not tell it", f"give {', '.join(known)}")])
 
 
 def _export(words: Sequence[str], console: Console) -> int:
@@ -177,11 +193,11 @@ def _import(words: Sequence[str], console: Console) -> int:
     parser.add("--to", type=Path, required=True, help="the folder of the run, made where it is missing")
     parser.add("--format", help=f"{' | '.join(known)} (default: by the name)")
     found = parser.read(words)
+    if not found.file.is_file():
+        raise ConfigError([Problem("file", f"{found.file} is no file", "name the file to import")])
     format = _format(found.format, found.file, known)
     from evolvent.store import exchange
 
-    if not found.file.is_file():
-        raise ConfigError([Problem("file", f"{found.file} is no file", "name the file to import")])
     bad: tuple[Exception, ...] = ()
     count = 0
     with Store.open(found.to / "trajectories", writing=True) as store:

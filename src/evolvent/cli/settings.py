@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -73,7 +74,9 @@ def read_given(command: Command[C], words: Sequence[str], console: Console) -> G
     resume = Path(parts.own["--resume"]) if "--resume" in parts.own else None
     file = Path(parts.own["--config"]) if "--config" in parts.own else None
     if resume is not None:
-        problems += _not_with_resume(parts, resume)
+        problems += _not_with_resume(command.verb, parts, resume)
+        if problems:
+            raise ConfigError(problems)
         file, name = resume / "config.toml", None
     try:
         config = resolve(
@@ -116,14 +119,28 @@ def _apart(command: Command[Any], words: Sequence[str]) -> _Words:
     return _Words(own, tuple(overrides), tuple(problems))
 
 
-def _not_with_resume(parts: _Words, resume: Path) -> list[Problem]:
+def _not_with_resume(verb: str, parts: _Words, resume: Path) -> list[Problem]:
     problems = []
+    began = _verb_of(resume)
+    if began not in (None, verb):
+        what = f"{resume} is a run of evolvent {began}, not of evolvent {verb}"
+        problems.append(Problem("--resume", what, f"go on with: evolvent {began} --resume {resume}"))
     if parts.overrides or "--config" in parts.own or "--preset" in parts.own:
         what = f"a resumed run keeps its settings, got {' '.join(parts.overrides) or 'a file or preset'}"
         problems.append(Problem("--resume", what, "leave them out, or start a new run"))
     if not (resume / "config.toml").is_file():
         problems.append(Problem("--resume", f"{resume} is no run: it holds no config.toml", "name the folder of a run"))
     return problems
+
+
+def _verb_of(run: Path) -> str | None:
+    """The verb that began a run, None where its record does not tell."""
+    try:
+        row = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    verb = row.get("verb") if isinstance(row, dict) else None
+    return verb if isinstance(verb, str) else None
 
 
 def command_help(command: Command[Any]) -> str:

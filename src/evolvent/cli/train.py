@@ -51,7 +51,8 @@ def run(words: Sequence[str], console: Console) -> int:
     data = _chosen(config)
     strange = sorted({trajectory.task.world for trajectory in data} - set(made))
     if strange:
-        raise ConfigError([unknown("world", name, made, where=str(config.data)) for name in strange])
+        more = [Problem(str(config.data), f"{len(strange) - 5} more unknown worlds")] if len(strange) > 5 else []
+        raise ConfigError([unknown("world", name, made, where=str(config.data)) for name in strange[:5]] + more)
     folder = given.resume or new_folder("train", config.to)
     initial = policy(config.policy, list(made.values()), seed=config.seed)
     job = Job(

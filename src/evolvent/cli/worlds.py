@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from rich.columns import Columns
 from rich.console import Console
+from rich.text import Text
 
 from evolvent.cli.console import rate, table
 from evolvent.cli.names import world, world_origins
-from evolvent.cli.parsing import Parser, choose, whole
+from evolvent.cli.parsing import Parser, choose, verbs_help, whole
 from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.trajectory import Task
 from evolvent.view.escape import plain
@@ -18,19 +20,29 @@ from evolvent.worlds.base import SPLITS, World
 __all__ = ["run"]
 
 
+_ABOUT = {
+    "list": "the worlds that can be named",
+    "show": "what a world is: its instructions, panels and a first task",
+    "play": "play a task yourself",
+    "audit": "what chance, blind replay and the expert win; whether the panels are sound",
+}
+
+
 def run(words: Sequence[str], console: Console) -> int:
     """Run one of the verbs about worlds; returns the exit code."""
     verbs = {"list": _list, "show": _show, "play": _play, "audit": _audit}
     if words and words[0] in ("-h", "--help"):
-        Parser("evolvent worlds", "list | show NAME | play NAME | audit NAME").print_help()
+        console.print(verbs_help("evolvent worlds", _ABOUT), soft_wrap=True)
         return 0
     verb, rest = choose("evolvent worlds", words, verbs)
     return verbs[verb](rest, console)
 
 
 def _list(words: Sequence[str], console: Console) -> int:
-    Parser("evolvent worlds list", "The worlds that can be named, and where they come from.").read(words)
-    console.print(table(console, ("world", "from"), world_origins().items()))
+    Parser("evolvent worlds list", "The worlds that can be named: embedded ones and those of installed packages.").read(
+        words
+    )
+    console.print(table(console, ("world", "what it is"), world_origins().items()))
     return 0
 
 
@@ -96,7 +108,8 @@ def _play(words: Sequence[str], console: Console) -> int:
             return 0
         if action == "?":
             listed = info.get("admissible")
-            console.print("\n".join(map(plain, listed)) if listed else "this world does not list its actions")
+            shown = Columns([Text(plain(one)) for one in listed or ()], equal=True, column_first=True)
+            console.print(shown if listed else "this world does not list its actions")
             continue
         observation, reward, terminated, truncated, info = env.step(action)
         rewards.append(reward)

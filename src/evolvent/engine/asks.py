@@ -6,7 +6,7 @@ see a model or a batch. One driver (`engine/driver.py`) runs thousands of them a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -195,6 +195,10 @@ class Engine(Protocol):
 
     def pending(self) -> int:
         """How many tickets are open."""
+        ...
+
+    def cancel(self, tickets: Iterable[Ticket]) -> None:
+        """Forget tickets: nothing more is computed for them and they are not answered. Unknown ones are ignored."""
         ...
 
     def hold(self, nodes: Sequence[Node]) -> AbstractContextManager[None]:

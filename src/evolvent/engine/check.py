@@ -19,8 +19,8 @@ def checked(ask: Ask, trie: Trie | None, *, context: int, vocabulary: int) -> li
 
     Raises:
         StaleNode: a node of another engine or policy version. ContextOverflow: a prompt longer than the context, or
-        one that leaves no room to sample. VocabularyMismatch: a token id that the model does not have. ConfigError:
-        nothing to continue, no seeds, or no tokens to sample.
+        one that leaves no room to sample. VocabularyMismatch: a token id, of the text or of a choice, that the model
+        does not have. ConfigError: nothing to continue, no seeds, or no tokens to sample.
     """
     node: Any = ask.node
     if trie is not None and node is not None and (not isinstance(node, Prefix) or node.segment.trie is not trie):
@@ -29,10 +29,7 @@ def checked(ask: Ask, trie: Trie | None, *, context: int, vocabulary: int) -> li
             expected=f"a node of this engine at version {trie.version}", hint="begin again from the tokens",
         )  # fmt: skip
     tokens = ask.tokens if isinstance(ask.tokens, list) else [int(token) for token in ask.tokens]
-    if tokens and not (min(tokens) >= 0 and max(tokens) < vocabulary):
-        wrong = [token for token in tokens if not 0 <= token < vocabulary]
-        raise VocabularyMismatch("token ids that the model does not have", value=wrong[:5],
-                                 expected=f"0 to {vocabulary - 1}")  # fmt: skip
+    _known(tokens, vocabulary)
     length = (0 if node is None else node.length) + len(tokens)
     if not length:
         raise ConfigError("an ask needs tokens or a node", value=ask, expected="at least one token to look back on")
@@ -42,7 +39,15 @@ def checked(ask: Ask, trie: Trie | None, *, context: int, vocabulary: int) -> li
             "a prompt longer than the context", value=f"{length} tokens",
             expected=f"at most {context - sampling} of {context}", hint="shorten it, or choose a history policy",
         )  # fmt: skip
+    _known([token for choice in getattr(ask, "choices", None) or () for token in choice], vocabulary)
     if isinstance(ask, SampleAsk) and (ask.max_tokens < 1 or not ask.seeds):
         raise ConfigError("nothing to sample", value=f"max_tokens {ask.max_tokens}, {len(ask.seeds)} seeds",
                           expected="at least one token and one seed")  # fmt: skip
     return tokens
+
+
+def _known(tokens: list[int], vocabulary: int) -> None:
+    if tokens and not (min(tokens) >= 0 and max(tokens) < vocabulary):
+        wrong = [token for token in tokens if not 0 <= token < vocabulary]
+        raise VocabularyMismatch("token ids that the model does not have", value=wrong[:5],
+                                 expected=f"0 to {vocabulary - 1}")  # fmt: skip

@@ -17,7 +17,7 @@ from evolvent.engine.arena import Arena, Shape
 from evolvent.engine.fused import FusedDecoder, fits_fused
 from evolvent.engine.module import ModuleDecoder
 from evolvent.engine.plan import Plan, plan
-from evolvent.errors import ConfigError
+from evolvent.errors import ConfigError, EngineError, boundary
 
 __all__ = ["Decoder", "decoder_for", "fits_arena"]
 
@@ -69,8 +69,13 @@ def decoder_for(model: Any, *, capacity: int) -> Decoder:
         why = fits_fused(config)
         makers: tuple[type[FusedDecoder] | type[ModuleDecoder], ...] = (FusedDecoder, ModuleDecoder)
         for maker in makers[1 if why else 0 :]:
-            decoder = maker(model, capacity=capacity)
-            worst = _difference(decoder, model)
+            try:
+                with boundary(EngineError, f"{maker.__name__} cannot run it"):
+                    decoder = maker(model, capacity=capacity)
+                    worst = _difference(decoder, model)
+            except EngineError as problem:
+                reason = str(problem)
+                continue
             if worst <= _TOLERANCE.get(next(model.parameters()).dtype, 1e-4):
                 log.info("%s runs with %s%s", config.model_type, maker.__name__, f" ({why})" if why else "")
                 return decoder

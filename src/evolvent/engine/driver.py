@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -55,11 +54,12 @@ class _Task(Generic[T]):
 
 
 def drive(works: Iterable[Work[T]], engine: Engine | None, *, slots: int, threads: int = 32,
-          counts: Counts | None = None) -> Iterator[Done[T]]:  # fmt: skip
+          counts: Counts | None = None) -> Generator[Done[T], None, None]:  # fmt: skip
     """Run works to their ends; yields them in order of completion.
 
     An exception inside a work ends that work only (`Done.error`). Errors of the engine and of waits are thrown into the
-    work that asked, which may handle them. When the caller stops, or is interrupted, all works are closed.
+    work that asked, which may handle them. When the caller stops, or is interrupted, all works are closed and what they
+    still ask of the engine is cancelled.
 
     Args:
         engine: None for works that only wait or return at once.
@@ -84,7 +84,7 @@ class _Driver(Generic[T]):
         self._tickets: dict[Ticket, tuple[_Task[T], int, int]] = {}
         self._calls: dict[int, tuple[_Task[T], int, int]] = {}
 
-    def run(self, works: Iterator[Work[T]]) -> Iterator[Done[T]]:
+    def run(self, works: Iterator[Work[T]]) -> Generator[Done[T], None, None]:
         """The loop."""
         begun, more = 0, True
         try:
@@ -162,6 +162,7 @@ class _Driver(Generic[T]):
             return
         if error is not None:
             task.missing = 0
+            self._cancel(task)
             self._ready.append((task, error))
             return
         task.answers[at] = answer
@@ -187,13 +188,27 @@ class _Driver(Generic[T]):
         if where is not None:
             self._answer(*where, outcome.value, outcome.error)
 
+    def _cancel(self, task: _Task[T] | None = None) -> None:
+        """Take back what is still asked of the engine, by one work or (None) by all: nobody waits for it any more."""
+        gone = [ticket for ticket, (asker, _, _) in self._tickets.items() if task is None or asker is task]
+        if self._engine is not None and gone:
+            self._engine.cancel(gone)
+        for ticket in gone:
+            del self._tickets[ticket]
+
     def _close(self) -> None:
-        """Close all works, so that their `finally` blocks run, and let the threads go."""
+        """Close all works, so that their `finally` blocks run, take back open asks, and let the threads go."""
         self._waits.close()
-        for task in self._alive.values():
-            with suppress(EvolventError), boundary(EvolventError, "a work failed while it was closed"):
-                task.work.close()
-        self._alive.clear()
+        try:
+            for task in self._alive.values():
+                try:
+                    with boundary(EvolventError, "a work failed while it was closed"):
+                        task.work.close()
+                except EvolventError as problem:
+                    log.warning("%s", problem)
+        finally:
+            self._alive.clear()
+            self._cancel()
 
 
 def blocking(asks: Sequence[Ask], engine: Engine) -> list[Any]:
@@ -202,11 +217,17 @@ def blocking(asks: Sequence[Ask], engine: Engine) -> list[Any]:
     Raises:
         EngineError: the first error among the answers.
     """
-    tickets = [engine.submit(ask) for ask in asks]
+    tickets: list[Ticket] = []
     found: dict[Ticket, Any] = {}
-    while len(found) < len(tickets):
-        for finished in engine.poll():
-            if finished.error is not None:
-                raise finished.error
-            found[finished.ticket] = finished.answer
+    try:
+        tickets.extend(engine.submit(ask) for ask in asks)
+        while len(found) < len(tickets):
+            for finished in engine.poll():
+                if finished.ticket not in tickets:
+                    continue
+                if finished.error is not None:
+                    raise finished.error
+                found[finished.ticket] = finished.answer
+    finally:
+        engine.cancel(tickets)
     return [found[ticket] for ticket in tickets]

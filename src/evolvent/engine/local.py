@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -69,12 +69,19 @@ class LocalEngine:
         self._queue: deque[Stream] = deque()
         self._requests: dict[Ticket, Request] = {}
         self._done: list[Finished] = []
+        self._midway = False  # an exception left a forward half done: rows and streams may contradict each other
         self._take(policy, None)
 
     def sync(self, policy: Any) -> None:
         """Take a policy's weights and version; all nodes become stale, open tickets end with StaleNode."""
         self._fail_all(StaleNode("the engine took new weights", value=policy.version, hint="ask again from new roots"))
         self._take(policy, self._rows.arena)
+
+    def _mend(self) -> None:
+        """Begin anew after an interrupted forward; nodes become stale."""
+        if self._midway:
+            log.warning("a forward was interrupted: the engine begins anew with version %d", self.version)
+            self.sync(self._policy)
 
     def _take(self, policy: Any, arena: Arena | None) -> None:
         """Build everything that belongs to one version of the weights; an arena of the right shape is used again."""
@@ -93,9 +100,11 @@ class LocalEngine:
         self._streams = Streams(self._slots, capacity, self.vocabulary)
         self._parameters = [each for each in policy.model.parameters() if not each.is_inference()]
         self._fingerprint = self._weights()
+        self._midway = False
 
     def submit(self, ask: Ask) -> Ticket:
         """Queue an ask. Raises StaleNode, ContextOverflow, VocabularyMismatch, ConfigError at once."""
+        self._mend()
         tokens = checked(ask, self._trie, context=self.context, vocabulary=self.vocabulary)
         self._rows.reap()
         node = ask.node
@@ -122,18 +131,42 @@ class LocalEngine:
 
     def poll(self) -> Sequence[Finished]:
         """At most one forward; returns what became finished, in ticket order. Nothing queued: returns ()."""
+        self._mend()
         if self._requests:
             if self._weights() != self._fingerprint:
                 self._fail_all(WeightsChanged("the policy's weights changed under the engine", value=self.version,
                                               hint="call sync(policy) after every update"))  # fmt: skip
             else:
+                self._midway = True
                 with torch.inference_mode():
                     self._advance()
+                self._midway = False
         if not self._done:
             return ()
         done, self._done = self._done, []
         done.sort(key=lambda finished: finished.ticket)
         return done
+
+    def cancel(self, tickets: Iterable[Ticket]) -> None:
+        """Forget tickets: nothing more is computed for them and they are not answered. Unknown ones are ignored."""
+        self._mend()
+        gone = set(tickets)
+        self._done = [finished for finished in self._done if finished.ticket not in gone]
+        for request in [self._requests.pop(ticket) for ticket in gone if ticket in self._requests]:
+            request.error = EngineError("the ask was cancelled", value=request.ticket)
+        rows, streams = self._rows, self._streams
+        for row in np.flatnonzero(rows.busy).tolist():
+            stream = streams.at[row]
+            if stream is not None and stream.request.ticket in gone:
+                streams.end(row)
+                segment, depth = stream.request.place
+                rows.release(row, segment, min(int(rows.fed[row]), depth))
+        waiting, self._queue = self._queue, deque()
+        for stream in waiting:
+            if stream.request.ticket in gone:
+                stream.segment.pins -= 1
+            else:
+                self._queue.append(stream)
 
     @contextmanager
     def hold(self, nodes: Sequence[Node]) -> Iterator[None]:

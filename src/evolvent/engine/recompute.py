@@ -7,7 +7,7 @@ forward are padded on the right, which nothing before can see.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from evolvent.engine.asks import (
 )
 from evolvent.engine.check import checked
 from evolvent.engine.sampling import ChoiceTrie, draw, uniforms
-from evolvent.errors import EngineError, StaleNode
+from evolvent.errors import ConfigError, EngineError, StaleNode
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,9 +71,14 @@ class RecomputeEngine:
     Args:
         policy: its model, tokenizer, version and context are used.
         slots: texts per forward.
+
+    Raises:
+        ConfigError: slots below 1.
     """
 
     def __init__(self, policy: Any, *, slots: int = 16) -> None:
+        if slots < 1:
+            raise ConfigError("an engine needs texts to work on", value=slots, expected="slots of 1 or more")
         self.usage = Usage()
         self._slots = slots
         self._tickets = itertools.count()
@@ -125,6 +130,13 @@ class RecomputeEngine:
             self._running = [s for s in self._running if s not in ended and s.ticket in self._answers]
         done, self._done = sorted(self._done, key=lambda finished: finished.ticket), []
         return done
+
+    def cancel(self, tickets: Iterable[Ticket]) -> None:
+        """Forget tickets: nothing more is computed for them and they are not answered. Unknown ones are ignored."""
+        gone = set(tickets)
+        self._running = [stream for stream in self._running if stream.ticket not in gone]
+        self._answers = {ticket: answers for ticket, answers in self._answers.items() if ticket not in gone}
+        self._done = [finished for finished in self._done if finished.ticket not in gone]
 
     @contextmanager
     def hold(self, nodes: Sequence[Node]) -> Iterator[None]:

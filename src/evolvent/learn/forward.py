@@ -49,10 +49,9 @@ def outputs(model: Any, batch: Batch, *, dtype: torch.dtype = torch.float32) -> 
         dtype: float32, or bfloat16 for an autocast forward.
     """
     low = torch.autocast(batch.ids.device.type, dtype) if dtype != torch.float32 else nullcontext()
+    packed = {} if batch.docs is None else {"attention_mask": _mask(model, batch.docs), "position_ids": batch.positions}
     with low, _head_at(model.get_output_embeddings(), batch.index):
-        logits = model(
-            input_ids=batch.ids, attention_mask=_mask(model, batch), position_ids=batch.positions, use_cache=False
-        ).logits
+        logits = model(input_ids=batch.ids, use_cache=False, **packed).logits
     return Outputs(target_logprobs(logits[0], batch.targets))
 
 
@@ -73,11 +72,9 @@ def _head_at(head: nn.Module, index: Tensor) -> Iterator[None]:
         hook.remove()
 
 
-def _mask(model: Any, batch: Batch) -> Tensor | None:
-    """None where causal attention is enough; else `[B, 1, T, T]`, bool for sdpa, added to the scores for eager."""
-    if batch.docs is None:
-        return None
-    mask = block_mask(batch.docs)
+def _mask(model: Any, docs: Tensor) -> Tensor:
+    """What keeps documents of a row apart `[B, 1, T, T]`: bool for sdpa, added to the scores for eager."""
+    mask = block_mask(docs)
     if model.config._attn_implementation == "sdpa":
         return mask
     return torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, torch.finfo(torch.float32).min)

@@ -195,6 +195,7 @@ class Learner:
                 stopping = should_stop is not None and should_stop()
                 if keeper is not None:
                     keeper(stopping or self._done(progress, goal))
+            self.optimizer.zero_grad(set_to_none=True)  # the policy goes on without its gradients
             return progress.report(finished=self._done(progress, goal))
 
     def _resumed(

@@ -66,6 +66,7 @@ class Policy:
         folder.mkdir(parents=True, exist_ok=True)
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
+        (folder / ValueHead.FILE).unlink(missing_ok=True)
         if self.value_head is not None:
             save_head(self.value_head, folder)
         note = {"format": 1, "dialect": self.dialect.name, "version": self.version}

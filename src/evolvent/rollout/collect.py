@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 
 from evolvent.agents.base import Agent
 from evolvent.engine.asks import Engine
@@ -30,7 +32,7 @@ def collect(
     slots: int = 192,
     limits: Limits | None = None,
     name: Callable[[Start], str] = trajectory_name,
-) -> Iterator[Trajectory]:
+) -> Generator[Trajectory, None, None]:
     """Play every start; yields trajectories in order of completion.
 
     The random stream of an episode is its own, SHA-256 of (seed, task id, sample number): the set of trajectories
@@ -41,10 +43,14 @@ def collect(
         engine: None for agents that ask nothing.
         slots: how many episodes are open at once.
     Raises:
-        ConfigError: a task of a world that was not handed in; slots below 1.
+        ConfigError: a task of a world that was not handed in; two starts of one id; slots below 1.
     """
     if slots < 1:
         raise ConfigError("no slots to play in", value=slots, expected="1 or more")
+    twice = [trajectory for trajectory, count in Counter(map(name, starts)).items() if count > 1]
+    if twice:
+        raise ConfigError("two starts would become trajectories of one id", value=twice[:5],
+                          hint="give samples of one task different numbers")  # fmt: skip
     missing = sorted({start.task.world for start in starts} - set(worlds))
     if missing:
         raise ConfigError([unknown("world", world, worlds, where="task") for world in missing])
@@ -60,7 +66,8 @@ def collect(
         )
         for start in starts
     )
-    for done in drive(episodes, engine, slots=slots):
-        if done.value is None:  # an episode catches what worlds and engines do; this is a mistake in an agent
-            raise done.error or EvolventError("an episode ended without a trajectory", value=done.index)
-        yield done.value
+    with closing(drive(episodes, engine, slots=slots)) as played:  # at once, also where a traceback would keep it
+        for done in played:
+            if done.value is None:  # an episode catches what worlds and engines do; this is a mistake in an agent
+                raise done.error or EvolventError("an episode ended without a trajectory", value=done.index)
+            yield done.value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -17,7 +18,8 @@ from evolvent.agents.language import LanguageAgent
 from evolvent.agents.plain import Expert
 from evolvent.engine.asks import Engine, Sampling, Usage
 from evolvent.engine.local import LocalEngine
-from evolvent.errors import ConfigError
+from evolvent.engine.recompute import RecomputeEngine
+from evolvent.errors import ConfigError, Problem
 from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.learner import Learner, Metrics, TrainConfig
 from evolvent.learn.objectives import Objective
@@ -27,13 +29,14 @@ from evolvent.rollout.collect import collect, trajectory_name
 from evolvent.rollout.episode import Limits
 from evolvent.rollout.evaluate import example_row, outcome_rows, panel_starts
 from evolvent.run import Evaluation, Run, Stage
-from evolvent.trajectory import Start, Step, Task, Trajectory, sample_seed
+from evolvent.trajectory import Start, Step, Task, Trajectory, canonical_json, sample_seed
 from evolvent.worlds.base import Renamable, World
 from evolvent.worlds.grammar import Parsed
 
-__all__ = ["LocalVerbs", "Panel", "local_run", "policy_for"]
+__all__ = ["LocalVerbs", "Panel", "demonstrations", "local_run", "policy_for"]
 
 _log = logging.getLogger(__name__)
+_RECOMPUTED = 16  # texts of a forward that keeps nothing: their logits lie in memory at every position
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,9 @@ class LocalVerbs:
         slots: episodes open at once.
         max_tokens: longest action.
         history: what agents do when their context is full.
+        limits: deadlines and horizon of the environments.
+    Raises:
+        ConfigError: slots or max_tokens below 1.
     """
 
     worlds: Mapping[str, World]
@@ -67,9 +73,16 @@ class LocalVerbs:
     max_tokens: int = 32
     history: History = field(default_factory=Refuse)
     limits: Limits = field(default_factory=Limits)
-    _engine: LocalEngine | None = None
+    _engine: Engine | None = None
     _served: Policy | None = None
+    _usage: Usage = field(default_factory=Usage)
     _trained: dict[str, int] = field(default_factory=lambda: {"trained": 0, "fed": 0})
+
+    def __post_init__(self) -> None:
+        counts = {"slots": self.slots, "max_tokens": self.max_tokens}
+        problems = [Problem(name, f"must be 1 or more, got {count}") for name, count in counts.items() if count < 1]
+        if problems:
+            raise ConfigError(problems)
 
     def collect(
         self, policy: Policy, starts: Sequence[Start], stage: Stage, *, temperature: float = 1.0
@@ -77,26 +90,29 @@ class LocalVerbs:
         """Play the starts with the policy; each trajectory is stored before it is yielded."""
         sampling = Sampling(temperature=temperature)
         agent = LanguageAgent(policy, sampling, max_tokens=self.max_tokens, history=self.history)
-        count = wins = steps = 0
-        played = collect(
+        count = scored = wins = steps = 0
+        playing = collect(
             self.worlds, starts, agent, engine=self.engine(policy), seed=stage.seed, slots=self.slots,
             limits=self.limits, name=lambda start: trajectory_name(start, stage.name),
         )  # fmt: skip
-        for trajectory in played:
-            stage.store.append(trajectory)
-            count, wins, steps = count + 1, wins + bool(trajectory.success), steps + len(trajectory.steps)
-            if count % 200 == 0 or count == len(starts):
-                stage.log(
-                    {"step": count, "of": len(starts), "episodes": count, "success": wins / count, "env_steps": steps}
-                )
-            yield trajectory
+        with closing(playing) as played:
+            for trajectory in played:
+                stage.store.append(trajectory)
+                count, steps = count + 1, steps + len(trajectory.steps)
+                scored, wins = scored + (trajectory.success is not None), wins + (trajectory.success is True)
+                if count % 200 == 0 or count == len(starts):
+                    rate = {"success": wins / scored} if scored else {}
+                    stage.log({"step": count, "of": len(starts), "episodes": count, "errors": count - scored, **rate,
+                               "env_steps": steps})  # fmt: skip
+                yield trajectory
 
     def fit(
         self, policy: Policy, data: Sequence[Trajectory], stage: Stage, *, objective: Objective,
         weight: Callable[[Trajectory], float] | None = None, tokens: int | None = None, lr_scale: float = 1.0,
     ) -> Policy:  # fmt: skip
         """Learn on a copy of the policy with a fresh optimizer; an interrupted fit goes on from its last checkpoint."""
-        config = self.train.model_copy(update={"lr": self.train.lr * lr_scale, "tokens": tokens or self.train.tokens})
+        length = {} if tokens is None else {"tokens": tokens, "updates": None}
+        config = self.train.model_copy(update={"lr": self.train.lr * lr_scale, **length})
         flat = flatten(
             data, policy.dialect, instructions=self._instructions, weight=weight, context=policy.context,
             render=self._text,
@@ -138,13 +154,22 @@ class LocalVerbs:
         return example_row(trajectory, instructions=self._instructions(trajectory.task), word=lambda at: str(word(at)))
 
     def engine(self, policy: Policy) -> Engine:
-        """The one engine, serving this policy."""
-        if self._engine is None:
-            self._engine, self._served = LocalEngine(policy, slots=self.slots), policy
-        elif self._served is not policy:
-            self._engine.sync(policy)
-            self._served = policy
+        """The one engine, serving this policy: one that shares prefixes, where its model allows that."""
+        if self._engine is None or self._served is not policy:
+            self._engine, self._served = self._serving(policy), policy
+            self._engine.usage = self._usage
         return self._engine
+
+    def _serving(self, policy: Policy) -> Engine:
+        engine, self._engine = self._engine, None  # one that fails to sync is not used again
+        try:
+            if not isinstance(engine, LocalEngine):
+                return LocalEngine(policy, slots=self.slots)
+            engine.sync(policy)
+        except ConfigError as problem:
+            _log.warning("every text is computed from its beginning: %s", problem)
+            return RecomputeEngine(policy, slots=min(self.slots, _RECOMPUTED))
+        return engine
 
     def save(self, policy: Policy, folder: Path) -> None:
         policy.save(folder)
@@ -153,15 +178,15 @@ class LocalVerbs:
         return load_policy(folder)
 
     def origin(self, policy: Policy) -> str:
-        digest = hashlib.sha256()
+        words = policy.tokenizer.get_vocab()
+        digest = hashlib.sha256(canonical_json([policy.dialect.name, policy.context, words]).encode())
         for name, weight in sorted(policy.model.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+            digest.update(canonical_json([name, str(weight.dtype), list(weight.shape)]).encode())
+            digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
         return digest.hexdigest()[:24]
 
     def usage(self) -> Mapping[str, int]:
-        usage = self._engine.usage if self._engine is not None else Usage()
-        counts = {name: getattr(usage, name) for name in ("generated", "computed", "recomputed", "padded", "shared")}
+        counts = {name: getattr(self._usage, name) for name in ("generated", "computed", "recomputed", "padded", "shared")}
         return {**counts, **self._trained}
 
     def _text(self, task: Task, step: Step) -> str:

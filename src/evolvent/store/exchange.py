@@ -130,7 +130,7 @@ def _of_agenttraj(row: Any, seen: dict[str, int]) -> Trajectory:
 
 
 def write_agenttraj(trajectories: Iterable[Trajectory], path: Path, *, instructions: str | None = None) -> int:
-    """Write an AgentTraj file; returns the number of rows.
+    """Write an AgentTraj file; returns the number of rows. The `item_id` of our own episodes is `WORLD_ID`.
 
     Args:
         instructions: the world's rules, for trajectories that were not imported with theirs.
@@ -164,7 +164,8 @@ def _as_agenttraj(trajectory: Trajectory, instructions: str | None) -> dict[str,
     final = _only_text(trajectory.final_observation, trajectory.id)
     if final or trajectory.meta.get("final"):
         turns.append({"from": "human", "loss": None, "value": final})
-    return {"conversations": turns, "item_id": trajectory.meta.get("item_id", trajectory.id)}
+    own = f"{trajectory.task.world}_{trajectory.id.replace('_', '-')}"
+    return {"conversations": turns, "item_id": trajectory.meta.get("item_id", own)}
 
 
 # ---------------------------------------------------------------------------------------------- OpenAI messages
@@ -289,8 +290,26 @@ def read_jsonl(path: Path) -> Iterator[Trajectory]:
     """The trajectories of such a file, one after the other.
 
     Raises:
-        CorruptRecord, UnknownSchema: naming the byte; StoreUnavailable: the file cannot be read.
+        SampleInvalid: the file is of another format; StoreUnavailable: it cannot be read.
+        CorruptRecord, UnknownSchema: a record that is damaged or of another version, naming the byte.
     """
+    _, first = next(_text_lines(path), (0, b""))
+    if _is_foreign(first):
+        raise SampleInvalid(
+            f"{path} holds no records of evolvent", value=repr(first[:60]), expected="jsonl of `runs export`",
+            hint="bring other formats in with: evolvent runs import FILE --format messages|agenttraj --to RUN",
+        )  # fmt: skip
     for line in read_lines(path, torn=False):
         if line.kind == "trajectory":
             yield decode(Record(line.traj, line.kind, (line,)).fields())
+
+
+def _is_foreign(first: bytes) -> bool:
+    """Whether a first line is sound JSON, or the begin of a JSON array, but no record: another format, not damage."""
+    if first.strip() == b"[":
+        return True
+    try:
+        row = json.loads(first)
+    except (ValueError, RecursionError):
+        return False
+    return not (isinstance(row, dict) and {"v", "crc"} & set(row))

@@ -1,7 +1,24 @@
-"""Reports: one offline page per run, and the plain table at its end."""
+"""Reports: one offline page per run, and the plain table at its end.
 
-from evolvent.view.data import ReportData, read_run
-from evolvent.view.page import page, report
-from evolvent.view.tables import summary
+Names are loaded when they are first used: the command line needs only how text is escaped, not the page's templates.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from evolvent.view.data import ReportData, read_run
+    from evolvent.view.page import page, report
+    from evolvent.view.tables import summary
 
 __all__ = ["ReportData", "page", "read_run", "report", "summary"]
+
+_HOME = {"ReportData": "data", "page": "page", "read_run": "data", "report": "page", "summary": "tables"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"evolvent.view.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'evolvent.view' has no attribute {name!r}")

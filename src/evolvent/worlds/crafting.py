@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Literal
@@ -110,11 +111,20 @@ class _Scene:
         return f"Could not hold more than {self.most} {item}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """A snapshot: whether the episode runs, and what is held, in the order in which it was got."""
+
+    task: str
+    running: bool
+    held: tuple[tuple[str, int], ...]
+
+
 class CraftingEnv:
     """One episode: a multiset of items, and the actions get, craft and inventory. Forks by copying the multiset."""
 
-    def __init__(self, scene: _Scene, penalty: float) -> None:
-        self._scene, self._penalty = scene, penalty
+    def __init__(self, task: Task, scene: _Scene, penalty: float) -> None:
+        self._task, self._scene, self._penalty = task, scene, penalty
         self._held: dict[str, int] = {}
         self._running = False
 
@@ -161,12 +171,13 @@ class CraftingEnv:
         return "Inventory: " + (", ".join(f"{count} {item}" for item, count in self._held.items()) or "nothing")
 
     def snapshot(self) -> object:
-        return self._running, tuple(self._held.items())
+        return _Moment(self._task.id, self._running, tuple(self._held.items()))
 
     def restore(self, value: object) -> None:
-        if not (isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], tuple)):
-            raise ConfigError("not a snapshot of this world", value=value, expected="what snapshot() returned")
-        self._running, self._held = value[0], dict(value[1])
+        """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
+        if not isinstance(value, _Moment) or value.task != self._task.id:
+            raise ConfigError("no snapshot of this task", value=value, expected=f"one of task {self._task.id}")
+        self._running, self._held = value.running, dict(value.held)
 
     def close(self) -> None:
         self._running = False
@@ -183,7 +194,7 @@ class Crafting:
         horizon: how many steps an episode may take (None: by level with fresh books, 40 in the workshop, 20 else).
 
     Raises:
-        ConfigError: an unknown book or level, or a positive penalty.
+        ConfigError: an unknown book or level, or a penalty that is positive or not finite.
     """
 
     version = "1"
@@ -210,7 +221,7 @@ class Crafting:
             problems.append(Problem("book", f"unknown book {book!r}", "give 'fresh', 'own' or a Book"))
         if horizon is not None and horizon < 1:
             problems.append(Problem("horizon", f"a horizon of {horizon} steps", "give at least 1"))
-        if penalty > 0:
+        if not -inf < penalty <= 0:
             problems.append(Problem("penalty", f"a reward of {penalty} for a wrong action", "give 0 or less"))
         if problems:
             raise ConfigError(problems)
@@ -242,7 +253,7 @@ class Crafting:
 
     def make(self, task: Task) -> CraftingEnv:
         """An Env for one task; ConfigError if it is not of this world, VersionMismatch if of another book."""
-        return CraftingEnv(self._scene(task), self.penalty)
+        return CraftingEnv(task, self._scene(task), self.penalty)
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
         """Success = the goal was made; raw = the sum of the rewards, unit = 1 or 0."""
