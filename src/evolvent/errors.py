@@ -73,9 +73,9 @@ class ConfigError(EvolventError):
 
     def __init__(self, problems: Sequence[Problem] | str, *, value: object = None, expected: object = None,
                  hint: str | None = None) -> None:  # fmt: skip
-        self.problems = [Problem("input", problems)] if isinstance(problems, str) else list(problems)
         what = problems if isinstance(problems, str) else "\n".join(map(str, problems))
         super().__init__(what, value=value, expected=expected, hint=hint)
+        self.problems = [Problem("input", str(self))] if isinstance(problems, str) else list(problems)
 
 
 class MissingExtra(EvolventError):

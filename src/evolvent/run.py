@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from evolvent.errors import CorruptRecord
+from evolvent.errors import ConfigError, CorruptRecord
 from evolvent.files import append_line, disk_errors, write_atomic
+from evolvent.store.schema import INTERRUPTED, encode
 from evolvent.store.store import Store
-from evolvent.trajectory import Start, Trajectory, canonical_json, sample_seed
+from evolvent.trajectory import Start, Trajectory, canonical_json, sample_seed, trajectory_name
 
 __all__ = ["Evaluation", "Run", "Stage", "Verbs"]
 
@@ -151,15 +152,21 @@ class Run(Generic[P]):
         folder: its directory; made if missing. One writer at a time (`Locked`).
         verbs: what `collect`, `fit` and `evaluate` mean here.
         seed: all randomness derives from it and from names.
+        settings: what the result of each verb depends on besides its arguments, by its name. A stage that was finished
+            under other settings is done again.
     """
 
-    def __init__(self, folder: Path, verbs: Verbs[P], *, seed: int = 0) -> None:
-        self._verbs = verbs
+    def __init__(
+        self, folder: Path, verbs: Verbs[P], *, seed: int = 0, settings: Mapping[str, str] | None = None
+    ) -> None:
+        self._verbs, self._settings = verbs, dict(settings or {})
         self._arm, self._round = "evolve", 0
         self._origins: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-        store = Store.open(folder / "trajectories", writing=True)
-        ledger = {row["key"]: row for row in _lines(folder / "stages.jsonl")}
-        self._shared = _Shared(folder, seed, store, ledger, time.monotonic(), [])
+        with ExitStack() as undo:
+            store = undo.enter_context(Store.open(folder / "trajectories", writing=True))
+            ledger = {row["key"]: row for row in _lines(folder / "stages.jsonl")}
+            self._shared = _Shared(folder, seed, store, ledger, time.monotonic(), [])
+            undo.pop_all()  # it stays open until `close`
 
     @property
     def folder(self) -> Path:
@@ -203,20 +210,28 @@ class Run(Generic[P]):
     # ------------------------------------------------------------------ the three verbs
 
     def collect(self, policy: P, starts: Iterable[Start], *, temperature: float = 1.0) -> list[Trajectory]:
-        """Play the starts at a sampling temperature; returns their trajectories in the order of the starts."""
+        """Play the starts at a sampling temperature; returns their trajectories in the order of the starts.
+
+        Raises:
+            ConfigError: two starts of the same task and sample.
+        """
         wanted = list(starts)
         if not wanted:
             return []
         key = self._key("collect", policy, [[s.task.id, s.sample, str(s.branch)] for s in wanted], temperature)
         with self._stage("collect", key) as at:
-            names = [f"{at.stage.name}/{start.task.id}/{start.sample}" for start in wanted]
+            names = [trajectory_name(start, at.stage.name) for start in wanted]
+            if len(set(names)) < len(names):
+                twice = [name for name, count in Counter(names).items() if count > 1]
+                raise ConfigError("two starts of the same task and sample", value=twice[:5],
+                                  hint="give samples of one task different numbers")  # fmt: skip
             found = dict(at.stage.done)
             if at.finished is None:
                 todo = [start for start, name in zip(wanted, names, strict=True) if name not in found]
                 for trajectory in self._verbs.collect(policy, todo, at.stage, temperature=temperature):
                     found[trajectory.id] = trajectory
-                wins = sum(bool(trajectory.success) for trajectory in found.values())
-                self._finish(at, {"episodes": len(found), "success": wins})
+                outcomes = Counter(trajectory.success for trajectory in found.values())
+                self._finish(at, {"episodes": len(found), "success": outcomes[True], "errors": outcomes[None]})
         return [found[name] for name in names]
 
     def fit(
@@ -233,11 +248,19 @@ class Run(Generic[P]):
 
         Args:
             objective: what is minimised (`learn/objectives.py`).
-            weight: learning weight of each trajectory; None: 1. Its `repr` must say all there is to it.
+            weight: learning weight of each trajectory; None: 1. Its `repr` must say all there is to it (a frozen
+                dataclass with `__call__` does), because it tells a finished fit from another.
             tokens: stop after so many learned tokens; None: what the training config says.
             lr_scale: factor on the training config's learning rate.
+        Raises:
+            ConfigError: an objective or a weight whose `repr` is an address in memory.
         """
-        key = self._key("fit", policy, [t.id for t in data], repr((objective, weight, tokens, lr_scale)))
+        for what, value in (("objective", objective), ("weight", weight)):
+            if " at 0x" in repr(value):
+                raise ConfigError(f"the {what} of a fit cannot be told from another one", value=repr(value),
+                                  expected="a repr that says all there is to it",
+                                  hint="make it a frozen dataclass with __call__")  # fmt: skip
+        key = self._key("fit", policy, [_content(t) for t in data], repr((objective, weight, tokens, lr_scale)))
         with self._stage("fit", key) as at:
             kept = at.stage.folder / "policy"
             if at.finished is None:
@@ -281,7 +304,8 @@ class Run(Generic[P]):
     def _key(self, verb: str, policy: P, inputs: Sequence[Any], options: object) -> str:
         if policy not in self._origins:
             self._origins[policy] = self._verbs.origin(policy)
-        text = canonical_json([verb, self._origins[policy], self.seed, list(inputs), str(options)])
+        settings = self._settings.get(verb, "")
+        text = canonical_json([verb, self._origins[policy], self.seed, list(inputs), str(options), settings])
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
     @contextmanager
@@ -298,7 +322,8 @@ class Run(Generic[P]):
         def log(values: Mapping[str, Any]) -> None:
             self._log({**where, "kind": verb, **values})
 
-        done = {t.id: t for t in self.store.trajectories(prefix=f"{name}/")} if verb != "fit" else {}
+        known = self.store.trajectories(prefix=f"{name}/") if verb != "fit" else ()
+        done = {t.id: t for t in known if t.error is None or t.error.kind != INTERRUPTED}
         seed = sample_seed(self.seed, key)
         stage = Stage(name, verb, arm, self._round, folder, seed, self.store, log, done)
         yield _Open(key, stage, finished, time.monotonic(), time.process_time(), dict(self._verbs.usage()))
@@ -342,20 +367,20 @@ def _evaluation(row: Mapping[str, Any]) -> Evaluation:
     return Evaluation(**values)
 
 
+def _content(trajectory: Trajectory) -> str:
+    """A digest of a trajectory as it is stored: its id alone does not tell it from an edited one."""
+    return hashlib.sha256(canonical_json(encode(trajectory)).encode()).hexdigest()[:24]
+
+
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSON-lines file; a torn last line (a killed writer) is dropped, anything else is an error."""
+    """The rows of a JSON-lines file. What follows the last newline is torn (its writer was killed) and left out."""
     if not path.exists():
         return []
     rows, offset = [], 0
-    lines = path.read_bytes().split(b"\n")
-    for number, line in enumerate(lines):
-        if line:
-            try:
-                rows.append(json.loads(line))
-            except ValueError as error:
-                if number == len(lines) - 1:
-                    os.truncate(path, offset)
-                    break
-                raise CorruptRecord(f"{path} has a broken line", offset=offset, value=line[:80]) from error
+    for line in path.read_bytes().split(b"\n")[:-1]:
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            raise CorruptRecord(f"{path} has a broken line", offset=offset, value=line[:80]) from error
         offset += len(line) + 1
     return rows

@@ -19,7 +19,7 @@ from evolvent.errors import BatchMismatch, ErrorRecord
 
 __all__ = [
     "Annotation", "Branch", "EndedBy", "Generation", "Json", "Place", "Score", "Start", "Step", "Task", "Trajectory",
-    "Value", "canonical_json", "sample_rng", "sample_seed", "unscored",
+    "Value", "canonical_json", "sample_rng", "sample_seed", "trajectory_name", "unscored",
 ]  # fmt: skip
 
 Json = None | bool | int | float | str | list[Any] | dict[str, Any]
@@ -102,6 +102,11 @@ class Start:
     task: Task
     sample: int = 0
     branch: Branch | None = None
+
+
+def trajectory_name(start: Start, stage: str = "") -> str:
+    """The id of the trajectory that a start becomes in a stage: `stage/task/sample`."""
+    return f"{stage}/{start.task.id}/{start.sample}" if stage else f"{start.task.id}/{start.sample}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from evolvent.cli import doctor
 from evolvent.cli.console import console_for
 from evolvent.cli.main import main
@@ -40,12 +42,16 @@ def test_missing_packages(monkeypatch):
     assert "pip install 'evolvent[train]'" in found["[train]"].found
 
 
-def test_it_loads_no_torch(command):
+@pytest.mark.parametrize(
+    "words", [["doctor"], ["--help"], ["worlds", "list"], ["worlds", "show", "lookup"], ["runs", "list"]], ids=" ".join
+)
+def test_it_loads_no_torch(command, words):
+    """Nor do the other verbs that need no model; what draws reports and reads Parquet is left alone too."""
     code = (
-        "from evolvent.cli.main import main; main(['doctor']); import sys, json; print(json.dumps(list(sys.modules)))"
+        f"from evolvent.cli.main import main; main({words!r}); import sys, json; print(json.dumps(list(sys.modules)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=command.environment(), check=True
     )
     loaded = json.loads(done.stdout.splitlines()[-1])
-    assert not {"torch", "transformers", "pyarrow"} & set(loaded)
+    assert not {"torch", "transformers", "pyarrow", "jinja2"} & set(loaded)

@@ -111,7 +111,13 @@ def test_the_stored_settings_resolve_to_themselves(work):
     ("words", "code", "said"),
     [
         (["eval", "WORK/taught", "--worlds", "crafting"], 1, "does not know"),
-        (["eval", "WORK/shown"], 1, "is no model folder"),
+        (["eval", "WORK/shown"], 1, "shown holds no policy"),
+        (["eval", "WORK"], 1, "is no model folder"),
+        (
+            ["collect", "--resume", "WORK/taught"],
+            2,
+            "is a run of evolvent train, not of evolvent collect (go on with: ",
+        ),
         (["train", "WORK/shown", "--worlds", "crafting"], 2, "unknown world 'lookup' (known: crafting)"),
         (
             ["train", "WORK/shown", "--worlds", "lookup", "--threshold", "1"],

@@ -98,14 +98,15 @@ def test_the_verbs_are_watched_and_unchanged():
 
     verbs = SimpleNamespace(
         collect=collect,
-        fit=lambda policy, data, objective, told, **options: (policy, options),
+        fit=lambda policy, data, told, **options: (policy, options),
         evaluate=lambda policy, told, **options: ([], []),
         usage=lambda: {"generated": 3},
     )
     stream = io.StringIO()
     watched = Watched(verbs, Progress(console_for(stream, {}), (), Clock()))
     assert list(watched.collect("p", ["a", "b"], stage("collect", log=logged.append), temperature=1.0)) == ["a", "b"]
-    assert watched.fit("p", [], None, stage("fit"), tokens=5) == ("p", {"weight": None, "tokens": 5, "lr_scale": 1.0})
+    given = {"objective": None, "weight": None, "tokens": 5, "lr_scale": 1.0}
+    assert watched.fit("p", [], stage("fit"), objective=None, tokens=5) == ("p", given)
     assert watched.evaluate("p", stage("evaluate")) == ([], [])
     assert watched.usage() == {"generated": 3}
     assert logged == [{"episodes": 2, "success": 1.0, "env_steps": 9}]

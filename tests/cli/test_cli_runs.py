@@ -154,6 +154,37 @@ def test_mistakes(run, capsys, monkeypatch, tmp_path, words, code, said):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]
 
 
+def newer(run):
+    """The log and what is sealed were written by a later version."""
+    (segment,) = (run / "trajectories" / "log").glob("seg-*")
+    segment.write_bytes(segment.read_bytes().replace(b'{"v":1,', b'{"v":2,'))
+
+
+def cut(run):
+    """The sealed part lost its end."""
+    Store.open(run / "trajectories").seal()
+    (part,) = (run / "trajectories" / "parquet" / "trajectories").iterdir()
+    part.write_bytes(part.read_bytes()[:-100])
+
+
+def gone(run):
+    """The sealed part is not there."""
+    Store.open(run / "trajectories").seal()
+    (part,) = (run / "trajectories" / "parquet" / "trajectories").iterdir()
+    part.unlink()
+
+
+@pytest.mark.parametrize("verb", ["show", "export", "recover"])
+@pytest.mark.parametrize("spoil", [newer, cut, gone], ids=lambda spoil: spoil.__name__)
+def test_a_spoiled_store_is_one_sentence(run, capsys, tmp_path, spoil, verb):
+    spoil(run)
+    words = ["--to", tmp_path / "out.jsonl"] * (verb == "export")
+    code, _, said = out(capsys, "runs", verb, run, *words)
+    assert code == 1 and said.startswith("error: ") and said.count("\n") == 1, said
+    assert str(run / "trajectories") in said
+    assert not (tmp_path / "out.jsonl").exists()
+
+
 def test_damage_is_a_failure_with_its_place(run, capsys):
     (segment,) = (run / "trajectories" / "log").glob("seg-*")
     raw = bytearray(segment.read_bytes())

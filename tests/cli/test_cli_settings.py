@@ -64,12 +64,26 @@ def test_every_mistake_at_once():
 
 def test_resuming_keeps_the_settings(tmp_path):
     run = tmp_path / "run"
-    assert f"{run} is no run" in mistakes("--resume", str(run))[0]
+    (only,) = mistakes("--resume", str(run))
+    assert f"{run} is no run" in only
     run.mkdir()
     (run / "config.toml").write_text(to_toml(Job(data="d", rounds=7)), encoding="utf-8")
     assert read("--resume", str(run)) == Given(Job(data="d", rounds=7), run)
     assert "keeps its settings, got --rounds 2" in mistakes("--resume", str(run), "--rounds", "2")[0]
     assert "keeps its settings" in mistakes("--resume", str(run), "--preset", "large")[0]
+    (run / "run.json").write_text('{"verb": "other"}', encoding="utf-8")
+    (only,) = mistakes("--resume", str(run))
+    assert "is a run of evolvent other, not of evolvent job (go on with: evolvent other --resume" in only
+
+
+def test_a_misspelt_option_is_told_from_a_setting():
+    assert mistakes("a", "--presett", "large", "--rounds", "2") == [
+        "evolvent job: unknown option '--presett' (did you mean '--preset'?)"
+    ]
+    assert mistakes("a", "--confg=x.toml", "--ronds", "2") == [
+        "evolvent job: unknown option '--confg' (did you mean '--config'?)",
+        "--ronds: unknown key 'ronds' (did you mean 'rounds'?)",
+    ]
 
 
 def test_a_verb_that_cannot_resume(tmp_path):

@@ -13,7 +13,8 @@ import pytest
 from evolvent.engine.asks import SampleAsk, Wait
 from evolvent.engine.driver import Counts, blocking, drive
 from evolvent.engine.local import LocalEngine
-from evolvent.errors import ConfigError, EvolventError, StepTimeout, VocabularyMismatch
+from evolvent.engine.recompute import RecomputeEngine
+from evolvent.errors import ConfigError, EvolventError, StaleNode, StepTimeout, VocabularyMismatch
 from tests.engine.models import llama
 
 Asking = Generator[Any, Any, Any]
@@ -211,3 +212,87 @@ def test_slots_and_threads() -> None:
 def test_blocking_raises_the_first_error() -> None:
     with pytest.raises(EvolventError):
         blocking([SampleAsk(None, [999], 1)], LocalEngine(llama(), slots=1))
+
+
+@pytest.mark.parametrize("kind", [LocalEngine, RecomputeEngine])
+def test_what_is_still_asked_is_cancelled_when_the_caller_stops(kind: Any) -> None:
+    engine = kind(llama(), slots=4)
+    alone = blocking([SampleAsk(None, [1, 2], 8, seeds=(3,))], kind(llama(), slots=1))
+
+    def asks(index: int) -> Asking:
+        yield [SampleAsk(None, [index, 2], 30, seeds=(1, 2, 3))]
+
+    def stops() -> Asking:
+        yield [SampleAsk(None, [5], 2)]
+
+    driven = drive([asks(1), stops(), asks(3)], engine, slots=3)
+    assert next(driven).index == 1
+    assert engine.pending() == 2
+    driven.close()
+    fed = engine.usage.computed
+    assert engine.pending() == 0 and not engine.poll() and engine.usage.computed == fed
+    ((again,),) = blocking([SampleAsk(None, [1, 2], 8, seeds=(3,))], engine)
+    assert again.ids.tolist() == alone[0][0].ids.tolist(), "its rows are clean"
+
+
+def test_a_work_that_fails_asks_for_nothing_more() -> None:
+    engine = LocalEngine(llama(), slots=2)
+
+    def fails() -> Any:
+        raise OSError("gone")
+
+    def work() -> Asking:
+        try:
+            yield [SampleAsk(None, [1], 40), Wait(fails)]
+        except OSError:
+            assert engine.pending() == 0
+            return "cancelled"
+
+    (done,) = drive([work()], engine, slots=1)
+    assert done.value == "cancelled"
+
+
+def test_blocking_hears_only_its_own_answers() -> None:
+    engine = LocalEngine(llama(), slots=2)
+    engine.submit(SampleAsk(None, [3], 1))
+    (answer,) = blocking([SampleAsk(None, [1], 4)], engine)
+    assert len(answer[0].ids) == 4
+    with pytest.raises(VocabularyMismatch):
+        blocking([SampleAsk(None, [1], 40), SampleAsk(None, [999], 1)], engine)
+    assert engine.pending() == 0
+
+
+def test_an_interrupted_forward_leaves_an_engine_that_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = llama()
+    engine = LocalEngine(policy, slots=2)
+    ((first,),) = blocking([SampleAsk(None, [1], 2)], engine)
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    def work() -> Asking:
+        yield [SampleAsk(first.node, [2], 5)]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_sample", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            list(drive([work()], engine, slots=1))
+    assert engine.pending() == 0
+    with pytest.raises(StaleNode):
+        engine.submit(SampleAsk(first.node, [2], 5))
+    ((again,),) = blocking([SampleAsk(None, [1], 2)], engine)
+    assert again.ids.tolist() == first.ids.tolist()
+
+
+def test_a_work_that_fails_while_it_is_closed_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    def bad() -> Asking:
+        try:
+            yield ()
+            yield [Wait(threading.Event().wait)]
+        finally:
+            raise OSError("close me not")
+
+    driven = drive([bad(), say(1)], None, slots=2)
+    assert next(driven).index == 1
+    driven.close()
+    assert "close me not" in caplog.text

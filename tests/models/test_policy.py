@@ -113,3 +113,11 @@ def test_absent_folder_and_truncated_weights(tmp_path, folder):
     (folder / "model.safetensors").write_bytes(data[: len(data) // 2])
     with pytest.raises(Incomplete, match="cannot be loaded"):
         load_policy(folder)
+
+
+def test_saving_over_a_policy_leaves_nothing_of_it(tmp_path):
+    policy = tiny_policy(WORDS)
+    head = ValueHead(policy.model.config.hidden_size)
+    type(policy)(policy.model, policy.tokenizer, policy.dialect, 0, head).save(tmp_path / "p")
+    policy.save(tmp_path / "p")
+    assert load_policy(tmp_path / "p").value_head is None

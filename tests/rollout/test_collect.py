@@ -1,8 +1,11 @@
 """Collection: worlds may be slow, fail or hang, and the others go on; the result depends on neither order nor slots."""
 
+import threading
+
 import pytest
 
 import evolvent as ev
+from evolvent.agents.base import Decision
 from evolvent.rollout.episode import Limits
 from tests.rollout.conftest import Count, task
 
@@ -70,3 +73,78 @@ def test_ids_name_task_and_sample(world):
     trajectories = play(world, [task(1)], samples=3)
     assert sorted(t.id for t in trajectories) == [f"{task(1).id}/{n}" for n in range(3)]
     assert {t.group for t in trajectories} == {task(1).id}
+
+
+def test_two_starts_of_one_id_are_refused(world):
+    start = ev.Start(task(1))
+    with pytest.raises(ev.ConfigError, match=r"one id.*different numbers"):
+        list(ev.collect({"count": world}, [start, ev.Start(task(2)), start], ev.Expert(), engine=None))
+
+
+def test_a_world_that_cannot_score_or_answers_nonsense_ends_its_own_episode():
+    class Unscored(Count):
+        def score(self, rewards, info):
+            raise KeyError("no such mark")
+
+    class Nonsense(Count):
+        def play(self, spec):
+            yield "say"
+            yield {0: 7, 1: ("x", float("nan")), 2: ("x", 0.0, 1)}[spec["number"]]
+
+    (broken,) = play(Unscored(), [task(1)])
+    assert (broken.ended_by, broken.error.kind, broken.success) == ("error", "EnvLost", None)
+    assert len(broken.steps) == 1 and "failed in score: KeyError" in broken.error.message
+    found = play(Nonsense(), [task(n) for n in range(3)])
+    assert [t.error.kind for t in found] == ["EnvLost"] * 3
+    assert any("reward that is not finite" in t.error.message for t in found)
+
+
+def test_a_hung_environment_is_closed_when_its_call_returns(world):
+    closed = threading.Event()
+
+    class Env:
+        def reset(self, *, seed=None, options=None):
+            world.release.wait(60)
+            return "late", {}
+
+        def close(self):
+            closed.set()
+
+    world.make = lambda task: Env()
+    (hung,) = play(world, [task(1)], limits=Limits(reset_s=0.1))
+    assert hung.error.kind == "StepTimeout" and not closed.is_set()
+    world.release.set()
+    assert closed.wait(30)
+
+
+def test_a_close_that_hangs_or_fails_loses_no_trajectory(world, caplog):
+    make = world.make
+
+    def made(task):
+        env = make(task)
+        env.close = lambda: world.release.wait(60) if task.spec["number"] == 1 else 1 / 0
+        return env
+
+    world.make = made
+    found = play(world, [task(1), task(2)], limits=Limits(step_s=0.2))
+    assert [t.success for t in found] == [True, True]
+    assert "did not close" in caplog.text and "ZeroDivisionError" in caplog.text
+
+
+def test_environments_are_closed_at_once_when_the_caller_stops():
+    class Ponders:
+        def begin(self, world, task, *, seed):
+            return self
+
+        def act(self, observation, info):
+            while not observation.endswith(" 1"):
+                yield ()
+            return Decision("", ends="agent")
+
+    world = Count(blocking=False)
+    playing = ev.collect({"count": world}, [ev.Start(task(n)) for n in (5, 6, 0, 7)], Ponders(), engine=None, slots=3)
+    assert next(playing).ended_by == "agent"
+    with pytest.raises(KeyboardInterrupt) as caught:
+        playing.throw(KeyboardInterrupt())
+    assert sorted(world.closed) == [0, 5, 6], "though the traceback still holds the loop"
+    assert caught.tb is not None

@@ -54,7 +54,8 @@ def table(
 ) -> RenderableType:
     """A table whose cells are plain text: hidden characters shown, nothing marked up.
 
-    Where the console is too narrow for its words, every row is a block instead: its first cell, then a line a column.
+    Only the last column may wrap. Where the console is too narrow for that, every row is a block instead: its first
+    cell, then a line a column.
 
     Args:
         numbers: the columns to align right.
@@ -66,7 +67,9 @@ def table(
         header_style="bold",
     )  # fmt: skip
     for column in columns:
-        made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+        made.add_column(
+            column, justify="right" if column in numbers else "left", overflow="fold", no_wrap=column != columns[-1]
+        )
     for row in cells:
         made.add_row(*row)
     if Measurement.get(console, console.options.update(width=10_000), made).minimum <= console.width:

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from rich.console import Console
 
 from evolvent.config import Config, knobs, resolve, to_toml
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.errors import ConfigError, Problem, nearest, unknown
 
 __all__ = ["Command", "Given", "command_help", "read_given"]
 
@@ -96,6 +96,7 @@ def _apart(command: Command[Any], words: Sequence[str]) -> _Words:
     own: dict[str, str] = {}
     overrides: list[str] = []
     problems: list[Problem] = []
+    settings = {f"--{knob.path}" for knob in knobs(command.config)}
     rest = list(words)
     while rest and not rest[0].startswith("--"):
         word = rest.pop(0)
@@ -110,7 +111,10 @@ def _apart(command: Command[Any], words: Sequence[str]) -> _Words:
     while rest:
         word = rest.pop(0)
         name, mark, text = word.partition("=")
-        if name not in _OWN or (name == "--resume" and not command.resumes):
+        if name not in _OWN and name not in settings and nearest(name, settings | set(_OWN)) in _OWN:
+            problems.append(unknown("option", name, _OWN, where=f"evolvent {command.verb}"))
+            rest = rest[1:] if not mark and rest and not rest[0].startswith("--") else rest
+        elif name not in _OWN or (name == "--resume" and not command.resumes):
             overrides.append(word)
         elif mark or (rest and not rest[0].startswith("--")):
             own[name] = text if mark else rest.pop(0)

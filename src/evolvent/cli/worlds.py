@@ -24,7 +24,7 @@ _ABOUT = {
     "list": "the worlds that can be named",
     "show": "what a world is: its instructions, panels and a first task",
     "play": "play a task yourself",
-    "audit": "what chance, blind replay and the expert win; whether the panels are sound",
+    "audit": "what chance, blind replay and the expert win; is it sound",
 }
 
 

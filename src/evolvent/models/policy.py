@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,7 +65,8 @@ class Policy:
     def save(self, folder: Path) -> None:
         """Write the policy as a Hugging Face folder (safetensors). An existing folder's files are replaced."""
         folder.mkdir(parents=True, exist_ok=True)
-        self.model.save_pretrained(folder)
+        with _quiet():
+            self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         (folder / ValueHead.FILE).unlink(missing_ok=True)
         if self.value_head is not None:
@@ -96,10 +98,11 @@ def load_policy(folder: Path | str, *, dialect: str | None = None) -> Policy:
 
     transformers = _transformers()
     try:
-        model, report = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, trust_remote_code=False, use_safetensors=True, local_files_only=True, dtype="auto",
-            output_loading_info=True, ignore_mismatched_sizes=False,
-        )  # fmt: skip
+        with _quiet():
+            model, report = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, trust_remote_code=False, use_safetensors=True, local_files_only=True, dtype="auto",
+                output_loading_info=True, ignore_mismatched_sizes=False,
+            )  # fmt: skip
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except RuntimeError as error:
         raise ShapeMismatch(f"the weights in {folder} do not fit its config.json", value=str(error)) from error
@@ -117,6 +120,19 @@ def load_policy(folder: Path | str, *, dialect: str | None = None) -> Policy:
     note = _read_note(folder)
     chosen = dialect_for(tokenizer, dialect or note.get("dialect"))
     return Policy(model.eval(), tokenizer, chosen, int(note.get("version", 0)), load_head(folder, model))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the progress bars that transformers draws for every file."""
+    logging = _transformers().utils.logging
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _transformers() -> Any:

@@ -11,15 +11,10 @@ from evolvent.engine.asks import Engine
 from evolvent.engine.driver import drive
 from evolvent.errors import ConfigError, EvolventError, unknown
 from evolvent.rollout.episode import Limits, episode
-from evolvent.trajectory import Start, Trajectory, sample_seed
+from evolvent.trajectory import Start, Trajectory, sample_seed, trajectory_name
 from evolvent.worlds.base import World
 
 __all__ = ["collect", "trajectory_name"]
-
-
-def trajectory_name(start: Start, stage: str = "") -> str:
-    """The id of the trajectory that a start becomes in a stage: `stage/task/sample`."""
-    return f"{stage}/{start.task.id}/{start.sample}" if stage else f"{start.task.id}/{start.sample}"
 
 
 def collect(

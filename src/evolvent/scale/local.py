@@ -25,11 +25,11 @@ from evolvent.learn.learner import Learner, Metrics, TrainConfig
 from evolvent.learn.objectives import Objective
 from evolvent.learn.parts import flatten
 from evolvent.models.policy import Policy, load_policy, tiny_policy
-from evolvent.rollout.collect import collect, trajectory_name
+from evolvent.rollout.collect import collect
 from evolvent.rollout.episode import Limits
 from evolvent.rollout.evaluate import example_row, outcome_rows, panel_starts
 from evolvent.run import Evaluation, Run, Stage
-from evolvent.trajectory import Start, Step, Task, Trajectory, canonical_json, sample_seed
+from evolvent.trajectory import Start, Step, Task, Trajectory, canonical_json, sample_seed, trajectory_name
 from evolvent.worlds.base import Renamable, World
 from evolvent.worlds.grammar import Parsed
 
@@ -101,9 +101,8 @@ class LocalVerbs:
                 count, steps = count + 1, steps + len(trajectory.steps)
                 scored, wins = scored + (trajectory.success is not None), wins + (trajectory.success is True)
                 if count % 200 == 0 or count == len(starts):
-                    rate = {"success": wins / scored} if scored else {}
-                    stage.log({"step": count, "of": len(starts), "episodes": count, "errors": count - scored, **rate,
-                               "env_steps": steps})  # fmt: skip
+                    rate = {"episodes": count, "success": wins / scored} if scored else {}
+                    stage.log({"step": count, "of": len(starts), "errors": count - scored, **rate, "env_steps": steps})
                 yield trajectory
 
     def fit(
@@ -171,6 +170,11 @@ class LocalVerbs:
             return RecomputeEngine(policy, slots=min(self.slots, _RECOMPUTED))
         return engine
 
+    def settings(self) -> dict[str, str]:
+        """What the result of each verb depends on besides its arguments, for `Run`."""
+        acting = f"{self.max_tokens} {self.history.name} {self.limits}"
+        return {"collect": acting, "fit": repr(self.train), "evaluate": f"{acting} {self.panel}"}
+
     def save(self, policy: Policy, folder: Path) -> None:
         policy.save(folder)
 
@@ -186,8 +190,8 @@ class LocalVerbs:
         return digest.hexdigest()[:24]
 
     def usage(self) -> Mapping[str, int]:
-        counts = {name: getattr(self._usage, name) for name in ("generated", "computed", "recomputed", "padded", "shared")}
-        return {**counts, **self._trained}
+        counted = ("generated", "computed", "recomputed", "padded", "shared")
+        return {**{name: getattr(self._usage, name) for name in counted}, **self._trained}
 
     def _text(self, task: Task, step: Step) -> str:
         return self.worlds[task.world].grammar.render(Parsed(str(step.action), step.thought))
@@ -218,7 +222,7 @@ def local_run(
 ) -> Run[Policy]:  # fmt: skip
     """A run in this process over these worlds. Use it in a `with` statement."""
     verbs = LocalVerbs({world.name: world for world in worlds}, train or TrainConfig(), panel or Panel(), slots)
-    return Run(Path(folder), verbs, seed=seed)
+    return Run(Path(folder), verbs, seed=seed, settings=verbs.settings())
 
 
 def demonstrations(

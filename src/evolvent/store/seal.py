@@ -95,7 +95,9 @@ def read_part(root: Path, table: str, row: Mapping[str, Any], *, columns: Sequen
         if version == SCHEMA_VERSION:  # slower to begin, but skips the row groups that cannot hold what is asked
             return pq.read_table(path, columns=wanted, filters=filters, page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
-        raise CorruptRecord(f"{path} is damaged: {error}", offset=0, hint="restore the file from a copy") from error
+        raise CorruptRecord(
+            f"{path} is damaged: {str(error).rstrip('.')}", offset=0, hint="restore the file from a copy"
+        ) from error
     raise UnknownSchema(f"{path} has another schema", value=version, expected=f"version {SCHEMA_VERSION}")
 
 

@@ -1,6 +1,7 @@
 """Reports: one offline page per run, and the plain table at its end.
 
 Names are loaded when they are first used: the command line needs only how text is escaped, not the page's templates.
+No module here may have the name of a public function: it would take its place once it is imported.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from evolvent.view.data import ReportData, read_run
-    from evolvent.view.page import page, report
+    from evolvent.view.document import page, report
     from evolvent.view.tables import summary
 
 __all__ = ["ReportData", "page", "read_run", "report", "summary"]
 
-_HOME = {"ReportData": "data", "page": "page", "read_run": "data", "report": "page", "summary": "tables"}
+_HOME = {"ReportData": "data", "page": "document", "read_run": "data", "report": "document", "summary": "tables"}
 
 
 def __getattr__(name: str) -> Any:

@@ -25,7 +25,7 @@ from evolvent.view.charts import (
     timeline,
 )  # fmt: skip
 from evolvent.view.data import ReportData
-from evolvent.view.summary import Panel, main_arm
+from evolvent.view.outcome import Panel, main_arm
 
 __all__ = ["Cost", "Figure", "arm_style", "cost", "curves", "flat", "floors", "multiples", "speeds", "strips"]
 

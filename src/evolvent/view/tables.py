@@ -16,7 +16,7 @@ from rich.text import Text
 from evolvent.stats import Interval
 from evolvent.view.data import ReportData, Result
 from evolvent.view.escape import clip, plain
-from evolvent.view.summary import Panel, headline, main_arm, panels
+from evolvent.view.outcome import Panel, headline, main_arm, panels
 
 __all__ = ["summary"]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from evolvent.view.data import Episode, ReportData, Result, RunInfo
-from evolvent.view.summary import headline, kinds, pairs, panels
+from evolvent.view.outcome import headline, kinds, pairs, panels
 
 
 def result(arm: str, number: int, wins: list[float | None], *, world: str = "maze", tier: str = "evo") -> Result:

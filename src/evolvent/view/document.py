@@ -20,7 +20,7 @@ from evolvent.files import write_atomic
 from evolvent.view import charts, sections
 from evolvent.view.data import ReportData, Token, read_run
 from evolvent.view.escape import clip, marked, plain
-from evolvent.view.summary import headline, kinds, main_arm, pairs, panels
+from evolvent.view.outcome import headline, kinds, main_arm, pairs, panels
 
 __all__ = ["page", "report"]
 

@@ -13,8 +13,8 @@ from fabricated import write_run
 from evolvent.errors import ConfigError
 from evolvent.view import page, read_run, report
 from evolvent.view.data import ReportData, RunInfo, Token
+from evolvent.view.document import _token_class as token_class
 from evolvent.view.escape import clip, marked, plain
-from evolvent.view.page import _token_class as token_class
 from evolvent.view.sections import flat
 
 VOID = {"meta", "br", "link", "img"}

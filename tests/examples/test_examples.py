@@ -1,0 +1,72 @@
+"""The three scripts of the README: each runs as it stands, in an empty directory, and shows what it promises."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from evolvent.models.policy import load_policy
+from evolvent.store.store import Store
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ("own_model", "own_world", "own_method")
+
+
+def run(name: str, folder: Path, *words: str) -> list[str]:
+    """The lines that an example prints, run in this folder."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / f"{name}.py"), *words], cwd=folder, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def rates(line: str) -> dict[str, int]:
+    """The percentages of `tier 12%, tier 34%`."""
+    return {tier: int(rate) for tier, rate in re.findall(r"(\w+) +(\d+)%", line)}
+
+
+def test_own_world(tmp_path):
+    lines = run("own_world", tmp_path)
+    assert len(lines) >= 5 and all(line.endswith(") True") for line in lines)
+    for line in lines:
+        found = re.fullmatch(r"\{'number': (\d+)\} \('32', .*'(\d+)'\) True", line)
+        assert found and found[1] == found[2], "the last guess is the number"
+    assert list(tmp_path.iterdir()) == [], "a world needs no files"
+
+
+def test_own_model(tmp_path):
+    lines = run("own_model", tmp_path)
+    assert [line.split()[:2] for line in lines] == [["lookup", tier] for tier in ("seen", "evo", "combo", "longer")]
+    assert rates(lines[0])["seen"] >= 40, "60 times what an untrained model answers"
+    saved = load_policy(tmp_path / "runs" / "own-model" / "model")
+    assert saved.version == 1
+
+
+def test_own_method(tmp_path):
+    lines = run("own_method", tmp_path)
+    assert [line.partition(":")[0] for line in lines] == ["round 0", "round 1", "round 2"]
+    shown = [rates(line) for line in lines]
+    assert all(set(one) == {"seen", "evo", "combo", "longer"} for one in shown)
+    assert shown[0]["seen"] >= 20 and shown[2]["seen"] > shown[0]["seen"] - 10
+    folder = tmp_path / "runs" / "own-method"
+    assert (folder / "report.html").stat().st_size > 20_000
+    stages = [row.id.partition("/")[0] for row in Store.open(folder / "trajectories").trajectories()]
+    assert sum("-collect-" in stage for stage in stages) == 2 * 4 * 100
+    again = run("own_method", tmp_path)
+    assert again == lines, "finished stages are read, not done again"
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_readme_shows_the_file(name):
+    source = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(?:python|py)?\n(.*?)^```$", readme, re.DOTALL | re.MULTILINE)
+    assert source in blocks, f"the README holds another text than examples/{name}.py"
+    assert len(source.splitlines()) <= 25

@@ -1,0 +1,131 @@
+"""A run's ledger: what makes a stage another one, what is refused, and what is never lost; the verbs do nothing."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+import evolvent as ev
+from evolvent.errors import ConfigError, CorruptRecord, ErrorRecord
+from evolvent.run import Run
+from evolvent.store.schema import INTERRUPTED
+from evolvent.trajectory import trajectory_name
+
+TASKS = [ev.Task("toy", "1", {"n": n}) for n in range(3)]
+
+
+class Weights:
+    """A policy."""
+
+    def __init__(self, number=0):
+        self.number = number
+
+
+class Verbs:
+    """Counts what it is asked to do; fails on the episode whose number is `breaks`."""
+
+    def __init__(self, breaks=None):
+        self.breaks, self.played, self.fits = breaks, [], 0
+
+    def collect(self, policy, starts, stage, *, temperature=1.0):
+        for start in starts:
+            if start.task.spec["n"] == self.breaks:
+                raise KeyboardInterrupt
+            self.played.append(start.task.spec["n"])
+            won = None if start.task.spec["n"] == 2 else True
+            error = ErrorRecord("EnvLost", "gone") if won is None else None
+            done = ev.Trajectory(trajectory_name(start, stage.name), start.task, (ev.Step("o", "a", 1.0),), error=error,
+                                 ended_by="error" if error else "world", score=ev.Score(success=won))  # fmt: skip
+            stage.store.append(done)
+            yield done
+
+    def fit(self, policy, data, stage, **options):
+        self.fits += 1
+        return Weights(policy.number + 1)
+
+    def save(self, policy, folder):
+        folder.mkdir()
+        (folder / "number").write_text(str(policy.number))
+
+    def load(self, folder):
+        return Weights(int((folder / "number").read_text()))
+
+    def origin(self, policy):
+        return str(policy.number)
+
+    def usage(self):
+        return {}
+
+
+def starts(*samples):
+    return [ev.Start(task, sample) for task in TASKS for sample in samples or (0,)]
+
+
+def test_an_interrupted_collection_plays_only_what_is_missing(tmp_path):
+    with Run(tmp_path, Verbs(breaks=1)) as run, pytest.raises(KeyboardInterrupt):
+        run.collect(Weights(), starts())
+    verbs = Verbs()
+    with Run(tmp_path, verbs) as run:
+        found = run.collect(Weights(), starts())
+        assert [t.task for t in found] == TASKS and verbs.played == [1, 2]
+        (row,) = run._shared.ledger.values()
+    assert row["result"] == {"episodes": 3, "success": 2, "errors": 1}, "who was not scored is no failure"
+
+
+def test_an_episode_that_reads_as_interrupted_is_played_again(tmp_path):
+    class Streams(Verbs):
+        def collect(self, policy, starts, stage, *, temperature=1.0):
+            name = trajectory_name(starts[0], stage.name)
+            stage.store.begin(name, starts[0].task)
+            stage.store.step(name, ev.Step("o", "a", 1.0))
+            raise KeyboardInterrupt
+            yield
+
+    with Run(tmp_path, Streams()) as run, pytest.raises(KeyboardInterrupt):
+        run.collect(Weights(), starts())
+    assert [t.error.kind for t in ev.Store.open(tmp_path / "trajectories").trajectories()] == [INTERRUPTED]
+    verbs = Verbs()
+    with Run(tmp_path, verbs) as run:
+        assert run.collect(Weights(), starts())[0].success
+    assert verbs.played == [0, 1, 2]
+
+
+def test_the_same_start_twice_is_refused_before_anything_is_played(tmp_path):
+    verbs = Verbs()
+    with Run(tmp_path, verbs) as run, pytest.raises(ConfigError, match=r"same task and sample.*different numbers"):
+        run.collect(Weights(), starts(0, 1, 0))
+    assert not verbs.played
+
+
+@dataclass(frozen=True)
+class Twice:
+    by: float = 2.0
+
+    def __call__(self, trajectory):
+        return self.by
+
+
+def test_a_finished_fit_is_known_by_content_weight_and_settings(tmp_path):
+    verbs = Verbs()
+    first = ev.Trajectory("t", TASKS[0], (ev.Step("o", "a", 1.0),))
+    edited = replace(first, steps=(ev.Step("o", "b", 1.0),))
+
+    def fit(data, weight=None, settings=None):
+        with Run(tmp_path, verbs, settings=settings) as run:
+            run.fit(Weights(), [data], "nll", weight=weight)
+        return verbs.fits
+
+    assert [fit(first), fit(first), fit(edited), fit(edited)] == [1, 1, 2, 2]
+    assert [fit(first, Twice()), fit(first, Twice()), fit(first, Twice(3.0))] == [3, 3, 4]
+    assert [fit(first, settings={"fit": "lr 1"}), fit(first, settings={"fit": "lr 2", "collect": "x"})] == [5, 6]
+    assert fit(first, settings={"fit": "lr 2", "collect": "y"}) == 6, "what it does not depend on"
+    with pytest.raises(ConfigError, match=r"weight of a fit cannot be told.*frozen dataclass"):
+        fit(first, lambda trajectory: 1.0)
+
+
+def test_a_broken_ledger_gives_the_folder_back(tmp_path):
+    (tmp_path / "stages.jsonl").write_text('{"key": "a"\n{"key": "b"}\n')
+    with pytest.raises(CorruptRecord, match="broken line"):
+        Run(tmp_path, Verbs())
+    (tmp_path / "stages.jsonl").write_text('{"key": "a", "name": "x"}\n{"key": "b"}')
+    with Run(tmp_path, Verbs()) as run:
+        assert set(run._shared.ledger) == {"a"}, "a line without its end is torn, whatever it says"
