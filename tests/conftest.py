@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # sums in one order: results are compared bit for bit
+
 SRC = Path(__file__).parents[1] / "src"
 
 

@@ -60,6 +60,10 @@ def test_any_hugging_face_causal_lm_loads(tmp_path):
     assert (policy.dialect.name, policy.context) == ("chat", 64)
 
 
+def test_context_is_the_models_or_a_shorter_limit(folder):
+    assert [load_policy(folder, context=limit).context for limit in (None, 4096, 100)] == [256, 256, 100]
+
+
 def test_clone_is_independent():
     policy = tiny_policy(WORDS)
     other = policy.clone()

@@ -78,13 +78,15 @@ def run(words: Sequence[str], console: Console) -> int:
 
 def _kept(played: Iterator[Trajectory], store: Store, progress: Progress, count: int) -> Iterator[bool | None]:
     """Store every episode as it ends, show how far it is, and hand on how it went."""
-    wins = steps = 0
+    wins = scored = steps = 0
     with progress:
         progress.begin("collect", "collect", count)
         for number, trajectory in enumerate(played, 1):
             store.append(trajectory)
-            wins, steps = wins + bool(trajectory.success), steps + len(trajectory.steps)
-            progress.note({"episodes": number, "success": wins / number, "env_steps": steps})
+            wins, scored = wins + bool(trajectory.success), scored + (trajectory.success is not None)
+            steps += len(trajectory.steps)
+            share = {"success": wins / scored} if scored else {}
+            progress.note({"episodes": number, "env_steps": steps, **share})
             yield trajectory.success
         progress.end()
 

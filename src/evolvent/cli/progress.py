@@ -100,7 +100,7 @@ class Progress:
             return
         if "episodes" in values:
             now.done, now.env_steps = int(values["episodes"]), int(values.get("env_steps", 0))
-            now.success = float(values["success"])
+            now.success = float(values["success"]) if "success" in values else None
         elif "tokens" in values:
             now.done += int(values["tokens"])
             now.loss = values.get("loss")

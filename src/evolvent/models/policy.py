@@ -37,6 +37,7 @@ class Policy:
         tokenizer, dialect: how text becomes tokens.
         version: counts the updates of the weights; every generation carries the version that wrote it.
         value_head: `[hidden] -> [1]` on the model's last hidden state, where an objective needs values.
+        limit: a context shorter than the model's. An engine holds keys and values for slots x context tokens.
     """
 
     model: Any
@@ -44,11 +45,13 @@ class Policy:
     dialect: Dialect
     version: int = 0
     value_head: nn.Module | None = None
+    limit: int | None = None
 
     @property
     def context(self) -> int:
-        """Most tokens that the model takes."""
-        return int(getattr(self.model.config, "max_position_embeddings", 0) or self.tokenizer.model_max_length)
+        """Most tokens of an episode: what the model takes, or `limit` if that is less."""
+        takes = int(getattr(self.model.config, "max_position_embeddings", 0) or self.tokenizer.model_max_length)
+        return min(takes, self.limit or takes)
 
     def parameters(self) -> int:
         """How many weights the model has."""
@@ -82,12 +85,13 @@ def tiny_policy(words: Sequence[str], *, size: str = "xs", context: int = 256, s
     return Policy(model, tokenizer, dialect_for(tokenizer, "words"))
 
 
-def load_policy(folder: Path | str, *, dialect: str | None = None) -> Policy:
+def load_policy(folder: Path | str, *, dialect: str | None = None, context: int | None = 4096) -> Policy:
     """Load any Hugging Face causal LM folder. Only safetensors are read and no code of the folder is run.
 
     Args:
         folder: a local folder with config.json, *.safetensors and tokenizer files.
         dialect: "words", "chat" or "lines"; None: what the folder says, else what fits the tokenizer.
+        context: most tokens of an episode, since an engine's memory grows with it; None: all that the model takes.
     Raises:
         Incomplete: a missing file, named. UnsafeFile: pickled weights only, or a folder that brings its own code.
         VocabularyMismatch: a tokenizer that knows more tokens than the model. ShapeMismatch: weights that do not fit.
@@ -119,7 +123,7 @@ def load_policy(folder: Path | str, *, dialect: str | None = None) -> Policy:
         )
     note = _read_note(folder)
     chosen = dialect_for(tokenizer, dialect or note.get("dialect"))
-    return Policy(model.eval(), tokenizer, chosen, int(note.get("version", 0)), load_head(folder, model))
+    return Policy(model.eval(), tokenizer, chosen, int(note.get("version", 0)), load_head(folder, model), context)
 
 
 @contextmanager
