@@ -15,8 +15,7 @@ from evolvent.cli.console import rate
 from evolvent.cli.names import needs_train, policy, worlds
 from evolvent.cli.progress import Progress
 from evolvent.cli.record import Record, new_folder, recorded
-from evolvent.cli.settings import Command, read_given
-from evolvent.config import Config
+from evolvent.cli.settings import Command, OverWorlds, read_given
 from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.rollout.collect import collect, trajectory_name
 from evolvent.store.store import Store
@@ -29,12 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["COMMAND", "Collect", "run"]
 
 
-class Collect(Config):
+class Collect(OverWorlds):
     """Everything that can be chosen about `evolvent collect`."""
 
     agent: Literal["expert", "random", "policy"] = Field(default="expert", description="who plays")
     policy: str = Field(default="xs", description="for the agent policy: a size, a model folder, or a run")
-    worlds: tuple[str, ...] = Field(default=("crafting", "lookup"), description="the worlds to act in")
     to: Path | None = Field(default=None, description="folder of the run; none: the next runs/collect-N")
     split: Literal["train", "dev", "test"] = Field(default="train", description="whose tasks are played")
     tiers: tuple[str, ...] = Field(default=("seen",), description="the tiers that are played")

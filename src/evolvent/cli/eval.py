@@ -12,17 +12,15 @@ from evolvent.cli.jobs import Job, PanelConfig, check_panel, opened, results_tab
 from evolvent.cli.names import policy, worlds
 from evolvent.cli.progress import Planned
 from evolvent.cli.record import Record, new_folder
-from evolvent.cli.settings import Command, read_given
-from evolvent.config import Config
+from evolvent.cli.settings import Command, OverWorlds, read_given
 
 __all__ = ["COMMAND", "Eval", "run"]
 
 
-class Eval(Config):
+class Eval(OverWorlds):
     """Everything that can be chosen about `evolvent eval`."""
 
     policy: str = Field(description="a model folder, a run (its last policy), or a size (xs, s, m; untrained)")
-    worlds: tuple[str, ...] = Field(default=("crafting", "lookup"), description="the worlds to act in")
     to: Path | None = Field(default=None, description="folder of the run; none: the next runs/eval-N")
     temperature: float = Field(default=0.0, ge=0, description="of the policy; 0: the likeliest token")
     seed: int = Field(default=0, ge=0, description="all randomness derives from it")

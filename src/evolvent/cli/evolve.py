@@ -15,8 +15,7 @@ from evolvent.cli.jobs import Job, PanelConfig, check_panel, opened
 from evolvent.cli.names import policy, worlds
 from evolvent.cli.progress import Planned
 from evolvent.cli.record import Record, new_folder
-from evolvent.cli.settings import Command, read_given
-from evolvent.config import Config
+from evolvent.cli.settings import Command, OverWorlds, read_given
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import write_atomic
 from evolvent.learn.learner import TrainConfig
@@ -30,10 +29,9 @@ from evolvent.worlds.base import World
 __all__ = ["COMMAND", "Evolve", "explored", "run", "stages"]
 
 
-class Evolve(Config):
+class Evolve(OverWorlds):
     """Everything that can be chosen about `evolvent evolve`."""
 
-    worlds: tuple[str, ...] = Field(default=("crafting", "lookup"), description="the worlds to act in")
     policy: str = Field(default="xs", description="a size (xs, s, m), a model folder, or a run")
     to: Path | None = Field(default=None, description="folder of the run; none: the next runs/evolve-N")
     seed: int = Field(default=0, ge=0, description="all randomness derives from it")

@@ -9,15 +9,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from pydantic import Field, field_validator
 from rich.console import Console
 
+from evolvent.cli.names import world_origins
 from evolvent.config import Config, knobs, resolve, to_toml
 from evolvent.errors import ConfigError, Problem, nearest, unknown
 
-__all__ = ["Command", "Given", "command_help", "read_given"]
+__all__ = ["Command", "Given", "OverWorlds", "command_help", "read_given"]
 
 C = TypeVar("C", bound=Config)
 _OWN = ("--preset", "--config", "--resume")
+
+
+class OverWorlds(Config):
+    """A configuration with worlds: their names are checked with all the rest, before anything is built."""
+
+    worlds: tuple[str, ...] = Field(default=("crafting", "lookup"), description="the worlds to act in")
+
+    @field_validator("worlds")
+    @classmethod
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        known = world_origins()
+        wrong = [unknown("world", name, known) for name in names if name.partition(":")[0] not in known]
+        if wrong:
+            raise ValueError("; ".join(f"{problem.what} ({problem.hint})" for problem in wrong))
+        return names
 
 
 @dataclass(frozen=True)

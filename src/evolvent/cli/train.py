@@ -13,8 +13,7 @@ from evolvent.cli.names import policy, worlds
 from evolvent.cli.progress import Planned
 from evolvent.cli.record import Record, new_folder
 from evolvent.cli.runs import store_folder
-from evolvent.cli.settings import Command, read_given
-from evolvent.config import Config
+from evolvent.cli.settings import Command, OverWorlds, read_given
 from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
@@ -25,12 +24,11 @@ from evolvent.trajectory import Trajectory
 __all__ = ["COMMAND", "Train", "run"]
 
 
-class Train(Config):
+class Train(OverWorlds):
     """Everything that can be chosen about `evolvent train`."""
 
     data: Path = Field(description="a run, or a file that `evolvent runs export` wrote as jsonl")
     policy: str = Field(default="xs", description="what to begin with: a size, a model folder, or a run")
-    worlds: tuple[str, ...] = Field(default=("crafting", "lookup"), description="the worlds of the episodes")
     to: Path | None = Field(default=None, description="folder of the run; none: the next runs/train-N")
     threshold: float | None = Field(default=0.99, description="learn episodes above this reward; none: all of them")
     seed: int = Field(default=0, ge=0, description="all randomness derives from it")
