@@ -222,7 +222,7 @@ class TestEpisodes:
                 database.ask("boss", 1)
 
     def open_databases(self) -> int:
-        return sum(isinstance(thing, FactsDatabase) for thing in gc.get_objects())
+        return sum(type(thing) is FactsDatabase for thing in gc.get_objects())  # asks nothing of other packages
 
 
 class TestTiers:
