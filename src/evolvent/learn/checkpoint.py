@@ -32,6 +32,7 @@ from evolvent.errors import (
     StoreUnavailable,
     UnknownSchema,
 )
+from evolvent.files import sync_folder
 
 __all__ = ["Checkpointer", "Saved", "check_tensors"]
 
@@ -136,9 +137,9 @@ class Checkpointer:
             for name, data, tensors in _files(saved):
                 _write(temporary / name, data)
                 manifest[name] = {"sha256": hashlib.sha256(data).hexdigest(), "tensors": tensors}
-            _sync_folder(temporary)
+            sync_folder(temporary)
             temporary.rename(target)
-            _sync_folder(self.folder)
+            sync_folder(self.folder)
             self._mark(target, manifest)
         except OSError as error:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -194,7 +195,7 @@ class Checkpointer:
         written = target / f"{_TEMPORARY}marker"
         _write(written, json.dumps({"format": _FORMAT, "files": manifest}).encode())
         written.rename(target / _MARKER)
-        _sync_folder(target)
+        sync_folder(target)
 
     def _check_space(self, saved: Saved) -> None:
         needed = sum(t.numel() * t.element_size() for group in saved.tensors.values() for t in group.values())
@@ -282,11 +283,3 @@ def _write(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

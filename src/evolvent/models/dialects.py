@@ -130,7 +130,7 @@ class Chat(_Plain):
         self._before = self._pieces(self._render([("user", _USER)]), (_USER,))
         self._system = self._pieces(with_system, (_SYSTEM, _USER)) if _SYSTEM in with_system else None
         _, middle, after = self._pieces(whole, (_USER, _REPLY, _NEXT), keep=3)
-        if not middle.startswith(self._before[1]) and self._before[1] != middle:
+        if not middle.startswith(self._before[1]):
             raise ConfigError("the chat template changes earlier turns", value=middle, expected=self._before[1])
         end_of_action, self._after = after, self._before[1]
         self._stop = self._stop_token(end_of_action)
