@@ -26,7 +26,7 @@ class Verbs:
     def __init__(self, breaks=None):
         self.breaks, self.played, self.fits = breaks, [], 0
 
-    def collect(self, policy, starts, stage, *, temperature=1.0):
+    def collect(self, policy, starts, stage, *, temperature=1.0, horizon=None):
         for start in starts:
             if start.task.spec["n"] == self.breaks:
                 raise KeyboardInterrupt
@@ -73,7 +73,7 @@ def test_an_interrupted_collection_plays_only_what_is_missing(tmp_path):
 
 def test_an_episode_that_reads_as_interrupted_is_played_again(tmp_path):
     class Streams(Verbs):
-        def collect(self, policy, starts, stage, *, temperature=1.0):
+        def collect(self, policy, starts, stage, *, temperature=1.0, horizon=None):
             name = trajectory_name(starts[0], stage.name)
             stage.store.begin(name, starts[0].task)
             stage.store.step(name, ev.Step("o", "a", 1.0))

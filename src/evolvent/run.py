@@ -81,9 +81,9 @@ class Verbs(Protocol[P]):
     """The three things a method can have done for it, wherever that happens. Each also says how a policy is kept."""
 
     def collect(
-        self, policy: P, starts: Sequence[Start], stage: Stage, *, temperature: float = 1.0
+        self, policy: P, starts: Sequence[Start], stage: Stage, *, temperature: float = 1.0, horizon: int | None = None
     ) -> Iterator[Trajectory]:
-        """Play the starts; yield each trajectory when it is finished and stored."""
+        """Play the starts, at most `horizon` steps each; yield each trajectory when it is finished and stored."""
         ...
 
     def fit(
@@ -100,8 +100,10 @@ class Verbs(Protocol[P]):
         """Learn from data; the handed-in policy is left as it was."""
         ...
 
-    def evaluate(self, policy: P, stage: Stage) -> tuple[Sequence[Evaluation], Sequence[Mapping[str, Any]]]:
-        """Play the evaluation panels; returns the rows, and episodes to show as examples (JSON values)."""
+    def evaluate(
+        self, policy: P, stage: Stage, *, split: str | None = None
+    ) -> tuple[Sequence[Evaluation], Sequence[Mapping[str, Any]]]:
+        """Play the panels (of another split); returns the rows, and episodes to show as examples (JSON values)."""
         ...
 
     def save(self, policy: P, folder: Path) -> None:
@@ -209,16 +211,21 @@ class Run(Generic[P]):
 
     # ------------------------------------------------------------------ the three verbs
 
-    def collect(self, policy: P, starts: Iterable[Start], *, temperature: float = 1.0) -> list[Trajectory]:
+    def collect(
+        self, policy: P, starts: Iterable[Start], *, temperature: float = 1.0, horizon: int | None = None
+    ) -> list[Trajectory]:
         """Play the starts at a sampling temperature; returns their trajectories in the order of the starts.
 
+        Args:
+            horizon: most steps of an episode; None: what each world says.
         Raises:
             ConfigError: two starts of the same task and sample.
         """
         wanted = list(starts)
         if not wanted:
             return []
-        key = self._key("collect", policy, [[s.task.id, s.sample, str(s.branch)] for s in wanted], temperature)
+        played = [[s.task.id, s.sample, str(s.branch)] for s in wanted]
+        key = self._key("collect", policy, played, (temperature, horizon))
         with self._stage("collect", key) as at:
             names = [trajectory_name(start, at.stage.name) for start in wanted]
             if len(set(names)) < len(names):
@@ -228,7 +235,9 @@ class Run(Generic[P]):
             found = dict(at.stage.done)
             if at.finished is None:
                 todo = [start for start, name in zip(wanted, names, strict=True) if name not in found]
-                for trajectory in self._verbs.collect(policy, todo, at.stage, temperature=temperature):
+                for trajectory in self._verbs.collect(
+                    policy, todo, at.stage, temperature=temperature, horizon=horizon
+                ):
                     found[trajectory.id] = trajectory
                 outcomes = Counter(trajectory.success for trajectory in found.values())
                 self._finish(at, {"episodes": len(found), "success": outcomes[True], "errors": outcomes[None]})
@@ -274,15 +283,15 @@ class Run(Generic[P]):
         self._origins[fitted] = key
         return fitted
 
-    def evaluate(self, policy: P, round: int | None = None) -> list[Evaluation]:
-        """Play the evaluation panels with this policy; the rows go to `results.jsonl`."""
+    def evaluate(self, policy: P, round: int | None = None, *, split: str | None = None) -> list[Evaluation]:
+        """Play the evaluation panels with this policy, or those of another split; the rows go to `results.jsonl`."""
         if round is not None:
             self._round = round
-        key = self._key("evaluate", policy, [self._round], None)
+        key = self._key("evaluate", policy, [self._round], split)
         path = self.folder / "results.jsonl"
         with self._stage("evaluate", key) as at:
             if at.finished is None:
-                rows, shown = self._verbs.evaluate(policy, at.stage)
+                rows, shown = self._verbs.evaluate(policy, at.stage, split=split)
                 self._results(at.stage, [_result_line(at.stage, row) for row in rows])
                 self._show(at.stage, shown)
                 self._finish(at, {"rows": len(rows)})

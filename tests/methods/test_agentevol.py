@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from evolvent.errors import ErrorRecord
-from evolvent.methods.agentevol import EMBEDDED, PAPER, AgentEvol, Weight, agentevol, keep, merged
+from evolvent.methods.agentevol import EMBEDDED, FORMULATED, PUBLISHED, AgentEvol, Weight, agentevol, evolve, keep, merged
+from evolvent.run import Evaluation
 from evolvent.trajectory import Score, Step, Task, Trajectory
 
 
@@ -29,15 +30,29 @@ TRIED = [
 
 @pytest.mark.parametrize(
     ("how", "ids"),
-    [("shortest", ["1/2", "2/1"]), ("first", ["1/1", "2/1"]), ("all", ["1/1", "1/2", "2/1"]), ("none", [])],
+    [("shortest", ["1/2", "2/1"]), ("first", ["1/1", "2/1"]), ("none", [])],
 )
 def test_keep(how, ids):
     assert [t.id for t in keep(TRIED, AgentEvol(keep=how))] == ids
 
 
+@pytest.mark.parametrize(
+    ("how", "per_task", "ids"),
+    [("first", None, ["1/1", "1/2", "2/1"]), ("shortest", 2, ["1/2", "1/1", "2/1"]), ("none", None, [])],
+)
+def test_keep_several_of_a_task(how, per_task, ids):
+    assert [t.id for t in keep(TRIED, AgentEvol(keep=how, per_task=per_task))] == ids
+
+
+def test_a_world_may_have_its_own_threshold():
+    lenient = AgentEvol(thresholds={"toy": 0.0})
+    assert [t.id for t in keep(TRIED, lenient)] == ["1/2", "2/1", "3/0"]
+    assert keep(TRIED, AgentEvol(thresholds={"other": 0.0})) == keep(TRIED, AgentEvol())
+
+
 def test_an_unscored_episode_is_never_kept_and_a_threshold_decides():
     assert [t.id for t in keep(TRIED, AgentEvol(threshold=0.4))] == ["1/2", "2/1", "3/0"]
-    assert keep(TRIED, AgentEvol(threshold=-1.0, keep="all")) == [t for t in TRIED if t.score.unit is not None]
+    assert keep(TRIED, AgentEvol(threshold=-1.0, keep="first", per_task=None)) == [t for t in TRIED if t.score.unit is not None]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +73,7 @@ def test_a_round_without_success_goes_on_with_the_demonstrations():
 
 def test_weights():
     half = tried(1, 0, 0.5)
-    assert [Weight(form, 0.5)(half) for form in ("one", "reward", "exponential")] == [
+    assert [Weight(form, 0.5)(half) for form in ("threshold", "reward", "exponential")] == [
         1.0,
         0.5,
         pytest.approx(np.exp(-1)),
@@ -80,8 +95,8 @@ def test_learning_from_exact_q_gives_r_times_pi():
 class FakeRun:
     """Records what a method asks for; a policy is the list of what it learned."""
 
-    def __init__(self):
-        self.log = []
+    def __init__(self, *rates):
+        self.log, self.rates = [], rates
 
     def rounds(self, count):
         return iter(range(1, count + 1))
@@ -90,12 +105,14 @@ class FakeRun:
         self.log.append(("fit", tokens, lr_scale))
         return [*policy, tuple(t.id for t in data)]
 
-    def collect(self, policy, starts, *, temperature=1.0):
-        self.log.append(("collect", len(starts), temperature))
+    def collect(self, policy, starts, *, temperature=1.0, horizon=None):
+        self.log.append(("collect", len(starts), temperature, *([horizon] if horizon else [])))
         return [tried(s.task.spec["n"], s.sample, float(s.sample == 0)) for s in starts]
 
-    def evaluate(self, policy, round=None):
-        self.log.append(("evaluate", round))
+    def evaluate(self, policy, round=None, *, split=None):
+        self.log.append(("evaluate", round, *([split] if split else [])))
+        rate = self.rates[len(policy)] if split else 0.0
+        return [Evaluation("toy", "seen", "dev", 1, 0, rate, 0.0, 1.0, 0, 0, 0, ())]
 
 
 TASKS = [Task("toy", "1", {"n": n}) for n in (1, 2)]
@@ -124,6 +141,26 @@ def test_null_evolution_is_continued_cloning():
     assert nothing == control == [("9/0",), ("9/0",), ("9/0",)]
 
 
+def test_the_best_round_on_dev_is_the_result_and_alone_meets_the_panels():
+    """By dev rate of the policies that learned 1, 2, 3, 4 times: the base is a candidate, of equals the earliest wins."""
+    config = AgentEvol(iterations=3, samples=0, select="best")
+    for rates, best in [((0, 0.2, 0.5, 0.7, 0.7), 3), ((0, 0.9, 0.5, 0.7, 0.8), 1), ((0, 0.1, 0.2, 0.3, 0.4), 4)]:
+        run = FakeRun(*rates)
+        final = evolve([("9/0",)], [], [tried(9, 0, 1.0)], config=config, run=run)
+        assert len(final) == best
+        measured = [entry for entry in run.log if entry[0] == "evaluate"]
+        assert measured == [*(("evaluate", n, "dev") for n in range(4)), ("evaluate", 3)]
+
+
+def test_horizons_follow_their_schedule_and_the_choice_is_handed_in():
+    config = AgentEvol(iterations=4, samples=1, horizons=(5, 9), horizon_every=2)
+    run = FakeRun()
+    final = evolve([], TASKS, [tried(9, 0, 1.0)], config=config, run=run, choose=lambda tried, config: [])
+    assert [entry[-1] for entry in run.log if entry[0] == "collect"] == [5, 9, 9, 9]
+    assert final == [("9/0",)] * 4, "nothing was chosen: cloning went on"
+
+
 def test_presets_are_valid():
-    assert AgentEvol(**PAPER).iterations == 4
+    assert AgentEvol(**PUBLISHED).iterations == 4
+    assert AgentEvol(**FORMULATED).weight == "reward"
     assert AgentEvol(**EMBEDDED).start == "previous"

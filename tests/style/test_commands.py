@@ -1,4 +1,4 @@
-"""Every command's knobs are listed in `knobs.json`, at most 40 each, and every help text fits 80 columns.
+"""Every command's knobs are listed in `knobs.json`, at most 45 each, and every help text fits 80 columns.
 
 After a wanted change of a knob: `python tests/style/test_commands.py` writes the file anew.
 """
@@ -37,7 +37,7 @@ def test_knobs_are_frozen(verb):
 @pytest.mark.parametrize("verb", CONFIGURED)
 def test_knobs_are_few_and_described(verb):
     found = knobs(import_module(f"evolvent.cli.{verb}").COMMAND.config)
-    assert 0 < len(found) <= 40
+    assert 0 < len(found) <= 45
     assert not [knob.path for knob in found if not knob.description]
 
 

@@ -19,7 +19,7 @@ from evolvent.cli.settings import Command, OverWorlds, read_given
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import write_atomic
 from evolvent.learn.learner import TrainConfig
-from evolvent.methods.agentevol import EMBEDDED, PAPER, AgentEvol, agentevol
+from evolvent.methods.agentevol import EMBEDDED, FORMULATED, PUBLISHED, AgentEvol, agentevol
 from evolvent.scale.local import demonstrations
 from evolvent.trajectory import Task
 from evolvent.view import read_run, summary
@@ -61,7 +61,11 @@ COMMAND = Command(
     "evolve",
     "Clone demonstrations, explore tasks that nobody demonstrated, keep what was rewarded, learn, measure; repeat.",
     Evolve,
-    presets={"embedded": {**LAPTOP, "method": dict(EMBEDDED)}, "paper": {"method": dict(PAPER)}},
+    presets={
+        "embedded": {**LAPTOP, "method": dict(EMBEDDED)},
+        "paper": {"method": dict(PUBLISHED)},
+        "formulated": {"method": dict(FORMULATED)},
+    },
     resumes=True,
 )
 

@@ -176,11 +176,12 @@ class Watched(Generic[P]):
         return replace(stage, log=log)
 
     def collect(
-        self, policy: P, starts: Sequence[Start], stage: Stage, *, temperature: float = 1.0
+        self, policy: P, starts: Sequence[Start], stage: Stage, *, temperature: float = 1.0, horizon: int | None = None
     ) -> Iterator[Trajectory]:
         """Play the starts, and show how far that is."""
         self._begin(stage, len(starts))
-        yield from self._verbs.collect(policy, starts, self._told(stage), temperature=temperature)
+        told = self._told(stage)
+        yield from self._verbs.collect(policy, starts, told, temperature=temperature, horizon=horizon)
         self._progress.end()
 
     def fit(
@@ -195,10 +196,12 @@ class Watched(Generic[P]):
         self._progress.end()
         return fitted
 
-    def evaluate(self, policy: P, stage: Stage) -> tuple[Sequence[Evaluation], Sequence[Mapping[str, Any]]]:
+    def evaluate(
+        self, policy: P, stage: Stage, *, split: str | None = None
+    ) -> tuple[Sequence[Evaluation], Sequence[Mapping[str, Any]]]:
         """Play the panels, and show how far that is."""
         self._begin(stage, None)
-        result = self._verbs.evaluate(policy, self._told(stage))
+        result = self._verbs.evaluate(policy, self._told(stage), split=split)
         self._progress.end()
         return result
 

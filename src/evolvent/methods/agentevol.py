@@ -6,27 +6,28 @@ The evolution step maximises a bound on log p(O = 1), the log-probability of suc
 proportional to r(tau): E_q[log p(O | tau)] - KL(q || pi). Exploring sets q proportional to r pi (here: samples, kept
 and weighted by reward); learning maximises E_q[log pi], the weighted likelihood of what was kept and demonstrated.
 
-The released code departs from the formulation (weight 1 instead of the reward, only the first success of a task, the
-initial model as start of every fit, earlier rounds merged): each departure is a field. Keeping nothing gives the
-control: cloning continued for the same number of learned tokens.
+The released code departs from the formulation (weight 1 instead of the reward, only the first success of a task, earlier
+rounds merged instead of the demonstrations): each departure is a field, `PUBLISHED` and `FORMULATED` are both ends.
+Keeping nothing gives the control: cloning continued for the same number of learned tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp
-from typing import Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from pydantic import Field
 
 from evolvent.config import Config
 from evolvent.curate.balance import balanced
 from evolvent.learn.objectives import weighted_nll
+from evolvent.rollout.horizon import HorizonSchedule
 from evolvent.run import Run
 from evolvent.trajectory import Start, Task, Trajectory
 
-__all__ = ["EMBEDDED", "PAPER", "AgentEvol", "Weight", "agentevol", "keep"]
+__all__ = ["EMBEDDED", "FORMULATED", "PUBLISHED", "AgentEvol", "Best", "Weight", "agentevol", "evolve", "keep", "merged"]
 
 P = TypeVar("P")
 
@@ -37,20 +38,27 @@ class AgentEvol(Config):
     iterations: int = Field(default=3, ge=0, description="rounds of exploring and learning (M)")
     samples: int = Field(default=3, ge=0, description="episodes per explored task and round (K)")
     temperature: float = Field(default=1.0, ge=0, description="of exploration")
-    keep: Literal["shortest", "first", "all", "none"] = Field(
+    horizons: tuple[int, ...] = Field(default=(), description="longest episode while exploring, by phase; none: all")
+    horizon_every: int = Field(default=1, ge=1, description="rounds in a phase of the horizons")
+    keep: Literal["shortest", "first", "none"] = Field(
         default="shortest", description="which successes of a task are learned"
     )
+    per_task: int | None = Field(default=1, ge=1, description="successes kept of a task; none: all")
     threshold: float = Field(default=0.99, description="a success has more than this reward (unit scale)")
-    weight: Literal["one", "reward", "exponential"] = Field(
-        default="one", description="learning weight of a kept trajectory"
+    thresholds: dict[str, float] = Field(default_factory=dict, description="of the worlds that have another threshold")
+    weight: Literal["threshold", "reward", "exponential"] = Field(
+        default="threshold", description="learning weight of what is kept: 1, the reward r, or exp((r - 1) / beta)"
     )
-    beta: float = Field(default=0.5, gt=0, description="temperature of the exponential weight exp((reward - 1) / beta)")
+    beta: float = Field(default=0.5, gt=0, description="temperature of the exponential weight")
     merge: Literal["base", "previous", "all", "none"] = Field(
         default="all", description="what is learned beside this round's kept"
     )
     balance: bool = Field(default=True, description="repeat smaller worlds until all are learned as often")
     start: Literal["initial", "base", "previous"] = Field(
         default="previous", description="the weights a round starts from"
+    )
+    select: Literal["last", "best"] = Field(
+        default="last", description="the result: the last round, or the best on the dev panels"
     )
     clone_tokens: int | None = Field(
         default=None, description="learned tokens of the cloning; None: the training config's epochs"
@@ -61,12 +69,16 @@ class AgentEvol(Config):
     lr_scale: float = Field(default=1.0, gt=0, description="learning rate of a round against that of the cloning")
 
 
-PAPER: Mapping[str, object] = {
-    "iterations": 4, "samples": 1, "temperature": 0.0, "keep": "first", "weight": "one", "merge": "previous",
-    "start": "initial", "lr_scale": 1.0,
+PUBLISHED: Mapping[str, object] = {
+    "iterations": 4, "samples": 1, "temperature": 0.0, "keep": "first", "per_task": 1, "threshold": 0.99,
+    "thresholds": {"babyai": 0.0}, "weight": "threshold", "merge": "previous", "start": "initial", "lr_scale": 1.0,
+}  # fmt: skip
+FORMULATED: Mapping[str, object] = {
+    "iterations": 4, "samples": 3, "temperature": 1.0, "keep": "first", "per_task": None, "threshold": 0.0,
+    "weight": "reward", "merge": "base", "start": "initial", "lr_scale": 1.0,
 }  # fmt: skip
 EMBEDDED: Mapping[str, object] = {
-    "iterations": 3, "samples": 3, "temperature": 1.0, "keep": "shortest", "weight": "one", "merge": "all",
+    "iterations": 3, "samples": 3, "temperature": 1.0, "keep": "shortest", "weight": "threshold", "merge": "all",
     "start": "previous", "clone_tokens": 700_000, "round_tokens": 180_000, "lr_scale": 0.7,
 }  # fmt: skip
 
@@ -75,66 +87,105 @@ EMBEDDED: Mapping[str, object] = {
 class Weight:
     """Learning weight: 1, the reward r (unit scale), or exp((r - 1) / beta). Demonstrations have r = 1."""
 
-    form: Literal["one", "reward", "exponential"] = "one"
+    form: Literal["threshold", "reward", "exponential"] = "threshold"
     beta: float = 0.5
 
     def __call__(self, trajectory: Trajectory) -> float:
         reward = 1.0 if trajectory.score.unit is None else trajectory.score.unit
-        return {"one": 1.0, "reward": reward, "exponential": exp((reward - 1.0) / self.beta)}[self.form]
+        return {"threshold": 1.0, "reward": reward, "exponential": exp((reward - 1.0) / self.beta)}[self.form]
 
 
 def keep(tried: Iterable[Trajectory], config: AgentEvol) -> list[Trajectory]:
-    """The successes worth learning, by task in the order first met: the shortest one, the first, all, or none."""
-    best: dict[str, list[Trajectory]] = {}
-    for trajectory in tried:
-        unit = trajectory.score.unit
-        if unit is None or unit <= config.threshold or config.keep == "none":
-            continue
-        known = best.setdefault(trajectory.task.id, [])
-        if config.keep == "all" or not known:
-            known.append(trajectory)
-        elif config.keep == "shortest" and len(trajectory.steps) < len(known[0].steps):
-            known[0] = trajectory
-    return [trajectory for kept in best.values() for trajectory in kept]
+    """The successes worth learning: above their world's threshold, `per_task` of each task, by task as first met."""
+
+    def succeeded(trajectory: Trajectory) -> bool:
+        unit, least = trajectory.score.unit, config.thresholds.get(trajectory.task.world, config.threshold)
+        return unit is not None and unit > least
+
+    return _of_each_task(filter(succeeded, tried), config) if config.keep != "none" else []
+
+
+def _of_each_task(kept: Iterable[Trajectory], config: AgentEvol) -> list[Trajectory]:
+    tasks: dict[str, list[Trajectory]] = {}
+    for trajectory in kept:
+        tasks.setdefault(trajectory.task.id, []).append(trajectory)
+    if config.keep == "shortest":
+        tasks = {task: sorted(own, key=lambda trajectory: len(trajectory.steps)) for task, own in tasks.items()}
+    return [trajectory for own in tasks.values() for trajectory in own[: config.per_task]]
+
+
+Keep = Callable[[Sequence[Trajectory], AgentEvol], list[Trajectory]]
+
+
+class Best(Generic[P]):
+    """The policy to end with: the last one measured, or the best on the dev panels (of equals the earliest)."""
+
+    def __init__(self, run: Run[P], select: Literal["last", "best"]) -> None:
+        self._run, self._select, self.rate = run, select, -1.0
+        self.policy: P | None = None
+
+    def measure(self, policy: P, iteration: int) -> None:
+        """Measure the policy of a round: on dev where the best is looked for, else on the run's panels."""
+        rows = self._run.evaluate(policy, iteration, split="dev" if self._select == "best" else None)
+        rate = sum(row.mean or 0.0 for row in rows) / max(1, len(rows))
+        if self._select == "last" or rate > self.rate:
+            self.policy, self.rate = policy, rate
 
 
 def agentevol(
     policy: P, explore: Sequence[Task], demonstrations: Sequence[Trajectory], *, config: AgentEvol, run: Run[P]
 ) -> P:
-    """Clone the demonstrations, then explore, keep, learn and evaluate, `config.iterations` times.
+    """Clone the demonstrations, then evolve. The handed-in policy is left as it was.
 
     Args:
-        policy: the initial policy; it is left as it was.
+        policy: the initial policy.
         explore: tasks without demonstrations.
         demonstrations: trajectories to clone.
     Returns:
-        the policy of the last round.
+        the policy of the last round, or the best on dev (`config.select`).
     """
-    weight = Weight(config.weight, config.beta)
-    initial = policy
-    base = policy = run.fit(initial, merged(demonstrations, [], config), weighted_nll, tokens=config.clone_tokens)
+    base = run.fit(policy, merged(demonstrations, [], config), weighted_nll, tokens=config.clone_tokens)
     run.evaluate(base, 0)
-    rounds: list[list[Trajectory]] = []
+    return evolve(base, explore, demonstrations, config=config, run=run, initial=policy)
+
+
+def evolve(
+    base: P, explore: Sequence[Task], demonstrations: Sequence[Trajectory], *, config: AgentEvol, run: Run[P],
+    initial: P | None = None, choose: Keep = keep,
+) -> P:  # fmt: skip
+    """Explore, keep, learn and measure, `config.iterations` times, from a cloned policy.
+
+    Args:
+        base: the cloned policy; a candidate for the result where the best on dev is.
+        initial: the policy before cloning, for `start="initial"`; None: the base.
+        choose: what is kept of a round.
+    """
+    weight, horizon = Weight(config.weight, config.beta), HorizonSchedule(config.horizons, config.horizon_every)
     starts = [Start(task, sample) for task in explore for sample in range(config.samples)]
+    policy, rounds, best = base, [], Best(run, config.select)
+    if config.select == "best":
+        best.measure(base, 0)
     for iteration in run.rounds(config.iterations):
-        tried = run.collect(policy, starts, temperature=config.temperature)
-        rounds.append(keep(tried, config))
+        tried = run.collect(policy, starts, temperature=config.temperature, horizon=horizon(iteration))
+        rounds.append(choose(tried, config))
         data = merged(demonstrations, rounds, config)
-        start = {"initial": initial, "base": base, "previous": policy}[config.start]
+        start = {"initial": base if initial is None else initial, "base": base, "previous": policy}[config.start]
         policy = run.fit(start, data, weighted_nll, weight=weight, tokens=config.round_tokens, lr_scale=config.lr_scale)
-        run.evaluate(policy, iteration)
-    return policy
+        best.measure(policy, iteration)
+    if config.select == "best" and best.policy is not None:
+        run.evaluate(best.policy, config.iterations)
+    return base if best.policy is None else best.policy
 
 
 def merged(
     demonstrations: Sequence[Trajectory], rounds: Sequence[Sequence[Trajectory]], config: AgentEvol
 ) -> list[Trajectory]:
     """What a round learns from: what it kept, with the demonstrations ("base"), with earlier rounds ("previous"), with
-    both ("all", of each task only the best over all rounds), or alone ("none").
+    both ("all"; of each task only the best over all rounds), or alone ("none").
 
     A round in which nothing was kept goes on with the demonstrations; so does the cloning, before any round.
     """
     used = rounds if config.merge in ("previous", "all") else rounds[-1:]
-    kept = keep([trajectory for tried in used for trajectory in tried], config)
+    kept = _of_each_task([trajectory for tried in used for trajectory in tried], config)
     data = [*demonstrations, *kept] if config.merge in ("base", "all") or not kept else kept
     return balanced(data) if config.balance else data

@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -85,15 +85,17 @@ class LocalVerbs:
             raise ConfigError(problems)
 
     def collect(
-        self, policy: Policy, starts: Sequence[Start], stage: Stage, *, temperature: float = 1.0
-    ) -> Iterator[Trajectory]:
+        self, policy: Policy, starts: Sequence[Start], stage: Stage, *, temperature: float = 1.0,
+        horizon: int | None = None,
+    ) -> Iterator[Trajectory]:  # fmt: skip
         """Play the starts with the policy; each trajectory is stored before it is yielded."""
         sampling = Sampling(temperature=temperature)
         agent = LanguageAgent(policy, sampling, max_tokens=self.max_tokens, history=self.history)
         count = scored = wins = steps = 0
+        limits = self.limits if horizon is None else replace(self.limits, horizon=horizon)
         playing = collect(
             self.worlds, starts, agent, engine=self.engine(policy), seed=stage.seed, slots=self.slots,
-            limits=self.limits, name=lambda start: trajectory_name(start, stage.name),
+            limits=limits, name=lambda start: trajectory_name(start, stage.name),
         )  # fmt: skip
         with closing(playing) as played:
             for trajectory in played:
@@ -130,10 +132,12 @@ class LocalVerbs:
         self._trained["fed"] += report.fed
         return learner.policy.advanced()
 
-    def evaluate(self, policy: Policy, stage: Stage) -> tuple[list[Evaluation], list[dict[str, Any]]]:
-        """Play the panel greedily; every episode is stored."""
+    def evaluate(
+        self, policy: Policy, stage: Stage, *, split: str | None = None
+    ) -> tuple[list[Evaluation], list[dict[str, Any]]]:
+        """Play the panel, or that of another split; every episode is stored."""
         panel = self.panel
-        starts = panel_starts(self.worlds, split=panel.split, tiers=panel.tiers, limit=panel.limit)
+        starts = panel_starts(self.worlds, split=split or panel.split, tiers=panel.tiers, limit=panel.limit)
         before = self.usage()["computed"]
         played = dict(stage.done)
         todo = [start for start in starts if trajectory_name(start, stage.name) not in played]

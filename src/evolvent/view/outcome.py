@@ -18,6 +18,7 @@ from evolvent.view.data import Episode, ReportData, Result
 __all__ = ["Headline", "KindRow", "Pair", "Panel", "headline", "held_out_tiers", "kinds", "main_arm", "pairs", "panels"]
 
 _TIER_ORDER = ("seen", "evo", "combo", "longer")
+_SPLIT_ORDER = ("test", "dev", "train")
 _PRIMARY = ("evo", "combo")
 
 
@@ -82,9 +83,16 @@ def main_arm(data: ReportData) -> str:
 
 
 def panels(data: ReportData) -> list[Panel]:
-    """Every panel that was evaluated, by world and by tier (nearest to the demonstrations first)."""
+    """Every panel that was evaluated, by world and by tier (nearest to the demonstrations first).
+
+    Where a round was chosen on another split, that split is not shown: its numbers are too good.
+    """
+    splits = {row.split for row in data.results}
+    measured = next((split for split in _SPLIT_ORDER if split in splits), None)
     found: dict[tuple[str, str, str], dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
     for row in data.results:
+        if measured not in (None, row.split):
+            continue
         found[row.world, row.tier, row.split][row.arm].append(row)
     return [_panel(key, found[key], data) for key in sorted(found, key=lambda key: (key[0], _tier_place(key[1]), key))]
 

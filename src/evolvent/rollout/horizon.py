@@ -1,0 +1,44 @@
+"""How long episodes may be as training goes on: ScalingInter-RL's schedule.
+
+Xi et al., "AgentGym-RL: Training LLM Agents for Long-Horizon Decision Making through Multi-Turn Reinforcement Learning"
+(arXiv 2509.08755): interaction is scaled up in phases. Short horizons first make the agent exploit; longer ones then let
+it explore.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from evolvent.errors import ConfigError, Problem
+
+__all__ = ["HorizonSchedule"]
+
+
+@dataclass(frozen=True, slots=True)
+class HorizonSchedule:
+    """horizon(g) = rounds[min(g // every, len(rounds) - 1)]: a pure function of g, so that resuming changes nothing.
+
+    Args:
+        rounds: most environment steps of an episode in each phase. Empty: no limit but the world's own.
+        every: updates (or rounds of a method) in a phase.
+    Raises:
+        ConfigError: a horizon or a phase below 1.
+    """
+
+    rounds: tuple[int, ...] = ()
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        problems = [
+            Problem("horizon.rounds", f"a horizon of {steps} steps", "give whole numbers of at least 1")
+            for steps in self.rounds
+            if steps < 1
+        ]
+        if self.every < 1:
+            problems.append(Problem("horizon.every", f"a phase of {self.every} updates", "give at least 1"))
+        if problems:
+            raise ConfigError(problems)
+
+    def __call__(self, g: int) -> int | None:
+        """The horizon of update `g`, counted from 1; None: the world's own."""
+        return self.rounds[min(g // self.every, len(self.rounds) - 1)] if self.rounds else None
