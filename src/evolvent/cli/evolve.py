@@ -8,15 +8,15 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from rich.console import Console
 
 from evolvent.cli.jobs import Job, PanelConfig, check_panel, opened
-from evolvent.cli.names import policy, worlds
+from evolvent.cli.names import policy, world_origins, worlds
 from evolvent.cli.progress import Planned
 from evolvent.cli.record import Record, new_folder
 from evolvent.cli.settings import Command, OverWorlds, read_given
-from evolvent.errors import ConfigError, Problem
+from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.files import write_atomic
 from evolvent.learn.learner import TrainConfig
 from evolvent.methods.agentevol import EMBEDDED, FORMULATED, PUBLISHED, AgentEvol, agentevol
@@ -49,6 +49,14 @@ class Evolve(OverWorlds):
     method: AgentEvol = Field(default_factory=AgentEvol, description="the method")
     train: TrainConfig = Field(default_factory=TrainConfig, description="the learner")
     panel: PanelConfig = Field(default_factory=PanelConfig, description="the measurement")
+
+    @field_validator("method")
+    @classmethod
+    def _known_worlds(cls, method: AgentEvol) -> AgentEvol:
+        wrong = [unknown("world", name, world_origins()) for name in method.thresholds if name not in world_origins()]
+        if wrong:
+            raise ValueError("thresholds: " + "; ".join(f"{problem.what} ({problem.hint})" for problem in wrong))
+        return method
 
 
 # What two cores can show in six minutes: crafting must be read in many recipes, lookup in few questions.

@@ -33,6 +33,7 @@ VERBS = {
     "worlds": "list | show | play | audit the worlds",
     "runs": "list | show | export | import | recover recorded runs",
     "view": "write the report of a run",
+    "publish": "write a policy of a run as a model folder with a model card",
     "doctor": "say what this machine offers and what is missing",
 }
 _MODEL_VERBS = ("evolve", "train", "eval")

@@ -187,7 +187,12 @@ def _check_words(name: str, policy: Policy, worlds: Sequence[World]) -> None:
 
 
 def _last_policy(run: Path) -> Path:
-    """The folder of the policy that a run fitted last, in its main arm where it has several."""
+    """The folder of a run's result; until it has one, of the policy fitted last, in its main arm where it has several.
+
+    A run that is to end with the best of its rounds may not end with the last.
+    """
+    if (run / "model" / "config.json").is_file():
+        return run / "model"
     rows = []
     ledger = run / "stages.jsonl"
     for line in ledger.read_text(encoding="utf-8").splitlines() if ledger.exists() else ():
