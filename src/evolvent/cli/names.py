@@ -62,10 +62,40 @@ def _lookup(option: str) -> World:
     return Lookup()
 
 
+def _countdown(option: str) -> World:
+    from evolvent.worlds.countdown import Countdown
+
+    if not option:
+        return Countdown()
+    if option == "24":
+        return Countdown(numbers=4, target=24, low=1, high=13)
+    if not option.isdigit():
+        wrong = f"got {option!r}, expected how many numbers, or 24 for the game of 24"
+        raise ConfigError([Problem("countdown", wrong, "for example countdown:4")])
+    return Countdown(numbers=int(option))
+
+
+def _maze(option: str) -> World:
+    from evolvent.worlds.maze import Maze
+
+    return Maze(option) if option else Maze()
+
+
+def _wordle(option: str) -> World:
+    from evolvent.worlds.wordle import Wordle
+
+    if option in ("", "official"):
+        return Wordle()
+    return Wordle(rules="lmrl") if option == "lmrl" else Wordle(words=Path(option))
+
+
 _EMBEDDED: Mapping[str, tuple[Callable[[str], World], str, str]] = {
     "crafting": (_crafting, "level", "read recipes, get, craft; a fresh book a task; crafting:0 to crafting:3"),
+    "countdown": (_countdown, "numbers", "reach a number by arithmetic; countdown:3 to countdown:6; countdown:24"),
     "lookup": (_lookup, "", "answer a question by asking a hidden database, a fresh one a task"),
+    "maze": (_maze, "map", "find the way by the walls nearby, a fresh maze a task; maze:double_t"),
     "textcraft": (_textcraft, "folder", "TextCraft over its own recipe files; textcraft:FOLDER"),
+    "wordle": (_wordle, "rules or list", "guess a word in six tries; wordle:lmrl, wordle:WORDS.txt"),
     "workshop": (_workshop, "", "crafting over one book of several hundred items"),
 }
 

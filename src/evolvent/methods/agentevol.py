@@ -71,7 +71,7 @@ class AgentEvol(Config):
 
 PUBLISHED: Mapping[str, object] = {
     "iterations": 4, "samples": 1, "temperature": 0.0, "keep": "first", "per_task": 1, "threshold": 0.99,
-    "thresholds": {"babyai": 0.0}, "weight": "threshold", "merge": "previous", "start": "initial", "lr_scale": 1.0,
+    "thresholds": {"gridworld": 0.0}, "weight": "threshold", "merge": "previous", "start": "initial", "lr_scale": 1.0,
 }  # fmt: skip
 FORMULATED: Mapping[str, object] = {
     "iterations": 4, "samples": 3, "temperature": 1.0, "keep": "first", "per_task": None, "threshold": 0.0,

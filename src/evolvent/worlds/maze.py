@@ -1,0 +1,348 @@
+"""Maze: walk to a goal whose place is known, seeing only the walls around oneself. A fresh maze for each task.
+
+    at 3 2 goal 1 4 walls up left  ->  move right  ->  at 3 3 goal 1 4 walls down  ->  ...  ->  goal reached
+
+`Maze()` draws spanning trees (or, with `loops`, mazes with loops) of varied shapes; `Maze("double_t")` is the one maze
+of LMRL-Gym and AgentGym with its 25 starts. Row 0 is at the top, column 0 at the left; a move into a wall changes
+nothing. A task's kind is the length of its shortest way and the turns and forks on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, pairwise
+from math import inf
+from random import Random
+from typing import Literal
+
+from evolvent.errors import ConfigError, Problem, SessionGone, VersionMismatch, unknown
+from evolvent.trajectory import Json, Score, Task, Value, sample_seed
+from evolvent.worlds.base import Info, Reply
+from evolvent.worlds.grammar import Grammar, Plain
+from evolvent.worlds.mazes import (
+    DIRECTIONS,
+    DOUBLE_T_GOAL,
+    SYMMETRIES,
+    Layout,
+    canonical_key,
+    double_t,
+    draw_layout,
+)
+from evolvent.worlds.panel import Candidate, Panels, Sizes, place
+
+__all__ = ["Maze", "MazeEnv"]
+
+_ACTIONS = tuple(f"move {direction}" for direction in DIRECTIONS)
+_SIDES = {action: side for side, action in enumerate(_ACTIONS)}
+_EXPECTED = "expected move up, down, left or right"
+_REACHED = "goal reached"
+_WORDS = ("at", "goal", "reached", "walls", "none", "expected", "move", "or", ",", *DIRECTIONS)
+_LAYOUTS = ("random", "double_t")
+_SHORTEST_SIDE, _SMALLEST, _LARGEST = 3, 4, 12  # sides of random mazes: the shortest drawn, the bounds of `size`
+_NEAREST = 4  # steps from start to goal, at least, in random mazes: nearer goals are found by chance
+_LIMIT = 50  # steps after which the published engine ends an episode
+_KNOWN_TASKS = 4096  # scenes kept ready
+
+
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """What all episodes of one task share: what is seen in every cell, and where each direction leads from it."""
+
+    layout: Layout
+    start: int
+    goal: int
+    texts: tuple[str, ...]
+    reached: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, layout: Layout, start: int, goal: int) -> _Scene:
+        (goal_row, goal_col), cells = layout.place(goal), range(len(layout.exits))
+        texts = []
+        for cell in cells:
+            row, col = layout.place(cell)
+            walls = " ".join(layout.walls(cell)) or "none"
+            texts.append(f"at {row} {col} goal {goal_row} {goal_col} walls {walls}")
+        reached = tuple(tuple(layout.move(cell, direction) for cell in cells) for direction in DIRECTIONS)
+        return cls(layout, start, goal, tuple(texts), reached)
+
+    def plan(self) -> tuple[str, ...]:
+        return tuple(f"move {direction}" for direction in self.layout.path(self.start, self.goal))
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """A snapshot: whether the episode runs, where the agent is, and how many steps it took."""
+
+    task: str
+    running: bool
+    cell: int
+    steps: int
+
+
+class MazeEnv:
+    """One walk. It forks by copying the place and the number of steps."""
+
+    def __init__(self, task: Task, scene: _Scene, penalty: float) -> None:
+        self._task, self._scene, self._penalty = task, scene, penalty
+        self._cell, self._steps = scene.start, 0
+        self._running = False
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
+        self._cell, self._steps = self._scene.start, 0
+        self._running = True
+        return self._scene.texts[self._cell], {"admissible": _ACTIONS}
+
+    def step(self, action: Value) -> Reply:
+        if not self._running:
+            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+        text = str(action)
+        side = _SIDES.get(text)
+        if side is None:
+            side = _SIDES.get(" ".join(text.lower().split()))
+        self._steps += 1
+        late = self._steps >= _LIMIT
+        if side is None:
+            self._running = not late
+            return _EXPECTED, self._penalty, False, late, {"admissible": _ACTIONS, "invalid": True}
+        self._cell = self._scene.reached[side][self._cell]
+        if self._cell == self._scene.goal:
+            self._running = False
+            return _REACHED, 1.0, True, False, {"admissible": _ACTIONS}
+        self._running = not late
+        return self._scene.texts[self._cell], 0.0, False, late, {"admissible": _ACTIONS}
+
+    def snapshot(self) -> object:
+        return _Moment(self._task.id, self._running, self._cell, self._steps)
+
+    def restore(self, value: object) -> None:
+        """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
+        if not isinstance(value, _Moment) or value.task != self._task.id:
+            raise ConfigError("no snapshot of this task", value=value, expected=f"one of task {self._task.id}")
+        self._running, self._cell, self._steps = value.running, value.cell, value.steps
+
+    def close(self) -> None:
+        self._running = False
+
+
+class Maze:
+    """The world of mazes.
+
+    Args:
+        layout: "random" (a fresh maze for each task) or "double_t" (the published maze).
+        size: the longest side of random mazes, 4 to 12; both sides are drawn from 3 to `size`, and goals lie 4 to
+            2 * `size` steps away.
+        loops: how many walls more than a spanning tree are opened in random mazes.
+        penalty: the reward of an action that is none, 0 or less.
+        sizes: the sizes of the panels; the published maze has 25 tasks.
+        horizon: how many steps an episode may take, at most 50 (None: 4 * `size`; 15 in the published maze). Who sees
+            only the walls around needs more steps than the shortest way has.
+
+    Raises:
+        ConfigError: an unknown layout, or a number out of its bounds; all of them at once.
+    """
+
+    version = "1"
+    grammar: Grammar = Plain()
+    tiers = ("seen",)
+    blocking = False
+    instructions = (
+        "Walk to the goal. 'at 3 2 goal 1 4 walls up left' means that you are in row 3, column 2, the goal is in row "
+        "1, column 4, and walls block the ways up and left. Row 0 is at the top, column 0 at the left. "
+        f"Actions: {', '.join(_ACTIONS)}."
+    )
+
+    def __init__(
+        self,
+        layout: Literal["random", "double_t"] = "random",
+        *,
+        size: int = 5,
+        loops: int = 0,
+        penalty: float = 0.0,
+        sizes: Sizes | None = None,
+        horizon: int | None = None,
+    ) -> None:
+        problems = [] if layout in _LAYOUTS else [unknown("layout", str(layout), _LAYOUTS)]
+        if not _SMALLEST <= size <= _LARGEST:
+            problems.append(Problem("size", f"a longest side of {size}", f"give {_SMALLEST} to {_LARGEST}"))
+        if loops < 0:
+            problems.append(Problem("loops", f"{loops} loops", "give 0 or more"))
+        if horizon is not None and not 1 <= horizon <= _LIMIT:
+            problems.append(Problem("horizon", f"a horizon of {horizon} steps", f"give 1 to {_LIMIT}"))
+        if not -inf < penalty <= 0:
+            problems.append(Problem("penalty", f"a reward of {penalty} for a wrong action", "give 0 or less"))
+        if problems:
+            raise ConfigError(problems)
+        self.published = layout == "double_t"
+        self.name = "double_t" if self.published else "maze"
+        self.size, self.loops, self.penalty = size, loops, penalty
+        self.horizon = horizon or (15 if self.published else 4 * size)
+        self.reward_range = (min(0.0, penalty), 1.0)
+        self._scenes: dict[str, _Scene] = {}
+        draw = self._draw_published if self.published else self._draw
+        self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=draw)
+
+    def _draw_published(self, tier: str) -> Iterator[Candidate]:
+        """One task for every start. The map is known and the places are named, so mirrored starts are two tasks."""
+        layout = double_t()
+        distances = layout.distances(layout.cell(*DOUBLE_T_GOAL))
+        for cell in layout.free[:-1]:
+            start = layout.place(cell)
+            yield Candidate({"start": list(start)}, f"{distances[cell]} steps", tier, _start_key(start))
+
+    def _draw(self, tier: str) -> Iterator[Candidate]:
+        """Random mazes without end; the distance of the goal is drawn evenly from what the maze offers."""
+        for seed in count():
+            rng = Random(sample_seed("maze", self.size, self.loops, seed))
+            rows, cols = (_below(self.size - _SHORTEST_SIDE + 1, rng) + _SHORTEST_SIDE for _ in range(2))
+            layout = draw_layout(rows, cols, loops=self.loops, rng=rng)
+            goal = _below(rows * cols, rng)
+            distances = layout.distances(goal)
+            farthest = min(max(distances.values()), 2 * self.size)
+            if farthest < _NEAREST:
+                continue
+            distance = _below(farthest - _NEAREST + 1, rng) + _NEAREST
+            starts = [cell for cell, steps in distances.items() if steps == distance]
+            start = starts[_below(len(starts), rng)]
+            key = canonical_key(layout, start, goal)
+            yield Candidate(_spec(layout, start, goal), _kind(layout, start, goal), tier, key)
+
+    def tasks(self, split: str, tier: str) -> Sequence[Task]:
+        """The task panel of a split and tier; raises ConfigError for a name that does not exist."""
+        return self._panels.tasks(split, tier)
+
+    def task_from(self, index: int) -> Task:
+        """The task that begins at AgentGym's start of this index: the free squares of the published maze, row by row.
+
+        Raises:
+            ConfigError: the world is not the published maze; an index outside 0 to 24. AgentGym's start 25 is the goal.
+        """
+        if not self.published:
+            raise ConfigError("random mazes have no numbered starts", value=index, hint="use Maze('double_t')")
+        starts = list(self._draw_published(self.tiers[0]))
+        if index == len(starts):
+            raise ConfigError(f"start {index} is the goal itself, so there is nothing to walk", hint="give 0 to 24")
+        if not 0 <= index < len(starts):
+            raise ConfigError("the published maze has no such start", value=index, expected="0 to 24")
+        found = starts[index]
+        return Task(self.name, self.version, found.spec, found.kind, found.tier, place(self.name, found))
+
+    def make(self, task: Task) -> MazeEnv:
+        """An Env for one task.
+
+        Raises:
+            ConfigError: a task of another world, or a spec that holds no maze with a way to walk.
+            VersionMismatch: a task of another version.
+        """
+        return MazeEnv(task, self._scene(task), self.penalty)
+
+    def score(self, rewards: Sequence[float | None], info: Info) -> Score:
+        """Success = the goal was reached; raw = the sum of the rewards, unit = 1 or 0."""
+        known = [reward for reward in rewards if reward is not None]
+        if len(known) != len(rewards):
+            return Score(None, None, None)
+        success = max(known, default=0.0) >= 1.0
+        return Score(float(sum(known)), float(success), success)
+
+    def expert(self, task: Task) -> Sequence[str]:
+        """A shortest way, which one who sees the whole map knows."""
+        return self._scene(task).plan()
+
+    def key(self, task: Task) -> str:
+        """Equal for tasks that are turns or mirror images of each other; in the published maze the start alone."""
+        scene = self._scene(task)
+        if self.published:
+            return _start_key(scene.layout.place(scene.start))
+        return canonical_key(scene.layout, scene.start, scene.goal)
+
+    def renamed(self, task: Task, rng: Random) -> Task:
+        """A random maze turned or mirrored: another task with the same key, kind, tier and split. More to learn from.
+
+        A task of the published maze comes back as it is.
+        """
+        if self.published:
+            return task
+        scene, symmetry = self._scene(task), 1 + _below(SYMMETRIES - 1, rng)
+        start, goal = (scene.layout.image(cell, symmetry) for cell in (scene.start, scene.goal))
+        spec = _spec(scene.layout.turned(symmetry), start, goal)
+        return Task(task.world, task.version, spec, task.kind, task.tier, task.split)
+
+    def vocabulary(self) -> Sequence[str]:
+        """Every word and mark of observations and legal actions, sorted."""
+        longest = double_t().cols if self.published else self.size
+        return sorted({*_WORDS, *map(str, range(longest))})
+
+    def _scene(self, task: Task) -> _Scene:
+        scene = self._scenes.get(task.id)
+        if scene is None:
+            scene = self._build(task)
+            while len(self._scenes) >= _KNOWN_TASKS:
+                self._scenes.pop(next(iter(self._scenes)))
+            self._scenes[task.id] = scene
+        return scene
+
+    def _build(self, task: Task) -> _Scene:
+        if task.world != self.name:
+            raise ConfigError(f"not a task of the world {self.name!r}", value=task.world)
+        if task.version != self.version:
+            raise VersionMismatch(
+                f"a task of another version of {self.name!r}", value=task.version, expected=self.version
+            )
+        layout = double_t() if self.published else self._layout(task)
+        start = _cell(layout, "start", task.spec.get("start"))
+        goal = _cell(layout, "goal", DOUBLE_T_GOAL if self.published else task.spec.get("goal"))
+        if start == goal:
+            raise ConfigError("the start is the goal itself, so there is nothing to walk", value=layout.place(goal))
+        scene = _Scene.of(layout, start, goal)
+        scene.plan()
+        return scene
+
+    def _layout(self, task: Task) -> Layout:
+        rows, cols, exits = (task.spec.get(name) for name in ("rows", "cols", "exits"))
+        sides = [side for side in (rows, cols) if type(side) is int and 1 <= side <= self.size]
+        if len(sides) < 2:
+            raise ConfigError("no size of a maze of this world", value=(rows, cols), expected=f"1 to {self.size}")
+        if not isinstance(exits, str) or not set(exits) <= set("0123456789abcdef"):
+            raise ConfigError("no exits of a maze", value=exits, expected="a hexadecimal digit for each cell")
+        return Layout(sides[0], sides[1], tuple(int(digit, 16) for digit in exits))
+
+
+def _spec(layout: Layout, start: int, goal: int) -> dict[str, Json]:
+    return {
+        "rows": layout.rows,
+        "cols": layout.cols,
+        "exits": "".join(f"{mask:x}" for mask in layout.exits),
+        "start": list(layout.place(start)),
+        "goal": list(layout.place(goal)),
+    }
+
+
+def _cell(layout: Layout, what: str, value: object) -> int:
+    if not isinstance(value, list | tuple) or len(value) != 2 or not all(type(number) is int for number in value):
+        raise ConfigError(f"the {what} is no place", value=value, expected="[row, column]")
+    row, col = value
+    if not (0 <= row < layout.rows and 0 <= col < layout.cols) or not layout.exits[layout.cell(row, col)]:
+        raise ConfigError(f"the {what} is no free place of the maze", value=value)
+    return layout.cell(row, col)
+
+
+def _start_key(start: tuple[int, int]) -> str:
+    return f"start {start[0]} {start[1]}"
+
+
+def _kind(layout: Layout, start: int, goal: int) -> str:
+    """Of the shortest way: its steps, its turns, and its forks.
+
+    A fork is a cell of the way, the goal apart, that has a way on besides the right one and the one back.
+    """
+    way = layout.path(start, goal)
+    turns = sum(one != then for one, then in pairwise(way))
+    cell, forks, needed = start, 0, 1
+    for direction in way:
+        forks += len(DIRECTIONS) - len(layout.walls(cell)) > needed
+        cell, needed = layout.move(cell, direction), 2
+    return f"{len(way)} steps {turns} turns {forks} forks"
+
+
+def _below(bound: int, rng: Random) -> int:
+    return int(rng.random() * bound)

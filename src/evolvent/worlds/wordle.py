@@ -1,0 +1,249 @@
+"""Wordle: guess the hidden word in six tries, from the marks of the guesses before.
+
+    guess a word of 5 letters  ->  t a l e s  ->  b y b y b  ->  h e a r d  ->  b g g y b  ->  ...  ->  g g g g g
+
+Words and marks are written letters apart, as in LMRL-Gym and AgentGym. The hidden word decides the split, so no hidden
+word of dev or test is ever hidden in training; which words may be guessed is no secret. A task's kind is the pattern of
+consonants and vowels of its word, and its last letter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evolvent.errors import ConfigError, Problem, SessionGone, VersionMismatch, unknown
+from evolvent.trajectory import Score, Task, Value, sample_seed
+from evolvent.worlds.base import Info, Reply
+from evolvent.worlds.grammar import Grammar, Plain
+from evolvent.worlds.guessing import Solver
+from evolvent.worlds.panel import Candidate, Panels, Sizes
+from evolvent.worlds.wordlists import MARKS, RULES, Rules, WordList, code_of, marks_of, read_words
+
+__all__ = ["Wordle", "WordleEnv"]
+
+_TRIES = 6
+_INVALID = "invalid word"
+_VOWELS = frozenset("aeiou")
+
+
+class _Book:
+    """What all episodes of a world share: the list, the rules, the texts that are guesses."""
+
+    def __init__(self, words: WordList, rules: Rules) -> None:
+        self.words, self.rules = words, rules
+        self.first = f"guess a word of {words.length} letters"
+
+    @cached_property
+    def admissible(self) -> tuple[str, ...]:
+        return tuple(map(_apart, self.words.words))
+
+    @cached_property
+    def guesses(self) -> dict[str, str]:
+        """Text -> the word that it means: letters apart, or the word as it is."""
+        return dict(zip(self.admissible, self.words.words, strict=True)) | {word: word for word in self.words.words}
+
+    def understand(self, text: str) -> str | None:
+        return self.guesses.get(text) or self.guesses.get(" ".join(text.lower().split()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """A snapshot: whether the episode runs, the tries used, and (LMRL-Gym's rules) the words that fit all marks."""
+
+    task: str
+    running: bool
+    tries: int
+    left: NDArray[np.intp] | None
+
+
+class WordleEnv:
+    """One game. It forks by copying the number of tries and, where the hidden word moves, the words that still fit."""
+
+    def __init__(self, task: Task, book: _Book, penalty: float) -> None:
+        self._task, self._book, self._penalty = task, book, penalty
+        self._word: str = task.spec["word"]
+        self._left: NDArray[np.intp] | None = None
+        self._tries = 0
+        self._running = False
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
+        self._left, self._tries, self._running = None, 0, True
+        return self._book.first, {"admissible": self._book.admissible}
+
+    def step(self, action: Value) -> Reply:
+        if not self._running:
+            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+        book, guess = self._book, self._book.understand(str(action))
+        hidden = self._hidden()
+        self._tries += 1
+        if guess is None:
+            self._running = self._tries < _TRIES
+            info = {"admissible": book.admissible, "invalid": True}
+            return _INVALID, self._penalty, not self._running, False, info
+        marks = marks_of(guess, hidden, rules=book.rules)
+        if book.rules == "lmrl":
+            self._narrow(guess, marks)
+        self._running = guess != hidden and self._tries < _TRIES
+        reward = 1.0 if guess == hidden else 0.0
+        return _apart(marks), reward, not self._running, False, {"admissible": book.admissible}
+
+    def _hidden(self) -> str:
+        """The hidden word of this try: the task's; in LMRL-Gym's rules drawn anew from the words that fit all marks."""
+        if self._left is None:
+            return self._word
+        draw = sample_seed("wordle", "hidden", self._word, self._tries)
+        return self._book.words.words[int(self._left[draw % len(self._left)])]
+
+    def _narrow(self, guess: str, marks: str) -> None:
+        words = self._book.words
+        left = np.arange(len(words.words)) if self._left is None else self._left
+        self._left = left[words.codes(guess, rules="lmrl")[left] == code_of(marks)]
+
+    def snapshot(self) -> object:
+        return _Moment(self._task.id, self._running, self._tries, self._left)
+
+    def restore(self, value: object) -> None:
+        """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
+        if not isinstance(value, _Moment) or value.task != self._task.id:
+            raise ConfigError("no snapshot of this task", value=value, expected=f"one of task {self._task.id}")
+        self._running, self._tries, self._left = value.running, value.tries, value.left
+
+    def close(self) -> None:
+        self._running = False
+
+
+class Wordle:
+    """The world of hidden words.
+
+    Args:
+        words: a file with one word a line, or the words; all of one length (None: the library's 3,531 words of five
+            letters). Hidden words and guesses come from it.
+        rules: "official" counts letters and keeps the hidden word. "lmrl" is LMRL-Gym's variant: every copy of a
+            present letter is marked, and the hidden word is drawn anew at each try from the words that fit all marks so
+            far (by the task: the same guesses get the same marks). A task's split goes by its first hidden word.
+        penalty: the reward of a guess that is no word of the list, 0 or less. It uses one of the six tries.
+        sizes: the sizes of the panels; a list that has fewer words fills them as far as it goes.
+
+    Raises:
+        ConfigError: a list that cannot be read or has mistakes, unknown rules, a penalty that is positive or not
+            finite; all of them at once.
+    """
+
+    version = "1"
+    grammar: Grammar = Plain()
+    tiers = ("seen",)
+    blocking = False
+    horizon = 8
+    instructions = (
+        f"Guess the hidden word in {_TRIES} tries. Write a word with its letters apart, for example 's h i r e'. Each "
+        "letter is marked: g right and in its place, y in the word but elsewhere, b not in the word. A guess that is "
+        "not in the list of words costs a try."
+    )
+
+    def __init__(
+        self,
+        words: Path | str | Sequence[str] | None = None,
+        *,
+        rules: Rules = "official",
+        penalty: float = 0.0,
+        sizes: Sizes | None = None,
+    ) -> None:
+        problems = [] if rules in RULES else [unknown("rules", str(rules), RULES)]
+        if not -inf < penalty <= 0:
+            problems.append(Problem("penalty", f"a reward of {penalty} for a wrong action", "give 0 or less"))
+        try:
+            self.words = read_words(words)
+        except ConfigError as error:
+            problems += error.problems
+        if problems:
+            raise ConfigError(problems)
+        self.name = "wordle" if rules == "official" else "wordle_lmrl"
+        self.rules, self.penalty = rules, penalty
+        self.reward_range = (min(0.0, penalty), 1.0)
+        self._book = _Book(self.words, rules)
+        self._solver = Solver(self.words, rules=rules)
+        self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._draw)
+
+    def _draw(self, tier: str) -> Iterator[Candidate]:
+        """A task for every word, in the order of a hash."""
+        for word in sorted(self.words.words, key=lambda word: sample_seed("wordle", word)):
+            yield Candidate({"list": self.words.digest, "word": word}, _kind(word), tier, word)
+
+    def tasks(self, split: str, tier: str) -> Sequence[Task]:
+        """The task panel of a split and tier; raises ConfigError for a name that does not exist."""
+        return self._panels.tasks(split, tier)
+
+    def make(self, task: Task) -> WordleEnv:
+        """An Env for one task.
+
+        Raises:
+            ConfigError: a task of another world, or a hidden word that is not in the list.
+            VersionMismatch: a task of another version or of another list of words.
+        """
+        self._check(task)
+        return WordleEnv(task, self._book, self.penalty)
+
+    def _check(self, task: Task) -> None:
+        if task.world != self.name:
+            raise ConfigError(f"not a task of the world {self.name!r}", value=task.world)
+        if task.version != self.version:
+            raise VersionMismatch(
+                f"a task of another version of {self.name!r}", value=task.version, expected=self.version
+            )
+        if task.spec.get("list") != self.words.digest:
+            raise VersionMismatch(
+                "a task of another list of words", value=task.spec.get("list"), expected=self.words.digest
+            )
+        word = task.spec.get("word")
+        if not isinstance(word, str) or word not in self.words.index:
+            raise ConfigError("the hidden word is not in the list", value=word)
+
+    def score(self, rewards: Sequence[float | None], info: Info) -> Score:
+        """Success = the word was guessed; raw = the sum of the rewards, unit = 1 or 0."""
+        known = [reward for reward in rewards if reward is not None]
+        if len(known) != len(rewards):
+            return Score(None, None, None)
+        success = max(known, default=0.0) >= 1.0
+        return Score(float(sum(known)), float(success), success)
+
+    def expert(self, task: Task) -> Sequence[str]:
+        """The guesses of a `Solver`, which plays the task and sees its marks alone.
+
+        It solves all tasks of the default list; of another one it may fail some, and then its six guesses are given.
+        """
+        env, over = self.make(task), False
+        env.reset()
+        seen: list[str] = []
+        plan: list[str] = []
+        while not over:
+            plan.append(_apart(self._solver.guess(seen)))
+            marks, _, over, _, _ = env.step(plan[-1])
+            seen.append(str(marks).replace(" ", ""))
+        return plan
+
+    def key(self, task: Task) -> str:
+        """The hidden word: no two words are the same task."""
+        self._check(task)
+        return cast(str, task.spec["word"])
+
+    def vocabulary(self) -> Sequence[str]:
+        """Every word of observations and legal actions, sorted; the letters of the list are words here."""
+        letters = set(MARKS).union(*self.words.words)
+        return sorted({*letters, *self._book.first.split(), *_INVALID.split()})
+
+
+def _apart(word: str) -> str:
+    return " ".join(word)
+
+
+def _kind(word: str) -> str:
+    """The pattern of consonants (c) and vowels (v), and the last letter: "cvccv ends e"."""
+    return "".join("v" if letter in _VOWELS else "c" for letter in word) + f" ends {word[-1]}"
