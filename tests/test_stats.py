@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evolvent.errors import BatchMismatch, ConfigError
-from evolvent.stats import Interval, paired, sign_flip, wilson
+from evolvent.stats import Interval, crossed, paired, sign_flip, wilson
 from evolvent.stats import _t_quantile as t_quantile
 
 
@@ -125,3 +125,115 @@ def test_lengths_and_emptiness_are_refused() -> None:
         paired([1.0, 0.0], [1.0, 0.0], levels=[["x"]], rng=rng)
     with pytest.raises(ConfigError, match="no items"):
         paired([], [], rng=rng)
+
+
+# ---------------------------------------------------------------- seeds and tasks crossed
+
+
+@pytest.mark.parametrize(
+    ("seed_effect", "kind_effect", "both", "noise", "least"),
+    [(0.10, 0.05, 0.02, 0.3, 0.90), (0.05, 0.20, 0.05, 0.3, 0.92), (0.10, 0.00, 0.00, 0.3, 0.90)],
+)
+def test_crossed_interval_covers_the_truth(seed_effect, kind_effect, both, noise, least) -> None:
+    """400 simulated studies of 8 seeds, 25 kinds and 4 tasks a kind, with effects of seeds, kinds and their pairs."""
+    rng, covered = np.random.default_rng(11), 0
+    kinds = np.repeat(np.arange(25), 4).tolist()
+    for _ in range(400):
+        effects = (
+            rng.normal(0, seed_effect, (8, 1)) + rng.normal(0, kind_effect, (1, 25)) + rng.normal(0, both, (8, 25))
+        )
+        a = 0.1 + np.repeat(effects, 4, axis=1) + rng.normal(0, noise, (8, 100))
+        interval = crossed(a, np.zeros((8, 100)), kinds=kinds, resamples=400, rng=rng)
+        covered += interval.low <= 0.1 <= interval.high
+    assert least <= covered / 400 <= 0.995
+
+
+def test_pairing_inside_a_seed_alone_would_promise_too_much() -> None:
+    """Where seeds differ, intervals that draw kinds but not seeds miss the truth far too often."""
+    rng, kinds = np.random.default_rng(3), np.repeat(np.arange(25), 4).tolist()
+    alone = together = 0
+    for _ in range(150):
+        a = 0.1 + rng.normal(0, 0.1, (8, 1)) + rng.normal(0, 0.2, (8, 100))
+        means = a.mean(axis=0)
+        naive = paired(means.tolist(), [0.0] * 100, levels=[kinds], resamples=300, rng=rng)
+        whole = crossed(a, np.zeros_like(a), kinds=kinds, resamples=300, rng=rng)
+        alone += naive.low <= 0.1 <= naive.high
+        together += whole.low <= 0.1 <= whole.high
+    assert alone / 150 < 0.8
+    assert together / 150 > 0.9
+
+
+def test_crossed_mean_is_worked_by_hand() -> None:
+    a = [[1, 1, 0, 0, 1], [1, 0, 0, 0, 1]]
+    b = [[0, 1, 0, 0, 0], [0, 0, 1, 0, 0]]
+    strata, kinds = ["x", "x", "x", "x", "y"], [1, 1, 2, 2, 1]
+    rng = np.random.default_rng(0)
+    # stratum x: (1 + 0 + 0 + 0 + 1 + 0 - 1 + 0) / 8 = 1/8; stratum y: (1 + 1) / 2 = 1
+    assert crossed(a, b, kinds=kinds, strata=strata, rng=rng).mean == pytest.approx((1 / 8 + 1) / 2)
+    weighted = crossed(a, b, kinds=kinds, strata=strata, weights={"x": 1, "y": 3}, rng=rng)
+    assert weighted.mean == pytest.approx((1 / 8 + 3) / 4)
+    assert weighted.n == 10
+
+
+def test_crossed_bootstrap_equals_enumeration() -> None:
+    """Two seeds, two kinds: the distribution over all 16 draws, each equally likely, worked out by brute force."""
+    d = np.array([[0.0, 2.0, 5.0], [1.0, 0.0, -4.0]])
+    kinds = ["p", "p", "q"]
+    means = []
+    for seeds in itertools.product((0, 1), repeat=2):
+        for drawn in itertools.product(("p", "q"), repeat=2):
+            columns = [at for kind in drawn for at, own in enumerate(kinds) if own == kind]
+            means.append(d[np.ix_(seeds, columns)].mean())
+    found = crossed(d, np.zeros_like(d), kinds=kinds, resamples=20_000, rng=np.random.default_rng(1))
+    assert (found.low, found.high) == (pytest.approx(min(means)), pytest.approx(max(means)))
+    # At 2 seeds the widened tails are beyond every draw: the ends are the extreme draws.
+    assert found.mean == pytest.approx(d.mean())
+
+
+def test_seeds_are_drawn_together_in_all_strata() -> None:
+    """A seed effect with opposite sign in two strata cancels exactly, if both strata draw the same seeds."""
+    effect = np.linspace(-1, 1, 8)[:, None]
+    a = np.concatenate([np.repeat(effect, 10, axis=1), np.repeat(-effect, 10, axis=1)], axis=1)
+    strata, kinds = ["one"] * 10 + ["two"] * 10, list(range(20))
+    interval = crossed(a, np.zeros_like(a), kinds=kinds, strata=strata, rng=np.random.default_rng(0))
+    assert (interval.low, interval.high) == (pytest.approx(0.0, abs=1e-12), pytest.approx(0.0, abs=1e-12))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 5), st.integers(2, 12), st.integers(0, 10**6))
+def test_swapping_crossed_sides_mirrors_the_interval(seeds: int, tasks: int, number: int) -> None:
+    draw = np.random.default_rng(number)
+    a, b = draw.integers(0, 2, (2, seeds, tasks)).astype(float)
+    kinds = draw.integers(0, 4, tasks).tolist()
+    one = crossed(a, b, kinds=kinds, resamples=200, rng=np.random.default_rng(1))
+    other = crossed(b, a, kinds=kinds, resamples=200, rng=np.random.default_rng(1))
+    assert (one.mean, one.low, one.high) == pytest.approx((-other.mean, -other.high, -other.low))
+    assert one.low - 1e-9 <= one.mean <= one.high + 1e-9
+
+
+def test_one_seed_or_one_task_has_no_crossed_interval() -> None:
+    rng = np.random.default_rng(0)
+    for scores, kinds in (([[1.0, 0.0]], [0, 1]), ([[1.0], [0.0]], [0])):
+        interval = crossed(scores, np.zeros_like(scores), kinds=kinds, rng=rng)
+        assert interval.mean == 0.5
+        assert isnan(interval.low) and isnan(interval.high)
+
+
+def test_a_stratum_of_one_kind_draws_its_tasks() -> None:
+    a = [[1.0, 0.0, 1.0, 0.0]] * 4
+    interval = crossed(a, np.zeros((4, 4)), kinds=["k"] * 4, rng=np.random.default_rng(0))
+    assert interval.low < 0.5 < interval.high
+
+
+def test_crossed_refuses_what_does_not_fit() -> None:
+    rng, ones = np.random.default_rng(0), np.ones((3, 4))
+    with pytest.raises(BatchMismatch, match="differ in shape"):
+        crossed(ones, np.ones((3, 5)), kinds=[0] * 4, rng=rng)
+    with pytest.raises(BatchMismatch, match="differ in shape"):
+        crossed(ones, ones, kinds=[0] * 3, rng=rng)
+    with pytest.raises(BatchMismatch, match="differ in shape"):
+        crossed([1.0], [1.0], kinds=[0], rng=rng)
+    with pytest.raises(ConfigError, match="nothing to compare"):
+        crossed(np.ones((0, 0)), np.ones((0, 0)), kinds=[], rng=rng)
+    with pytest.raises(ConfigError, match="positive weight"):
+        crossed(ones, ones, kinds=[0] * 4, strata=list("aabb"), weights={"a": 1.0}, rng=rng)

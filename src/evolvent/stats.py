@@ -6,17 +6,18 @@ unit that is drawn again is the group, never the single task.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import atan, cos, nan, pi, sqrt
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.errors import BatchMismatch, ConfigError
 
-__all__ = ["Interval", "paired", "sign_flip", "wilson"]
+__all__ = ["Interval", "crossed", "paired", "sign_flip", "wilson"]
 
 _NORMAL = NormalDist()
 _MOST_FLIPS = 22  # 2^22 sums of 8 bytes: 32 MiB
@@ -101,6 +102,56 @@ def paired(
     return Interval(mean, float(low), float(high), len(difference))
 
 
+def crossed(
+    a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], *, kinds: Sequence[Hashable],
+    strata: Sequence[Hashable] | None = None, weights: Mapping[Any, float] | None = None, resamples: int = 4000,
+    level: float = 0.95, rng: np.random.Generator,
+) -> Interval:  # fmt: skip
+    """The mean of `a - b` where every seed plays every task, with an interval for other seeds and other tasks.
+
+    Seeds and tasks are crossed, not nested: a seed that is good is good on all tasks, a hard task is hard for all
+    seeds. Seeds are drawn again once for all tasks, kinds of tasks once for all seeds, and a score counts as often as
+    its seed times its kind were drawn (the pigeonhole bootstrap: Owen, "The pigeonhole bootstrap", AOAS 2007). It errs
+    on the wide side: what is neither of the seed nor of the kind is counted up to three times. The percentiles are
+    widened for few seeds, as those of `paired` are for few groups.
+
+    Args:
+        a, b: `[S, N]` scores of the same S seeds on the same N tasks.
+        kinds: `[N]` labels; tasks of one kind are drawn together, or each by itself in a stratum of only one kind.
+        strata: `[N]` labels of what is fixed and not sampled, such as panels. Kinds are drawn inside each of them.
+        weights: how much the mean of each stratum counts, relative to the others; None: all the same.
+
+    Returns:
+        An interval with `n` = S x N. Its ends are NaN with one seed, or with one task in a stratum.
+
+    Raises:
+        BatchMismatch: shapes differ. ConfigError: no scores, or weights that are not positive.
+    """
+    one, other = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    labels = list(strata) if strata is not None else [0] * len(kinds)
+    if one.ndim != 2 or one.shape != other.shape or not one.shape[1] == len(kinds) == len(labels):
+        shapes = (one.shape, other.shape, len(kinds), len(labels))
+        raise BatchMismatch("crossed scores and their labels differ in shape", value=shapes)
+    shares = {label: 1.0 if weights is None else float(weights.get(label, nan)) for label in labels}
+    if not one.size or not all(share > 0 for share in shares.values()):
+        raise ConfigError("nothing to compare", value=one.shape if weights is None else dict(weights),
+                          expected="at least one seed and task, and a positive weight for each stratum")  # fmt: skip
+    difference, seeds = one - other, len(one)
+    seed_times = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples)
+    mean, fewest, drawn = 0.0, seeds, np.zeros(resamples)
+    for label, share in shares.items():
+        inside = [at for at, own in enumerate(labels) if own == label]
+        groups = _groups([[kinds[at] for at in inside]], len(inside))
+        mean += share * float(difference[:, inside].mean())
+        drawn += share * _pigeonhole(difference[:, inside], groups, seed_times=seed_times, rng=rng)
+        fewest = min(fewest, len(set(groups)))
+    whole, tail = sum(shares.values()), _expanded_tail(seeds, seeds - 1, level)
+    if tail is None or fewest < 2:
+        return Interval(mean / whole, nan, nan, one.size)
+    low, high = np.quantile(drawn / whole, [tail, 1 - tail])
+    return Interval(mean / whole, float(low), float(high), one.size)
+
+
 def sign_flip(differences: Sequence[float]) -> float:
     """The exact two-sided p-value that the differences (one per seed) are symmetric around 0.
 
@@ -138,6 +189,20 @@ def _resampled(
     sums, sizes = np.bincount(index, weights=values), np.bincount(index)
     times = rng.multinomial(len(sizes), np.full(len(sizes), 1 / len(sizes)), size=resamples)
     means: NDArray[np.float64] = (times @ sums) / (times @ sizes)
+    return means
+
+
+def _pigeonhole(
+    values: NDArray[np.float64], groups: Sequence[Hashable], *, seed_times: NDArray[np.int64],
+    rng: np.random.Generator,
+) -> NDArray[np.float64]:  # fmt: skip
+    """`[R]` means of `[S, N]` values: rows as often as drawn, columns in whole groups that are drawn here."""
+    place = {group: index for index, group in enumerate(dict.fromkeys(groups))}
+    member = np.zeros((len(groups), len(place)))
+    member[np.arange(len(groups)), [place[group] for group in groups]] = 1.0
+    times = rng.multinomial(len(place), np.full(len(place), 1 / len(place)), size=seed_times.shape[0])
+    sums = ((seed_times @ (values @ member)) * times).sum(axis=1)
+    means: NDArray[np.float64] = sums / (len(values) * (times @ member.sum(axis=0)))
     return means
 
 

@@ -160,6 +160,19 @@ def test_horizons_follow_their_schedule_and_the_choice_is_handed_in():
     assert final == [("9/0",)] * 4, "nothing was chosen: cloning went on"
 
 
+def test_what_was_solved_need_not_be_explored_again():
+    """The fake run solves a task by its first sample only where that is asked for."""
+    config = AgentEvol(iterations=3, samples=2, revisit=False)
+    run, solved = FakeRun(), iter([[1], [], [2]])
+
+    def choose(tried, config):
+        now = next(solved)
+        return [t for t in tried if t.task.spec["n"] in now and t.sample == 0]
+
+    evolve([], TASKS, [tried(9, 0, 1.0)], config=config, run=run, choose=choose)
+    assert [entry[1] for entry in run.log if entry[0] == "collect"] == [4, 2, 2]
+
+
 def test_presets_are_valid():
     assert AgentEvol(**PUBLISHED).iterations == 4
     assert AgentEvol(**FORMULATED).weight == "reward"

@@ -38,6 +38,7 @@ class AgentEvol(Config):
     iterations: int = Field(default=3, ge=0, description="rounds of exploring and learning (M)")
     samples: int = Field(default=3, ge=0, description="episodes per explored task and round (K)")
     temperature: float = Field(default=1.0, ge=0, description="of exploration")
+    revisit: bool = Field(default=True, description="explore tasks again of which something was kept before")
     horizons: tuple[int, ...] = Field(default=(), description="longest episode while exploring, by phase; none: all")
     horizon_every: int = Field(default=1, ge=1, description="rounds in a phase of the horizons")
     keep: Literal["shortest", "first", "none"] = Field(
@@ -78,7 +79,8 @@ FORMULATED: Mapping[str, object] = {
     "weight": "reward", "merge": "base", "start": "initial", "lr_scale": 1.0,
 }  # fmt: skip
 EMBEDDED: Mapping[str, object] = {
-    "iterations": 3, "samples": 3, "temperature": 1.0, "keep": "shortest", "weight": "threshold", "merge": "all",
+    "iterations": 3, "samples": 3, "temperature": 1.0, "keep": "shortest", "thresholds": {"gridworld": 0.0},
+    "weight": "threshold", "merge": "all",
     "start": "previous", "clone_tokens": 700_000, "round_tokens": 180_000, "lr_scale": 0.7,
 }  # fmt: skip
 
@@ -161,11 +163,12 @@ def evolve(
         choose: what is kept of a round.
     """
     weight, horizon = Weight(config.weight, config.beta), HorizonSchedule(config.horizons, config.horizon_every)
-    starts = [Start(task, sample) for task in explore for sample in range(config.samples)]
     policy, rounds, best = base, [], Best(run, config.select)
     if config.select == "best":
         best.measure(base, 0)
     for iteration in run.rounds(config.iterations):
+        solved = set() if config.revisit else {trajectory.task.id for kept in rounds for trajectory in kept}
+        starts = [Start(task, n) for task in explore if task.id not in solved for n in range(config.samples)]
         tried = run.collect(policy, starts, temperature=config.temperature, horizon=horizon(iteration))
         rounds.append(choose(tried, config))
         data = merged(demonstrations, rounds, config)

@@ -1,0 +1,150 @@
+"""Does an agent really evolve? The controlled study of AgentEvol.
+
+    python -m benchmarks.evolve [--json]                the study: plays what has no result yet, then prints it
+    python -m benchmarks.evolve --seeds 1000 1001       only these seeds; several processes may share the work
+    python -m benchmarks.evolve --study variants        AgentEvol as published and as formulated, in one world
+    python -m benchmarks.evolve --quick [--json]        the same machinery in two minutes; supports no claim
+
+A study is frozen in `benchmarks/results/NAME/study.json`: worlds, digests of all panels, configuration, budget, the
+number that decides and its threshold. It was chosen on dev panels with other seeds. A change is a new study in another
+folder. Results are kept seed by seed beside it, task by task.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import tempfile
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.evolve_arms import Plan, arms
+from evolvent.bench.plan import Primary, Study
+from evolvent.bench.study import Event, freeze, run_study
+from evolvent.bench.verdict import Summary, read_summary
+from evolvent.cli.names import worlds
+from evolvent.learn.learner import TrainConfig
+from evolvent.methods.agentevol import AgentEvol
+from evolvent.worlds.base import SPLITS
+from evolvent.worlds.panel import digest
+
+RESULTS = Path(__file__).parent / "results"
+SEEDS = tuple(range(1000, 1008))
+LEARNER = TrainConfig(lr=5e-3, betas=(0.9, 0.95), batch_tokens=512)
+PLAN = Plan(
+    worlds=("crafting:0", "lookup"), demonstrated=(200, 50), explored=(600, 600), namings=10,
+    clone_tokens=150_000, clones=10, train=LEARNER,
+    method=AgentEvol(iterations=4, samples=6, revisit=False, select="best", round_tokens=100_000, lr_scale=0.7),
+)  # fmt: skip
+VARIANTS = Plan(
+    worlds=("lookup",), demonstrated=(60,), explored=(600,), namings=1,
+    clone_tokens=40_000, clones=6, train=LEARNER,
+    method=AgentEvol(iterations=3, samples=6, revisit=False, select="best", round_tokens=60_000, lr_scale=0.7),
+)  # fmt: skip
+BUDGET = 8_000_000  # computed tokens of an arm, updates included
+QUICK = Plan(
+    worlds=("lookup",), demonstrated=(70,), explored=(60,), namings=1, clone_tokens=12_000, clones=2, train=LEARNER,
+    method=AgentEvol(iterations=1, samples=2, select="best", round_tokens=8_000, lr_scale=0.7), limit=40,
+)  # fmt: skip
+
+
+def study(name: str, plan: Plan, seeds: Sequence[int]) -> Study:
+    """The study with all that its result depends on."""
+    panels = {
+        f"{name}/{tier}/{split}": digest(world.tasks(split, tier))
+        for name, world in worlds(plan.worlds).items() for tier in world.tiers for split in SPLITS
+    }  # fmt: skip
+    facts = {
+        "plan": plan.described(),
+        "panels": panels,
+        "versions": {name: version(name) for name in ("evolvent", "torch", "transformers")},
+    }
+    primary = Primary("evolve", "total", tiers=plan.tiers)
+    return Study(name, arms(plan, variants=name != "evolve"), tuple(seeds), BUDGET, primary, 0.05, facts)
+
+
+def tell(event: Event) -> None:
+    """One line for whatever happens."""
+    if event.state != "known":
+        print(f"{event.arm} {event.seed} {event.state} {event.why}".rstrip(), flush=True)
+
+
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
+
+
+def table(found: Summary) -> str:
+    """All arms by world and tier, then the comparisons and the verdict, for people."""
+    rows = [f"{'arm':11} {'world':10} {'tier':7} success %, mean over seeds, 95 % interval"]
+    for rate in found.rates:
+        low, high = percent(rate.interval.low), percent(rate.interval.high)
+        rows.append(f"{rate.arm:11} {rate.world:10} {rate.tier:7} {percent(rate.interval.mean):>5} [{low}, {high}]")
+    rows.append("")
+    for one in found.differences:
+        where = f"{one.world or 'all worlds'} {one.tier or 'primary'}"
+        low, high = percent(one.interval.low), percent(one.interval.high)
+        rows.append(f"{one.arm} - {one.against:11} {where:22} {percent(one.interval.mean):>6} [{low}, {high}]")
+    rows += [f"{one.arm} {one.seed}: {one.why}" for one in found.unfinished]
+    hours = sum(arm.cpu_s for arm in found.arms) / 3600
+    share = "-" if found.room is None else f"{found.room:.0%}"
+    rows += ["", found.sentence, f"share of the room won {share}, sign-flip p {found.p}, {hours:.2f} CPU-hours"]
+    return "\n".join(rows)
+
+
+def report(found: Summary, *, quick: bool) -> dict[str, Any]:
+    """The figures as one JSON object."""
+    by_arm: dict[str, dict[str, list[float]]] = {}
+    for rate in found.rates:
+        own = by_arm.setdefault(rate.arm, {})
+        own[f"{rate.world}/{rate.tier}"] = [rate.interval.mean, rate.interval.low, rate.interval.high]
+    against_base = [
+        one.interval.low for one in found.differences
+        if one.arm == found.primary["arm"] and one.against == found.primary["base"] and one.world and not one.tier
+    ]  # fmt: skip
+    primary = found.difference.interval if found.difference else None
+    return {
+        "arms": by_arm,
+        "primary": primary and primary.mean,
+        "primary_ci": primary and [primary.low, primary.high],
+        "p": found.p,
+        "verdict": found.verdict,
+        "room_share": found.room,
+        "worst_world_low": min(against_base, default=None),
+        "seeds": list(found.seeds),
+        "cpu_hours": sum(arm.cpu_s for arm in found.arms) / 3600,
+        "tokens": {arm.name: dict(arm.tokens) for arm in found.arms},
+        "unfinished": [f"{one.arm}/{one.seed}: {one.why}" for one in found.unfinished],
+        "digest": found.digest,
+        "quick": quick,
+        "versions": {"python": platform.python_version(), "torch": version("torch")},
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="The controlled study of AgentEvol.")
+    parser.add_argument("--quick", action="store_true", help="a small copy of the study in a temporary folder")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.add_argument("--seeds", type=int, nargs="+", help="play only these seeds")
+    parser.add_argument("--arms", nargs="+", help="play only these arms and what they need")
+    parser.add_argument("--study", choices=("evolve", "variants"), default="evolve")
+    parser.add_argument("--freeze", action="store_true", help="write study.json and stop")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "study" if options.quick else RESULTS / options.study
+        plan = PLAN if options.study == "evolve" else VARIANTS
+        chosen = study("quick", QUICK, (0, 1)) if options.quick else study(options.study, plan, SEEDS)
+        print(f"study {freeze(chosen, folder)}", flush=True)
+        if options.freeze:
+            return
+        run_study(chosen, folder, only=options.arms, seeds=options.seeds, observe=tell)
+        found = read_summary(folder)
+    print(table(found))
+    if options.json:
+        print(json.dumps(report(found, quick=options.quick), allow_nan=False))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""The arms of the study of AgentEvol: what each does with one seed. `benchmarks/evolve.py` freezes and runs them.
+
+A seed draws everything anew: the initial weights, which tasks are demonstrated, which are explored, and every sample.
+The panels are fixed. All arms go on from one cloned policy, with the same restarts of the optimizer, warm-up and decay,
+and every arm ends with the round that was best on dev, its start among the candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import zip_longest
+from typing import Any
+
+import torch
+
+from evolvent.bench.plan import Arm, Seat
+from evolvent.bench.results import Played, outcomes, spent
+from evolvent.cli.names import worlds
+from evolvent.config import Config
+from evolvent.curate.balance import balanced
+from evolvent.learn.learner import TrainConfig
+from evolvent.learn.objectives import weighted_nll
+from evolvent.methods.agentevol import FORMULATED, PUBLISHED, AgentEvol, evolve, keep
+from evolvent.models.policy import Policy
+from evolvent.run import Evaluation, Run
+from evolvent.scale.local import Panel, demonstrations, local_run, policy_for
+from evolvent.trajectory import Json, Task, Trajectory, sample_rng
+from evolvent.worlds.base import World
+
+__all__ = ["Plan", "Regardless", "arms", "drawn"]
+
+Rows = Sequence[Evaluation]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a study of AgentEvol fixes before it runs.
+
+    Args:
+        worlds: their names.
+        demonstrated, explored: tasks of each world.
+        namings: how often a demonstration is shown, under other names where its world can rename.
+        clone_tokens, clones: learned tokens of a cloning fit, and how many of them; the best on dev is the base.
+        method: of the arm `evolve`; the others change one thing each.
+        train: the learner of all fits.
+        tiers: those that decide; "best on dev" is the best mean over these.
+        limit: most tasks of a panel.
+    """
+
+    worlds: tuple[str, ...]
+    demonstrated: tuple[int, ...]
+    explored: tuple[int, ...]
+    namings: int
+    clone_tokens: int
+    clones: int
+    method: AgentEvol
+    train: TrainConfig
+    tiers: tuple[str, ...] = ("evo", "combo")
+    limit: int = 200
+
+    def described(self) -> dict[str, Json]:
+        """All of it as JSON values."""
+        own = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: one.model_dump(mode="json") if isinstance(one, Config) else one for name, one in own.items()}
+
+
+@dataclass
+class Regardless:
+    """Keeps as many trajectories in each round as the arm `evolve` did, one of each task, whatever their reward.
+
+    The tasks come in one order, drawn once: a round that keeps more has those of the round before and others.
+    """
+
+    counts: Sequence[int]
+    seed: int
+    _round: int = field(default=0)
+
+    def __call__(self, tried: Sequence[Trajectory], config: AgentEvol) -> list[Trajectory]:
+        tasks: dict[str, list[Trajectory]] = {}
+        for trajectory in tried:
+            if trajectory.success is not None:
+                tasks.setdefault(trajectory.task.id, []).append(trajectory)
+        rng = sample_rng("regardless", self.seed)
+        order = [list(tasks)[place] for place in rng.permutation(len(tasks))]
+        count, self._round = self.counts[self._round], self._round + 1
+        picks = sample_rng("regardless", self.seed, self._round)
+        return [tasks[task][int(picks.integers(len(tasks[task])))] for task in order[:count]]
+
+
+@dataclass
+class _Kept:
+    """Keeps as AgentEvol does, and counts."""
+
+    counts: list[int] = field(default_factory=list)
+
+    def __call__(self, tried: Sequence[Trajectory], config: AgentEvol) -> list[Trajectory]:
+        kept = keep(tried, config)
+        self.counts.append(len(kept))
+        return kept
+
+
+def drawn(plan: Plan, made: Mapping[str, World], seed: int) -> tuple[list[Task], list[Task]]:
+    """(tasks to demonstrate, tasks to explore) of a seed: disjoint, drawn from the training panels.
+
+    Demonstrated are tasks of the first tier; explored are others of it and of every other tier that may be trained on.
+    """
+    shown: list[Task] = []
+    tried: list[Task] = []
+    for name, few, many in zip(made, plan.demonstrated, plan.explored, strict=True):
+        panels = []
+        for tier in made[name].tiers:
+            tasks = made[name].tasks("train", tier)
+            order = sample_rng("study", seed, name, tier).permutation(len(tasks))
+            panels.append([tasks[place] for place in order])
+        shown += panels[0][:few]
+        rest = [panels[0][few:], *panels[1:]]
+        tried += [task for row in zip_longest(*rest) for task in row if task is not None][:many]
+    return shown, tried
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """What all arms of a seed begin with."""
+
+    initial: Policy
+    base: Policy
+    taught: list[Trajectory]
+    tried: list[Task]
+    fits: int
+    curve: list[float]
+    gain_of_more: float
+    rows: Rows
+
+
+def _run(plan: Plan, seat: Seat, arm: str) -> Run[Policy]:
+    torch.set_num_threads(1)
+    folder = seat.folder.parent.parent / arm / str(seat.seed)
+    made = list(worlds(plan.worlds).values())
+    return local_run(folder, made, seed=seat.seed, train=plan.train, panel=Panel("test", None, plan.limit), slots=384)
+
+
+def _rate(rows: Rows, tiers: Sequence[str]) -> float:
+    own = [row.mean or 0.0 for row in rows if row.tier in tiers]
+    return sum(own) / max(1, len(own))
+
+
+def _ready(plan: Plan, seat: Seat) -> _Ready:
+    """Clone, and choose the best fit on dev. What the base's run has finished is read, not done again."""
+    made = worlds(plan.worlds)
+    shown, tried = drawn(plan, made, seat.seed)
+    taught = demonstrations(list(made.values()), shown, seed=seat.seed, namings=plan.namings)
+    initial = policy_for(list(made.values()), seed=seat.seed)
+    policy, found, curve = initial, [], []
+    with _run(plan, seat, "base") as run:
+        for number in run.rounds(plan.clones):
+            scale = 1.0 if number == 1 else plan.method.lr_scale
+            policy = run.fit(policy, balanced(taught), weighted_nll, tokens=plan.clone_tokens, lr_scale=scale)
+            curve.append(_rate(run.evaluate(policy, number, split="dev"), plan.tiers))
+            found.append(policy)
+        best = curve.index(max(curve))
+        base = found[best]
+        rows = run.evaluate(base, plan.clones)
+        quarter = round((best + 1) * plan.clone_tokens / 4)
+        further = run.fit(base, balanced(taught), weighted_nll, tokens=quarter, lr_scale=plan.method.lr_scale)
+        more = run.evaluate(further, plan.clones + 1)
+    gain = _rate(more, plan.tiers) - _rate(rows, plan.tiers)
+    return _Ready(initial, base, taught, tried, best + 1, curve, gain, rows)
+
+
+def _played(run: Run[Policy], rows: Rows, notes: Mapping[str, Json]) -> Played:
+    tokens, cpu_s = spent(run.folder)
+    return Played(outcomes(rows), {**tokens, "computed": tokens["computed"] + tokens["fed"]}, cpu_s, notes)
+
+
+def _base(plan: Plan, seat: Seat) -> Played:
+    ready = _ready(plan, seat)
+    with _run(plan, seat, "base") as run:
+        notes = {"dev": ready.curve, "fits": ready.fits, "gain_of_25_percent_more": ready.gain_of_more}
+        return _played(run, ready.rows, notes)
+
+
+def _arm(
+    plan: Plan, seat: Seat, change: Mapping[str, Any], *, choose: Any = None, plans: bool = False, fits: bool = False
+) -> Played:
+    """Evolve from the base with some settings changed.
+
+    Args:
+        plans: also learn the expert's plans of the tasks to explore.
+        fits: a round learns as many tokens as the base's cloning did.
+    """
+    ready = _ready(plan, seat)
+    tokens = {"round_tokens": ready.fits * plan.clone_tokens} if fits else {}
+    config = plan.method.model_copy(update={**dict(change), **tokens})
+    counted = _Kept()
+    taught = ready.taught
+    if plans:
+        taught = taught + demonstrations(list(worlds(plan.worlds).values()), ready.tried, seed=seat.seed)
+    with _run(plan, seat, seat.arm) as run:
+        final = evolve(
+            ready.base, ready.tried, taught, config=config, run=run, initial=ready.initial, choose=choose or counted
+        )
+        rows = run.evaluate(final, config.iterations)
+        return _played(run, rows, {"kept": counted.counts, "round_tokens": config.round_tokens or 0})
+
+
+_IDLE = {"keep": "none", "samples": 0}
+
+
+def _total(plan: Plan, seat: Seat) -> Played:
+    """Cloning that computes as many tokens as evolve did in all, exploring included."""
+    cost = seat.others["evolve"].played.tokens
+    share = cost["computed"] / max(1, cost["fed"])
+    return _arm(plan, seat, {**_IDLE, "round_tokens": round((plan.method.round_tokens or 0) * share)})
+
+
+def _regardless(plan: Plan, seat: Seat) -> Played:
+    counts = seat.others["evolve"].played.notes["kept"]
+    return _arm(plan, seat, {}, choose=Regardless(list(counts) if isinstance(counts, list) else [], seat.seed))
+
+
+def _variant(preset: Mapping[str, object], plan: Plan, seat: Seat) -> Played:
+    own = {name: value for name, value in preset.items() if name != "iterations"}
+    return _arm(plan, seat, own, fits=True)
+
+
+def arms(plan: Plan, *, variants: bool = True) -> tuple[Arm, ...]:
+    """All arms; the first is where the others start."""
+
+    def at(play: Callable[[Plan, Seat], Played]) -> Callable[[Seat], Played]:
+        return lambda seat: play(plan, seat)
+
+    found = (
+        Arm("base", "where all start: cloning, the best fit on dev", at(_base)),
+        Arm("evolve", "the claim", lambda seat: _arm(plan, seat, {}), ("base",)),
+        Arm("train", "is it only more training? cloning with evolve's learned tokens",
+            lambda seat: _arm(plan, seat, _IDLE), ("base",)),
+        Arm("total", "was exploring worth its cost? cloning with all tokens that evolve computed",
+            at(_total), ("base", "evolve")),
+        Arm("regardless", "does the reward matter? as many samples kept, whatever their reward",
+            at(_regardless), ("base", "evolve")),
+        Arm("upper", "what could be had: cloning with expert plans of the explored tasks",
+            lambda seat: _arm(plan, seat, _IDLE, plans=True), ("base",)),
+    )  # fmt: skip
+    if not variants:
+        return found
+    return (
+        *found,
+        Arm("published", "AgentEvol as its code has it", lambda seat: _variant(PUBLISHED, plan, seat), ("base",)),
+        Arm("formulated", "AgentEvol as it is formulated", lambda seat: _variant(FORMULATED, plan, seat), ("base",)),
+    )
