@@ -24,10 +24,11 @@ from typing import Any
 from benchmarks.evolve_arms import Plan, arms
 from evolvent.bench.plan import Primary, Study
 from evolvent.bench.study import Event, freeze, run_study
-from evolvent.bench.verdict import Summary, read_summary
+from evolvent.bench.verdict import Summary, as_json, read_summary
 from evolvent.cli.names import worlds
 from evolvent.learn.learner import TrainConfig
 from evolvent.methods.agentevol import AgentEvol
+from evolvent.view.study import study_table
 from evolvent.worlds.base import SPLITS
 from evolvent.worlds.panel import digest
 
@@ -70,28 +71,6 @@ def tell(event: Event) -> None:
     """One line for whatever happens."""
     if event.state != "known":
         print(f"{event.arm} {event.seed} {event.state} {event.why}".rstrip(), flush=True)
-
-
-def percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f}"
-
-
-def table(found: Summary) -> str:
-    """All arms by world and tier, then the comparisons and the verdict, for people."""
-    rows = [f"{'arm':11} {'world':10} {'tier':7} success %, mean over seeds, 95 % interval"]
-    for rate in found.rates:
-        low, high = percent(rate.interval.low), percent(rate.interval.high)
-        rows.append(f"{rate.arm:11} {rate.world:10} {rate.tier:7} {percent(rate.interval.mean):>5} [{low}, {high}]")
-    rows.append("")
-    for one in found.differences:
-        where = f"{one.world or 'all worlds'} {one.tier or 'primary'}"
-        low, high = percent(one.interval.low), percent(one.interval.high)
-        rows.append(f"{one.arm} - {one.against:11} {where:22} {percent(one.interval.mean):>6} [{low}, {high}]")
-    rows += [f"{one.arm} {one.seed}: {one.why}" for one in found.unfinished]
-    hours = sum(arm.cpu_s for arm in found.arms) / 3600
-    share = "-" if found.room is None else f"{found.room:.0%}"
-    rows += ["", found.sentence, f"share of the room won {share}, sign-flip p {found.p}, {hours:.2f} CPU-hours"]
-    return "\n".join(rows)
 
 
 def report(found: Summary, *, quick: bool) -> dict[str, Any]:
@@ -141,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             return
         run_study(chosen, folder, only=options.arms, seeds=options.seeds, observe=tell)
         found = read_summary(folder)
-    print(table(found))
+    print(study_table(as_json(found), width=110))
     if options.json:
         print(json.dumps(report(found, quick=options.quick), allow_nan=False))
 

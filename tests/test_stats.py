@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from math import isnan
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -175,19 +176,30 @@ def test_crossed_mean_is_worked_by_hand() -> None:
     assert weighted.n == 10
 
 
-def test_crossed_bootstrap_equals_enumeration() -> None:
-    """Two seeds, two kinds: the distribution over all 16 draws, each equally likely, worked out by brute force."""
-    d = np.array([[0.0, 2.0, 5.0], [1.0, 0.0, -4.0]])
-    kinds = ["p", "p", "q"]
-    means = []
-    for seeds in itertools.product((0, 1), repeat=2):
-        for drawn in itertools.product(("p", "q"), repeat=2):
+def draws(d: np.ndarray, kinds: list[str]) -> list[float]:
+    """The means of all ways to draw seeds and kinds, each equally likely."""
+    names, means = sorted(set(kinds)), []
+    for seeds in itertools.product(range(len(d)), repeat=len(d)):
+        for drawn in itertools.product(names, repeat=len(names)):
             columns = [at for kind in drawn for at, own in enumerate(kinds) if own == kind]
-            means.append(d[np.ix_(seeds, columns)].mean())
-    found = crossed(d, np.zeros_like(d), kinds=kinds, resamples=20_000, rng=np.random.default_rng(1))
-    assert (found.low, found.high) == (pytest.approx(min(means)), pytest.approx(max(means)))
-    # At 2 seeds the widened tails are beyond every draw: the ends are the extreme draws.
+            means.append(float(d[np.ix_(seeds, columns)].mean()))
+    return means
+
+
+def test_crossed_bootstrap_equals_enumeration() -> None:
+    d, kinds = np.random.default_rng(4).normal(0.1, 1, (5, 3)), ["p", "p", "q"]
+    tail = NormalDist().cdf(-((5 / 4) ** 0.5) * 2.7764)
+    low, high = np.quantile(draws(d, kinds), [tail, 1 - tail])
+    found = crossed(d, np.zeros_like(d), kinds=kinds, resamples=100_000, rng=np.random.default_rng(1))
+    assert (found.low, found.high) == (pytest.approx(low, abs=0.03), pytest.approx(high, abs=0.03))
+
+
+def test_two_seeds_are_as_unsure_as_student_says() -> None:
+    d, kinds = np.array([[0.0, 2.0, 5.0], [1.0, 0.0, -4.0]]), ["p", "p", "q"]
+    reach = 2**0.5 * 12.7062 * float(np.std(draws(d, kinds)))
+    found = crossed(d, np.zeros_like(d), kinds=kinds, resamples=50_000, rng=np.random.default_rng(1))
     assert found.mean == pytest.approx(d.mean())
+    assert (found.high - found.mean, found.mean - found.low) == (pytest.approx(reach, rel=0.01),) * 2
 
 
 def test_seeds_are_drawn_together_in_all_strata() -> None:

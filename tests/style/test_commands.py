@@ -19,6 +19,7 @@ CONFIGURED = ("collect", "eval", "evolve", "train")
 SUBVERBS = {
     "worlds": ("", "list", "show", "play", "audit"),
     "runs": ("", "list", "show", "export", "import", "recover"),
+    "bench": ("", "compare", "study"),
 }
 
 

@@ -210,13 +210,14 @@ class _Scores:
             rows.append([float(won[panel][task]) for panel in panels for task, _ in self.tasks[panel]])
         return np.array(rows, dtype=np.float64)
 
-    def interval(self, scores: NDArray[np.float64], panels: Sequence[str], *, name: str) -> Interval:
-        """The mean of `[S, N]` scores over worlds, tiers inside a world and tasks counting alike."""
+    def interval(self, scores: NDArray[np.float64], panels: Sequence[str], *, name: str, least: float) -> Interval:
+        """The mean of `[S, N]` scores over worlds, tiers inside a world and tasks counting alike; inside least..1."""
         kinds = [kind for panel in panels for _, kind in self.tasks[panel]]
         strata = [panel for panel in panels for _ in self.tasks[panel]]
         rng = sample_rng("study", self.study.digest(), name)
-        return crossed(scores.tolist(), np.zeros_like(scores).tolist(), kinds=kinds, strata=strata,
-                       weights=_shares(panels), rng=rng)  # fmt: skip
+        one = crossed(scores.tolist(), np.zeros_like(scores).tolist(), kinds=kinds, strata=strata,
+                      weights=_shares(panels), rng=rng)  # fmt: skip
+        return one if isnan(one.low) else Interval(one.mean, max(least, one.low), min(1.0, one.high), one.n)
 
     def by_seed(self, scores: NDArray[np.float64], panels: Sequence[str], *, seeds: Sequence[int]) -> dict[int, float]:
         """The same mean of each seed."""
@@ -236,7 +237,7 @@ class _Scores:
         if not seeds:
             return None
         scores = self.array(arm, panels, seeds=seeds) - self.array(against, panels, seeds=seeds)
-        interval = self.interval(scores, panels, name=f"{arm} - {against} {world}/{tier}")
+        interval = self.interval(scores, panels, name=f"{arm} - {against} {world}/{tier}", least=-1.0)
         return Difference(
             arm, against, world, tier, scores.shape[1], interval, self.by_seed(scores, panels, seeds=seeds)
         )
@@ -267,7 +268,7 @@ def _arm(at: _Scores, name: str) -> ArmSummary:
     scores = at.array(name, panels, seeds=seeds)
     question = next(arm.question for arm in at.study.arms if arm.name == name)
     return ArmSummary(
-        name, question, at.interval(scores, panels, name=name) if seeds else None,
+        name, question, at.interval(scores, panels, name=name, least=0.0) if seeds else None,
         at.by_seed(scores, panels, seeds=seeds) if seeds else {}, len(played), len(own) - len(played),
         {token: sum(result.tokens.get(token, 0) for result in played) for token in names},
         sum(result.cpu_s for result in played),
@@ -280,7 +281,7 @@ def _rates(at: _Scores) -> Iterator[Rate]:
             seeds = at.finished([panel], name)
             if seeds:
                 scores = at.array(name, [panel], seeds=seeds)
-                interval = at.interval(scores, [panel], name=f"{name} {panel}")
+                interval = at.interval(scores, [panel], name=f"{name} {panel}", least=0.0)
                 yield Rate(name, _world(panel), _tier(panel), scores.shape[1], len(seeds), interval)
 
 

@@ -34,6 +34,7 @@ VERBS = {
     "runs": "list | show | export | import | recover recorded runs",
     "view": "write the report of a run",
     "publish": "write a policy of a run as a model folder with a model card",
+    "bench": "compare two results; say what a controlled study shows",
     "doctor": "say what this machine offers and what is missing",
 }
 _MODEL_VERBS = ("evolve", "train", "eval")

@@ -75,6 +75,12 @@ def _countdown(option: str) -> World:
     return Countdown(numbers=int(option))
 
 
+def _gridworld(option: str) -> World:
+    from evolvent.worlds.gridworld import GridWorld
+
+    return GridWorld(option) if option else GridWorld()
+
+
 def _maze(option: str) -> World:
     from evolvent.worlds.maze import Maze
 
@@ -92,6 +98,7 @@ def _wordle(option: str) -> World:
 _EMBEDDED: Mapping[str, tuple[Callable[[str], World], str, str]] = {
     "crafting": (_crafting, "level", "read recipes, get, craft; a fresh book a task; crafting:0 to crafting:3"),
     "countdown": (_countdown, "numbers", "reach a number by arithmetic; countdown:3 to countdown:6; countdown:24"),
+    "gridworld": (_gridworld, "level", "rooms, doors, keys in the manner of BabyAI; gridworld:BabyAI-GoToObj-v0"),
     "lookup": (_lookup, "", "answer a question by asking a hidden database, a fresh one a task"),
     "maze": (_maze, "map", "find the way by the walls nearby, a fresh maze a task; maze:double_t"),
     "textcraft": (_textcraft, "folder", "TextCraft over its own recipe files; textcraft:FOLDER"),
