@@ -33,7 +33,7 @@ from evolvent.worlds.base import SPLITS
 from evolvent.worlds.panel import digest
 
 RESULTS = Path(__file__).parent / "results"
-SEEDS = tuple(range(1000, 1008))
+SEEDS = {"evolve": tuple(range(1000, 1008)), "variants": tuple(range(2000, 2006))}
 LEARNER = TrainConfig(lr=5e-3, betas=(0.9, 0.95), batch_tokens=512)
 PLAN = Plan(
     worlds=("crafting:0", "lookup"), demonstrated=(200, 50), explored=(600, 600), namings=10,
@@ -45,6 +45,10 @@ VARIANTS = Plan(
     clone_tokens=40_000, clones=6, train=LEARNER,
     method=AgentEvol(iterations=3, samples=6, revisit=False, select="best", round_tokens=60_000, lr_scale=0.7),
 )  # fmt: skip
+ARMS = {
+    "evolve": ("base", "evolve", "train", "total", "regardless", "upper"),
+    "variants": ("base", "evolve", "total", "published", "formulated"),
+}
 BUDGET = 8_000_000  # computed tokens of an arm, updates included
 QUICK = Plan(
     worlds=("lookup",), demonstrated=(70,), explored=(60,), namings=1, clone_tokens=12_000, clones=2, train=LEARNER,
@@ -52,7 +56,7 @@ QUICK = Plan(
 )  # fmt: skip
 
 
-def study(name: str, plan: Plan, seeds: Sequence[int]) -> Study:
+def study(name: str, plan: Plan, seeds: Sequence[int], names: Sequence[str]) -> Study:
     """The study with all that its result depends on."""
     panels = {
         f"{name}/{tier}/{split}": digest(world.tasks(split, tier))
@@ -64,7 +68,7 @@ def study(name: str, plan: Plan, seeds: Sequence[int]) -> Study:
         "versions": {name: version(name) for name in ("evolvent", "torch", "transformers")},
     }
     primary = Primary("evolve", "total", tiers=plan.tiers)
-    return Study(name, arms(plan, variants=name != "evolve"), tuple(seeds), BUDGET, primary, 0.05, facts)
+    return Study(name, arms(plan, names), tuple(seeds), BUDGET, primary, 0.05, facts)
 
 
 def tell(event: Event) -> None:
@@ -113,8 +117,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "study" if options.quick else RESULTS / options.study
-        plan = PLAN if options.study == "evolve" else VARIANTS
-        chosen = study("quick", QUICK, (0, 1)) if options.quick else study(options.study, plan, SEEDS)
+        name, plan = options.study, PLAN if options.study == "evolve" else VARIANTS
+        chosen = study(name, plan, SEEDS[name], ARMS[name])
+        if options.quick:
+            chosen = study("quick", QUICK, (0, 1), (*ARMS["evolve"], *ARMS["variants"]))
         print(f"study {freeze(chosen, folder)}", flush=True)
         if options.freeze:
             return

@@ -224,13 +224,13 @@ def _variant(preset: Mapping[str, object], plan: Plan, seat: Seat) -> Played:
     return _arm(plan, seat, own, fits=True)
 
 
-def arms(plan: Plan, *, variants: bool = True) -> tuple[Arm, ...]:
-    """All arms; the first is where the others start."""
+def arms(plan: Plan, names: Sequence[str]) -> tuple[Arm, ...]:
+    """The arms of these names; the first is where the others start."""
 
     def at(play: Callable[[Plan, Seat], Played]) -> Callable[[Seat], Played]:
         return lambda seat: play(plan, seat)
 
-    found = (
+    every = (
         Arm("base", "where all start: cloning, the best fit on dev", at(_base)),
         Arm("evolve", "the claim", lambda seat: _arm(plan, seat, {}), ("base",)),
         Arm("train", "is it only more training? cloning with evolve's learned tokens",
@@ -241,11 +241,7 @@ def arms(plan: Plan, *, variants: bool = True) -> tuple[Arm, ...]:
             at(_regardless), ("base", "evolve")),
         Arm("upper", "what could be had: cloning with expert plans of the explored tasks",
             lambda seat: _arm(plan, seat, _IDLE, plans=True), ("base",)),
-    )  # fmt: skip
-    if not variants:
-        return found
-    return (
-        *found,
         Arm("published", "AgentEvol as its code has it", lambda seat: _variant(PUBLISHED, plan, seat), ("base",)),
         Arm("formulated", "AgentEvol as it is formulated", lambda seat: _variant(FORMULATED, plan, seat), ("base",)),
-    )
+    )  # fmt: skip
+    return tuple(arm for arm in every if arm.name in names)

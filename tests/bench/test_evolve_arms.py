@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import evolvent as ev
-from benchmarks.evolve import PLAN, QUICK, study
+from benchmarks.evolve import ARMS, PLAN, QUICK, study
 from benchmarks.evolve_arms import Regardless, drawn
 from evolvent.errors import ErrorRecord
 from evolvent.methods.agentevol import AgentEvol
@@ -47,8 +47,9 @@ def test_keeping_regardless_of_reward_keeps_as_many_of_the_same_tasks():
 
 
 def test_the_frozen_studies_say_all_that_they_depend_on():
-    one = study("evolve", PLAN, (1, 2))
-    assert one.digest() == study("evolve", PLAN, (1, 2)).digest()
+    names = ARMS["evolve"]
+    one = study("evolve", PLAN, (1, 2), names)
+    assert one.digest() == study("evolve", PLAN, (1, 2), names).digest()
     for other in (replace(PLAN, clones=9), replace(PLAN, method=PLAN.method.model_copy(update={"samples": 5}))):
-        assert study("evolve", other, (1, 2)).digest() != one.digest()
+        assert study("evolve", other, (1, 2), names).digest() != one.digest()
     assert {name.partition("/")[0] for name in one.facts["panels"]} == {"crafting", "lookup"}
