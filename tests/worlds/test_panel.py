@@ -15,9 +15,13 @@ import pytest
 from evolvent.errors import ConfigError
 from evolvent.trajectory import Task
 from evolvent.worlds.base import SPLITS, World
+from evolvent.worlds.countdown import Countdown
 from evolvent.worlds.crafting import Crafting
+from evolvent.worlds.gridworld import GridWorld
 from evolvent.worlds.lookup import Lookup
+from evolvent.worlds.maze import Maze
 from evolvent.worlds.panel import Candidate, Panels, Sizes, check_names, deal, digest, place
+from evolvent.worlds.wordle import Wordle
 
 DIGESTS = Path(__file__).with_name("digests.json")
 WORLDS = {
@@ -27,15 +31,24 @@ WORLDS = {
     "crafting level 3": lambda: Crafting(level=3),
     "workshop": lambda: Crafting("own"),
     "lookup": lambda: Lookup(),
+    "countdown": lambda: Countdown(),
+    "gridworld": lambda: GridWorld(),
+    "maze": lambda: Maze(),
+    "wordle": lambda: Wordle(),
+    "wordle lmrl": lambda: Wordle(rules="lmrl"),
 }
 PROGRAM = """
 import json, sys
 from evolvent.worlds.base import SPLITS
 from evolvent.worlds.crafting import Crafting
+from evolvent.worlds.countdown import Countdown
+from evolvent.worlds.gridworld import GridWorld
 from evolvent.worlds.lookup import Lookup
+from evolvent.worlds.maze import Maze
 from evolvent.worlds.panel import digest
+from evolvent.worlds.wordle import Wordle
 found = {}
-for world in (Lookup(), Crafting("own"), Crafting()):
+for world in (Wordle(), Maze(), GridWorld(), Countdown(), Lookup(), Crafting("own"), Crafting()):
     for tier in reversed(world.tiers):
         for split in reversed(SPLITS):
             found[f"{world.name}/{tier}/{split}"] = digest(world.tasks(split, tier))
@@ -179,7 +192,7 @@ def test_panels_do_not_depend_on_the_process() -> None:
             capture_output=True, text=True, check=True,
         )  # fmt: skip
         found = json.loads(run.stdout)
-        assert len(found) == 12 + 12 + 6
+        assert len(found) == 4 * 12 + 6 + 2 * 3
         for at, value in found.items():
             name, tier, split = at.split("/")
             assert committed[name][f"{split}/{tier}"] == value, at

@@ -42,7 +42,6 @@ class Evolve(OverWorlds):
         default=1, ge=1, description="times a demonstration is shown, under other names where possible"
     )
     explore: int = Field(default=400, ge=0, description="tasks of each world to explore without demonstration")
-    control: bool = Field(default=True, description="also run the train-matched control: cloning continued")
     slots: int = Field(default=384, ge=1, description="episodes open at once")
     max_tokens: int = Field(default=32, ge=1, description="longest action in tokens")
     threads: int = Field(default=1, ge=1, description="threads of torch")
@@ -89,9 +88,8 @@ def run(words: Sequence[str], console: Console) -> int:
     shown, tried = chosen_tasks(made, config)
     folder = given.resume or new_folder("evolve", config.to)
     initial = policy(config.policy, list(made.values()), seed=config.seed)
-    arms = ("evolve", "control") if config.control else ("evolve",)
     job = Job(
-        folder, made, Record("evolve", config, config.seed, arms, "agentevol"), train=config.train,
+        folder, made, Record("evolve", config, config.seed, ("evolve", "control"), "agentevol"), train=config.train,
         panel=config.panel.panel(), slots=config.slots, max_tokens=config.max_tokens, threads=config.threads,
         plan=stages(config, len(tried), panel),
     )  # fmt: skip
@@ -100,9 +98,8 @@ def run(words: Sequence[str], console: Console) -> int:
         write_floors(folder, made, config)
         taught = demonstrations(list(made.values()), shown, seed=config.seed, namings=config.namings)
         best = agentevol(initial, tried, taught, config=config.method, run=running)
-        if config.control:
-            idle = config.method.model_copy(update={"keep": "none", "samples": 0})
-            agentevol(initial, tried, taught, config=idle, run=running.arm("control"))
+        idle = config.method.model_copy(update={"keep": "none", "samples": 0})
+        agentevol(initial, tried, taught, config=idle, run=running.arm("control"))
         best.save(folder / "model")
     console.print(summary(read_run(folder), width=console.width))
     console.print(f"model  {folder / 'model'}\nreport {folder / 'report.html'}", soft_wrap=True)
@@ -150,8 +147,7 @@ def stages(config: Evolve, tried: int, panel: int) -> list[Planned]:
     measure = Planned("evaluate", panel)
     explore = [Planned("collect", tried * method.samples)] if tried * method.samples else []
     plan = [Planned("fit", method.clone_tokens or train.tokens), measure]
-    plan += [*explore, learn, measure] * method.iterations
-    return plan + ([learn, measure] * method.iterations if config.control else [])
+    return plan + [*explore, learn, measure] * method.iterations + [learn, measure] * method.iterations
 
 
 def write_floors(folder: Path, worlds: Mapping[str, World], config: Evolve) -> None:

@@ -78,13 +78,21 @@ def _countdown(option: str) -> World:
 def _gridworld(option: str) -> World:
     from evolvent.worlds.gridworld import GridWorld
 
-    return GridWorld(option) if option else GridWorld()
+    return GridWorld()
+
+
+def _babyai(option: str) -> World:
+    from evolvent.worlds.gridworld import GridWorld
+
+    return GridWorld(option or "babyai")
 
 
 def _maze(option: str) -> World:
-    from evolvent.worlds.maze import Maze
+    from evolvent.worlds.maze import LAYOUTS, Maze
 
-    return Maze(option) if option else Maze()
+    if option not in ("", *LAYOUTS):
+        raise ConfigError([unknown("maze", option, LAYOUTS)])
+    return Maze("double_t") if option == "double_t" else Maze()
 
 
 def _wordle(option: str) -> World:
@@ -97,8 +105,9 @@ def _wordle(option: str) -> World:
 
 _EMBEDDED: Mapping[str, tuple[Callable[[str], World], str, str]] = {
     "crafting": (_crafting, "level", "read recipes, get, craft; a fresh book a task; crafting:0 to crafting:3"),
+    "babyai": (_babyai, "level", "the levels of BabyAI: the forty of AgentGym, or babyai:BabyAI-GoToObj-v0"),
     "countdown": (_countdown, "numbers", "reach a number by arithmetic; countdown:3 to countdown:6; countdown:24"),
-    "gridworld": (_gridworld, "level", "rooms, doors, keys in the manner of BabyAI; gridworld:BabyAI-GoToObj-v0"),
+    "gridworld": (_gridworld, "", "rooms, doors and keys in the manner of BabyAI, by kinds of missions"),
     "lookup": (_lookup, "", "answer a question by asking a hidden database, a fresh one a task"),
     "maze": (_maze, "map", "find the way by the walls nearby, a fresh maze a task; maze:double_t"),
     "textcraft": (_textcraft, "folder", "TextCraft over its own recipe files; textcraft:FOLDER"),

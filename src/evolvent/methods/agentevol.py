@@ -27,7 +27,18 @@ from evolvent.rollout.horizon import HorizonSchedule
 from evolvent.run import Run
 from evolvent.trajectory import Start, Task, Trajectory
 
-__all__ = ["EMBEDDED", "FORMULATED", "PUBLISHED", "AgentEvol", "Best", "Weight", "agentevol", "evolve", "keep", "merged"]
+__all__ = [
+    "EMBEDDED",
+    "FORMULATED",
+    "PUBLISHED",
+    "AgentEvol",
+    "Best",
+    "Weight",
+    "agentevol",
+    "evolve",
+    "keep",
+    "merged",
+]
 
 P = TypeVar("P")
 
@@ -72,14 +83,14 @@ class AgentEvol(Config):
 
 PUBLISHED: Mapping[str, object] = {
     "iterations": 4, "samples": 1, "temperature": 0.0, "keep": "first", "per_task": 1, "threshold": 0.99,
-    "thresholds": {"gridworld": 0.0}, "weight": "threshold", "merge": "previous", "start": "initial", "lr_scale": 1.0,
+    "thresholds": {"babyai": 0.0, "gridworld": 0.0}, "weight": "threshold", "merge": "previous", "start": "initial", "lr_scale": 1.0,
 }  # fmt: skip
 FORMULATED: Mapping[str, object] = {
     "iterations": 4, "samples": 3, "temperature": 1.0, "keep": "first", "per_task": None, "threshold": 0.0,
     "weight": "reward", "merge": "base", "start": "initial", "lr_scale": 1.0,
 }  # fmt: skip
 EMBEDDED: Mapping[str, object] = {
-    "iterations": 3, "samples": 3, "temperature": 1.0, "keep": "shortest", "thresholds": {"gridworld": 0.0},
+    "iterations": 3, "samples": 3, "temperature": 1.0, "keep": "shortest", "thresholds": {"babyai": 0.0, "gridworld": 0.0},
     "weight": "threshold", "merge": "all",
     "start": "previous", "clone_tokens": 700_000, "round_tokens": 180_000, "lr_scale": 0.7,
 }  # fmt: skip
@@ -163,7 +174,8 @@ def evolve(
         choose: what is kept of a round.
     """
     weight, horizon = Weight(config.weight, config.beta), HorizonSchedule(config.horizons, config.horizon_every)
-    policy, rounds, best = base, [], Best(run, config.select)
+    rounds: list[list[Trajectory]] = []
+    policy, best = base, Best(run, config.select)
     if config.select == "best":
         best.measure(base, 0)
     for iteration in run.rounds(config.iterations):

@@ -31,14 +31,14 @@ from evolvent.worlds.mazes import (
 )
 from evolvent.worlds.panel import Candidate, Panels, Sizes, place
 
-__all__ = ["Maze", "MazeEnv"]
+__all__ = ["LAYOUTS", "Maze", "MazeEnv"]
 
 _ACTIONS = tuple(f"move {direction}" for direction in DIRECTIONS)
 _SIDES = {action: side for side, action in enumerate(_ACTIONS)}
 _EXPECTED = "expected move up, down, left or right"
 _REACHED = "goal reached"
 _WORDS = ("at", "goal", "reached", "walls", "none", "expected", "move", "or", ",", *DIRECTIONS)
-_LAYOUTS = ("random", "double_t")
+LAYOUTS = ("random", "double_t")
 _SHORTEST_SIDE, _SMALLEST, _LARGEST = 3, 4, 12  # sides of random mazes: the shortest drawn, the bounds of `size`
 _NEAREST = 4  # steps from start to goal, at least, in random mazes: nearer goals are found by chance
 _LIMIT = 50  # steps after which the published engine ends an episode
@@ -144,7 +144,7 @@ class Maze:
 
     version = "1"
     grammar: Grammar = Plain()
-    tiers = ("seen",)
+    tiers: tuple[str, ...] = ("seen",)
     blocking = False
     instructions = (
         "Walk to the goal. 'at 3 2 goal 1 4 walls up left' means that you are in row 3, column 2, the goal is in row "
@@ -162,7 +162,7 @@ class Maze:
         sizes: Sizes | None = None,
         horizon: int | None = None,
     ) -> None:
-        problems = [] if layout in _LAYOUTS else [unknown("layout", str(layout), _LAYOUTS)]
+        problems = [] if layout in LAYOUTS else [unknown("layout", str(layout), LAYOUTS)]
         if not _SMALLEST <= size <= _LARGEST:
             problems.append(Problem("size", f"a longest side of {size}", f"give {_SMALLEST} to {_LARGEST}"))
         if loops < 0:

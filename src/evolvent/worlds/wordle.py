@@ -139,7 +139,7 @@ class Wordle:
 
     version = "1"
     grammar: Grammar = Plain()
-    tiers = ("seen",)
+    tiers: tuple[str, ...] = ("seen",)
     blocking = False
     horizon = 8
     instructions = (

@@ -1,0 +1,325 @@
+"""Grid world: rooms, doors, keys and things, in the manner of MiniGrid and BabyAI; an engine of our own.
+
+    go to the ball . see grey door closed right 3 , red key left 2
+        ->  toggle and go through grey door 1
+        ->  see red ball left 2 , blue box ahead 3  ->  go to red ball 1
+
+The agent sees the 7 x 7 cells before it and acts by moves (`turn left`, `drop`, ...) and macros (`go to red ball 1`).
+Fulfilling the mission after t of at most T moves earns 1 - 0.9 t / T, as in MiniGrid; every move of a macro counts.
+Going to, picking up or opening something else is no mistake; it only takes time.
+
+`GridWorld()` has panels of kinds of tasks (see `gridkinds`): small maps, one to three rooms, missions that take one to
+nine actions. Such a task allows two actions more than the expert takes, then it has failed; only possible actions
+count. `GridWorld("BabyAI-BossLevel-v0")` is a level of BabyAI and `GridWorld("babyai")` the forty of AgentGym, drawn by
+a generator of our own and bounded by their moves alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from random import Random
+from typing import Any, Literal
+
+from evolvent.errors import ConfigError, Problem, SessionGone, VersionMismatch
+from evolvent.trajectory import Score, Task, Value
+from evolvent.worlds.base import TIERS, Info, Reply
+from evolvent.worlds.crafting import words_of
+from evolvent.worlds.grammar import Grammar, Plain
+from evolvent.worlds.gridexpert import solve
+from evolvent.worlds.gridkinds import kinds_of_tiers
+from evolvent.worlds.gridlevels import LEVELS, draw_level, level_name
+from evolvent.worlds.gridmap import COLOURS, TYPES, Pose
+from evolvent.worlds.gridmission import Progress
+from evolvent.worlds.gridscene import CHECK, REFUSALS, Scene, Turn, act, refusal, turn_of, understand
+from evolvent.worlds.gridspec import build_scene, canonical_key, recoloured
+from evolvent.worlds.gridtasks import candidates
+from evolvent.worlds.gridview import FULL_WORDS
+from evolvent.worlds.panel import Candidate, Panels, Sizes, place
+
+__all__ = ["GridEnv", "GridWorld"]
+
+_KNOWN_TASKS = 4096  # scenes kept ready
+_SPARE = 4  # seeds drawn for each task of a level's panels, until they are full
+_LONGEST = 300  # actions of an expert
+_DONE, _FAILED, _SPENT = "mission fulfilled", "mission failed", "no actions left"
+_COMPLETED = "The task is completed."
+_WORDS = (
+    *COLOURS, *TYPES, *REFUSALS, _DONE, _FAILED, _SPENT, "hold see nothing . , ahead left right",
+    "open closed locked door",
+    "go to the object on your left right behind you pick up open put next to and then after you",
+    "turn left turn right move forward pick up drop toggle go to go through toggle and go through drop next to",
+)  # fmt: skip
+_FULL_INSTRUCTIONS = (
+    "Fulfil the goal in a house of rooms; you see what is in front of you. Actions: turn left, turn right, move "
+    "forward, drop, toggle, go to red ball 1, pickup red ball 1, go through red open door 1, toggle and go through red "
+    "closed door 1, go to goal, check available actions. The number tells the nearest thing of a name from the next. "
+    "A locked door needs the key of its colour. You can carry one thing."
+)
+_LEVEL_WORDS = ("a in front of you goal",)
+
+
+class GridEnv:
+    """One episode. It forks by keeping the pose, the progress and two counts: nothing else changes."""
+
+    def __init__(self, task: Task, scene: Scene, penalty: float) -> None:
+        self._task, self._scene, self._penalty = task, scene, penalty
+        self._turn = turn_of(scene, scene.board.start)
+        self._progress = Progress()
+        self._moves = self._tries = 0
+        self._running = False
+
+    @property
+    def moves(self) -> int:
+        """How many moves the episode has taken: MiniGrid's step count."""
+        return self._moves
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
+        scene = self._scene
+        self._turn = turn = turn_of(scene, scene.board.start)
+        self._progress = Progress()
+        self._moves = self._tries = 0
+        self._running = True
+        text = scene.mission.text
+        return f"{text} . {turn.text}" if scene.plain else f"Your goal: {text}\n{turn.text}", _info(turn)
+
+    def step(self, action: Value) -> Reply:
+        if not self._running:
+            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+        scene, turn = self._scene, self._turn
+        name = action if isinstance(action, str) and action in turn.actions else understand(turn, str(action))
+        if name is None:
+            return self._answer(str(action))
+        outcome = act(scene, turn, name, progress=self._progress)
+        if self._moves + outcome.used > scene.moves:
+            outcome = act(scene, turn, name, progress=self._progress, limit=scene.moves - self._moves)
+        self._moves += outcome.used
+        self._progress = outcome.progress
+        self._turn = turn = turn_of(scene, outcome.pose)
+        if outcome.verdict is not None:
+            return self._end(outcome.verdict)
+        return self._go_on(turn.text)
+
+    def _go_on(self, text: str) -> Reply:
+        """What is told after an action that did not end the mission; a limit may end the episode all the same."""
+        self._tries += 1
+        if self._tries == self._scene.tries:
+            self._running = False
+            return _SPENT, 0.0, True, False, _info(self._turn)
+        self._running = self._moves < self._scene.moves
+        return text, 0.0, False, not self._running, _info(self._turn)
+
+    def _end(self, fulfilled: bool) -> Reply:
+        self._running = False
+        reward = 1.0 - 0.9 * self._moves / self._scene.moves if fulfilled else 0.0
+        text = _DONE if fulfilled else _FAILED
+        if not self._scene.plain and fulfilled:
+            text = f"{self._turn.text}\n{_COMPLETED}"
+        return text, reward, True, False, _info(self._turn)
+
+    def _answer(self, text: str) -> Reply:
+        """What is told where a text is no action; it takes no move, and none of the actions that a task allows."""
+        turn = self._turn
+        if not self._scene.plain and text.lower().strip() == CHECK:
+            listed = turn.text.rpartition("\n")[2]
+            return self._go_on(f"You can take the following actions: {', '.join(turn.admissible)}.\n{listed}")
+        return refusal(turn, text), self._penalty, False, False, {**_info(turn), "invalid": True}
+
+    def snapshot(self) -> object:
+        return _Moment(self._task.id, self._running, self._turn.pose, self._progress, self._moves, self._tries)
+
+    def restore(self, value: object) -> None:
+        """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
+        if not isinstance(value, _Moment) or value.task != self._task.id:
+            raise ConfigError("no snapshot of this task", value=value, expected=f"one of task {self._task.id}")
+        self._running, self._progress = value.running, value.progress
+        self._moves, self._tries = value.moves, value.tries
+        self._turn = turn_of(self._scene, value.pose)
+
+    def close(self) -> None:
+        self._running = False
+
+
+def _info(turn: Turn) -> dict[str, object]:
+    return {"admissible": turn.admissible}
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """A snapshot: all that changes in an episode."""
+
+    task: str
+    running: bool
+    pose: Pose
+    progress: Progress
+    moves: int
+    tries: int
+
+
+class GridWorld:
+    """The grid world.
+
+    Args:
+        level: "embedded" (kinds of tasks in four tiers), "babyai" (the forty levels of AgentGym), or the name of a
+            level of BabyAI, with `BabyAI-` and `-v0` or without. Levels have the tier `seen` alone.
+        text: "short", or "babyai" for texts and names of actions like those of AgentGym's server.
+        penalty: the reward of an action that is none, 0 or less.
+        sizes: the sizes of the panels. Small levels have fewer different tasks than the default asks for.
+        horizon: how many actions an episode may take; 20 is AgentGym's, and too few for the largest mazes.
+
+    Raises:
+        ConfigError: for an unknown level or text, a horizon below 1, or a penalty that is positive or not finite.
+    """
+
+    version = "1"
+    grammar: Grammar = Plain()
+    blocking = False
+    instructions = (
+        "Fulfil the mission in a house of rooms; you see what is before you. Actions: turn left, turn right, move "
+        "forward, pick up, drop, toggle, go to red ball 1, pick up red ball 1, drop next to red ball 1, go through red "
+        "door 1, toggle and go through red door 1. A locked door needs the key of its colour. You can hold one thing."
+    )
+
+    def __init__(
+        self,
+        level: str = "embedded",
+        *,
+        text: Literal["short", "babyai"] = "short",
+        penalty: float = 0.0,
+        sizes: Sizes | None = None,
+        horizon: int = 20,
+    ) -> None:
+        problems = []
+        try:
+            self.levels = () if level == "embedded" else LEVELS if level == "babyai" else (level_name(level),)
+        except ConfigError as error:
+            problems += error.problems
+        if text not in ("short", "babyai"):
+            problems.append(Problem("text", f"unknown text {text!r}", "give 'short' or 'babyai'"))
+        if horizon < 1:
+            problems.append(Problem("horizon", f"a horizon of {horizon} actions", "give at least 1"))
+        if not -math.inf < penalty <= 0:
+            problems.append(Problem("penalty", f"a reward of {penalty} for a wrong action", "give 0 or less"))
+        if problems:
+            raise ConfigError(problems)
+        self.name = "babyai" if self.levels else "gridworld"
+        self.tiers = TIERS[:1] if self.levels else TIERS
+        self.text, self.penalty, self.horizon = text, penalty, horizon
+        if text == "babyai":
+            self.instructions = _FULL_INSTRUCTIONS
+        self.reward_range = (min(0.0, penalty), 1.0)
+        self._sizes = sizes or Sizes()
+        if len(self.levels) == 1:  # a level is one kind
+            self._sizes = replace(self._sizes, per_kind=max(1, self._sizes.dev, self._sizes.test))
+        self._scenes: dict[str, Scene] = {}
+        self._panels = Panels(self.name, self.version, self.tiers, sizes=self._sizes, draw=self._draw)
+
+    def _draw(self, tier: str) -> Iterator[Candidate]:
+        if not self.levels:
+            yield from candidates(kinds_of_tiers()[tier], tier)
+        wanted = self._sizes.train + 10 * max(self._sizes.dev, self._sizes.test)
+        for seed, level in product(range(_SPARE * wanted // max(1, len(self.levels))), self.levels):
+            yield _candidate(level, seed)
+
+    def indexed(self, index: int) -> Task:
+        """The task that stands at an index of AgentGym's BabyAI: its level and its seed, not its very map.
+
+        Raises:
+            ConfigError: in a world that is no level of BabyAI, or for an index below 0.
+        """
+        if not self.levels or index < 0:
+            raise ConfigError("no index of AgentGym's", value=index, hint="give 0 or more to GridWorld('babyai')")
+        found = _candidate(LEVELS[index % len(LEVELS)], index // len(LEVELS))
+        return Task(self.name, self.version, found.spec, found.kind, found.tier, place(self.name, found))
+
+    def tasks(self, split: str, tier: str) -> Sequence[Task]:
+        """The task panel of a split and tier; raises ConfigError for a name that does not exist."""
+        return self._panels.tasks(split, tier)
+
+    def make(self, task: Task) -> GridEnv:
+        """An Env for one task of this world, or for any map and mission (see `gridspec`).
+
+        Raises:
+            ConfigError: for a task of another world or a spec that is none.
+            VersionMismatch: for a task of another version.
+        """
+        return GridEnv(task, self._scene(task), self.penalty)
+
+    def score(self, rewards: Sequence[float | None], info: Info) -> Score:
+        """Success = the mission was fulfilled, however late: any reward above 0; unit = that reward, else 0.
+
+        raw = the sum of the rewards, penalties included.
+        """
+        known = [reward for reward in rewards if reward is not None]
+        if len(known) != len(rewards):
+            return Score(None, None, None)
+        best = max(known, default=0.0)
+        return Score(float(sum(known)), max(0.0, best), best > 0.0)
+
+    def expert(self, task: Task) -> Sequence[str] | None:
+        """Actions that fulfil the mission: macros to what is in view, turns to the right until it is."""
+        return solve(self._scene(task), most=_LONGEST)
+
+    def key(self, task: Task) -> str:
+        """Equal for tasks that differ in colours, by a turn or by a mirror only; what panels are dealt by."""
+        self._check(task)
+        return canonical_key(_map_of(task.spec))
+
+    def renamed(self, task: Task, rng: Random) -> Task:
+        """The same task in other colours and turned: another id; the same key, kind, tier and split.
+
+        Raises:
+            ConfigError: for a task of a level of BabyAI, which is a name and a seed.
+        """
+        self._check(task)
+        if "level" in task.spec:
+            raise ConfigError("the colours of a level are part of it", value=task.id, hint="use the embedded tasks")
+        return Task(task.world, task.version, recoloured(task.spec, rng), task.kind, task.tier, task.split)
+
+    def vocabulary(self) -> Sequence[str]:
+        """Every word and mark of observations and possible actions, sorted."""
+        texts = [*_WORDS, *map(str, range(1, 10))]
+        if self.levels or self.text == "babyai":
+            texts += [*_LEVEL_WORDS, *map(str, range(61))]
+        if self.text == "babyai":
+            texts += [*FULL_WORDS, CHECK, _COMPLETED, 'Your goal: You can take the following actions: ["pickup", ]']
+        return sorted({word for text in texts for word in words_of(text)})
+
+    def _scene(self, task: Task) -> Scene:
+        scene = self._scenes.get(task.id)
+        if scene is None:
+            self._check(task)
+            scene = build_scene(_map_of(task.spec), plain=self.text == "short")
+            while len(self._scenes) >= _KNOWN_TASKS:
+                self._scenes.pop(next(iter(self._scenes)))
+            self._scenes[task.id] = scene
+        return scene
+
+    def _check(self, task: Task) -> None:
+        if task.world != self.name:
+            raise ConfigError(f"not a task of the world {self.name!r}", value=task.world)
+        if task.version != self.version:
+            raise VersionMismatch(
+                f"a task of another version of {self.name!r}", value=task.version, expected=self.version
+            )
+
+
+def _candidate(level: str, seed: int) -> Candidate:
+    return Candidate({"level": level, "seed": seed}, level, "seen", canonical_key(draw_level(level, seed)))
+
+
+def _map_of(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The spec of a map, drawn where a spec names a level and a seed."""
+    if "level" not in spec:
+        return spec
+    level, seed = spec["level"], spec.get("seed")
+    problems = [] if isinstance(level, str) else [Problem("level", f"{level!r} is no name", "give that of a level")]
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        seed = -1
+        problems.append(Problem("seed", f"{spec.get('seed')!r} is no whole number", "give one"))
+    problems += [Problem(str(name), "unknown", "known: level, seed") for name in spec if name not in ("level", "seed")]
+    if problems:
+        raise ConfigError(problems)
+    return draw_level(level, seed)

@@ -1,0 +1,142 @@
+"""The map of the grid world: reading it, and what each move does."""
+
+from __future__ import annotations
+
+import pytest
+
+from evolvent.errors import ConfigError
+from evolvent.worlds.gridmap import (
+    DROP,
+    FORWARD,
+    LEFT,
+    PICKUP,
+    RIGHT,
+    TOGGLE,
+    Board,
+    Pose,
+    Thing,
+    moved,
+    read_map,
+)
+
+
+def play(board: Board, *moves: int) -> Pose:
+    """The pose after moves, each of which changes something."""
+    pose = board.start
+    for number, move in enumerate(moves):
+        after = moved(board, pose, move)
+        assert after is not None, f"move {number} changes nothing"
+        pose = after
+    return pose
+
+
+def front(board: Board, pose: Pose) -> Thing | None:
+    return board.things[pose.cells[pose.at + board.ahead[pose.way]]]
+
+
+def held(board: Board, pose: Pose) -> Thing | None:
+    return board.things[pose.hold]
+
+
+def test_reading_a_map() -> None:
+    board = read_map(["##########", "##v.ek..##", "##..yl..##", "##########"])
+    assert board.size == (5, 4)
+    assert (board.place(board.start.at), board.start.way, board.start.hold) == ((1, 1), 1, 0)
+    assert board.things[board.start.cells[board.cell(2, 1)]] == Thing("key", "grey")
+    assert board.things[board.start.cells[board.cell(2, 2)]] == Thing("door", "yellow", "locked")
+
+
+def test_turning_and_walking() -> None:
+    board = read_map(["########", "##>...##", "##....##", "########"])
+    assert [play(board, *[RIGHT] * n).way for n in range(5)] == [0, 1, 2, 3, 0]
+    assert [play(board, *[LEFT] * n).way for n in range(5)] == [0, 3, 2, 1, 0]
+    assert board.place(play(board, FORWARD).at) == (2, 1)
+    assert board.place(play(board, RIGHT, FORWARD).at) == (1, 2)
+    assert moved(board, play(board, FORWARD), FORWARD) is None  # a wall
+    assert moved(board, play(board, LEFT), FORWARD) is None
+
+
+def test_things_stop_the_agent_and_are_carried_one_at_a_time() -> None:
+    board = read_map(["##########", "##>.rb..##", "##bk....##", "##########"])
+    for move in (FORWARD, DROP, TOGGLE):
+        assert moved(board, board.start, move) is None
+    carrying = play(board, PICKUP)
+    assert held(board, carrying) == Thing("ball", "red")
+    assert front(board, carrying) is None
+    turned = play(board, PICKUP, RIGHT)
+    assert front(board, turned) == Thing("key", "blue")
+    assert moved(board, turned, PICKUP) is None  # hands are full
+    assert moved(board, turned, DROP) is None  # not onto the key
+    moved_on = play(board, PICKUP, FORWARD, DROP)
+    assert held(board, moved_on) is None
+    assert board.things[moved_on.cells[board.cell(3, 1)]] == Thing("ball", "red")
+    assert board.things[moved_on.cells[board.cell(2, 1)]] is None
+
+
+def test_doors_open_close_and_unlock_with_the_key_of_their_colour() -> None:
+    board = read_map(["############", "##^.rk....##", "##rl##bl####", "##......bk##", "############"])
+    at_door = play(board, RIGHT, PICKUP, RIGHT)
+    assert front(board, at_door) == Thing("door", "red", "locked")
+    assert moved(board, at_door, FORWARD) is None
+    opened = play(board, RIGHT, PICKUP, RIGHT, TOGGLE)
+    assert front(board, opened) == Thing("door", "red", "open")
+    assert held(board, opened) == Thing("key", "red")  # a key is not used up
+    assert front(board, play(board, RIGHT, PICKUP, RIGHT, TOGGLE, TOGGLE)) == Thing("door", "red", "closed")
+    through = play(board, RIGHT, PICKUP, RIGHT, TOGGLE, FORWARD)
+    assert board.place(through.at) == (1, 2)
+    assert moved(board, opened, DROP) is None  # not into a doorway
+
+
+def test_a_locked_door_needs_its_own_key() -> None:
+    board = read_map(["##########", "##^.bk..##", "##rl######", "##......##", "##########"])
+    assert moved(board, play(board, RIGHT, RIGHT), TOGGLE) is None
+    assert moved(board, play(board, RIGHT, PICKUP, RIGHT), TOGGLE) is None
+    box = read_map(["##########", "##^.rx..##", "##rl######", "##......##", "##########"])
+    assert moved(box, play(box, RIGHT, PICKUP, RIGHT), TOGGLE) is None  # red, but no key
+
+
+def test_boxes_hold_things() -> None:
+    rows = ["##########", "##>.rx..##", "##########"]
+    board = read_map(rows, inside={(2, 1): "gk"})
+    assert front(board, play(board, TOGGLE)) == Thing("key", "green")
+    assert held(board, play(board, TOGGLE, PICKUP)) == Thing("key", "green")
+    assert held(board, play(board, PICKUP)) == Thing("box", "red")
+    assert front(board, play(board, PICKUP, DROP, TOGGLE)) == Thing("key", "green")  # also when it was moved
+    assert front(board, play(read_map(rows), TOGGLE)) is None
+    assert board.place(play(read_map(rows), TOGGLE, FORWARD).at) == (2, 1)
+
+
+def test_what_is_held_at_the_beginning() -> None:
+    board = read_map(["########", "##>...##", "########"], hold="px")
+    assert held(board, board.start) == Thing("box", "purple")
+    assert front(board, play(board, DROP)) == Thing("box", "purple")
+
+
+@pytest.mark.parametrize(
+    ("rows", "match"),
+    [
+        ([], "no rectangle"),
+        (["####", "##>.", "####"], "3 to"),
+        (["########", "##>.##", "########"], "no rectangle"),
+        (["#######", "##>.###", "#######"], "two characters"),
+        (["######", "##zz##", "##>.##", "######"], "'zz' is no cell"),
+        (["######", "##..##", "######"], "0 agents"),
+        (["########", "##>.>.##", "########"], "2 agents"),
+        (["########", "##>.....", "########"], "open at its edge"),
+        (["########", "rb>...##", "########"], "open at its edge"),
+        (["##" * 70] * 4, "3 to 64 cells a side"),
+        (["##" * 20, *["##" + "rb" * 18 + "##"] * 4, "##>." + "##" * 18, "##" * 20], "too many things"),
+        ([3, 4, 5], "no rectangle"),
+    ],
+)
+def test_bad_maps_are_refused(rows: list[str], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        read_map(rows)
+
+
+def test_bad_fillings_are_reported_together() -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_map(["########", "##>.rx##", "########"], inside={(1, 1): "rk", (2, 1): "rc"}, hold="rl")
+    assert len(caught.value.problems) == 3
+    with pytest.raises(ConfigError, match="no thing"):
+        read_map(["######", "##>.##", "######"]).thing(1)

@@ -1,0 +1,165 @@
+"""Macros against an independent search: the same actions are possible, they take as few moves, and do what they say."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evolvent.worlds.gridmap import DROP, FORWARD, LEFT, PICKUP, RIGHT, TOGGLE, Board, Pose, moved, read_map
+from evolvent.worlds.gridplan import MOVES, actions, moves_of
+from evolvent.worlds.gridview import ahead_of, look
+
+WAYS = ((1, 0), (0, 1), (-1, 0), (0, -1))
+ROOM = ["############", "##....rb..##", "##>.......##", "##..bk..rb##", "############"]
+
+
+def names(board: Board, pose: Pose | None = None, *, plain: bool = True) -> list[str]:
+    pose = pose or board.start
+    return list(actions(board, pose, look(board, pose), plain=plain))
+
+
+def carry_out(board: Board, pose: Pose, name: str, *, plain: bool = True) -> list[Pose]:
+    """The poses that an action leads through; each of its moves changes something."""
+    sight = look(board, pose)
+    found = [pose]
+    for move in moves_of(actions(board, pose, sight, plain=plain)[name], sight):
+        after = moved(board, found[-1], move)
+        assert after is not None
+        found.append(after)
+    return found
+
+
+def test_what_is_possible_in_a_room() -> None:
+    board = read_map(ROOM)
+    assert names(board) == [
+        "turn left", "turn right", "move forward", "go to blue key 1", "pick up blue key 1", "go to red ball 1",
+        "pick up red ball 1", "go to red ball 2", "pick up red ball 2",
+    ]  # fmt: skip
+    assert names(board, plain=False)[4] == "pickup blue key 1"
+    last = carry_out(board, board.start, "pick up red ball 2")[-1]
+    assert board.place(last.at) in ((4, 2), (3, 3))
+    assert last.cells[board.cell(4, 3)] == 0
+
+
+def test_carrying_changes_what_is_possible() -> None:
+    board = read_map(ROOM, hold="gx")
+    found = names(board)
+    assert "drop" in found and "drop next to red ball 2" in found
+    assert not any(name.startswith("pick up") for name in found)
+    assert not any(name.startswith("drop next") for name in names(board, plain=False))
+    for target, place in (("red ball 1", (3, 1)), ("blue key 1", (2, 3))):
+        after = carry_out(board, board.start, f"drop next to {target}")[-1]
+        x, y = board.place(after.at + board.ahead[after.way])
+        assert abs(x - place[0]) + abs(y - place[1]) == 1
+        assert after.hold == 0
+
+
+def test_doors_by_their_state() -> None:
+    rows = ["##########", "##>.....##", "##......##", "##..rc..##", "##..##..##", "##########"]
+    for state, expected in (
+        ("rc", ["go to red door 1", "toggle and go through red door 1"]),
+        ("ro", ["go to red door 1", "go through red door 1"]),
+        ("rl", ["go to red door 1"]),
+    ):
+        shown = [row.replace("rc", state) for row in rows]
+        board = read_map(shown)
+        assert [name for name in names(board) if "door" in name] == expected
+        full = {"rc": "closed", "ro": "open", "rl": "locked"}[state]
+        assert all(f"red {full} door 1" in name for name in names(board, plain=False) if "door" in name)
+    keyed = read_map([row.replace("rc", "rl") for row in rows], hold="rk")
+    after = carry_out(keyed, keyed.start, "toggle and go through red door 1")[-1]
+    assert keyed.place(after.at) == (2, 3)
+    assert "toggle and go through red door 1" not in names(read_map([r.replace("rc", "rl") for r in rows], hold="bk"))
+
+
+def test_nothing_to_go_to_where_one_is() -> None:
+    board = read_map(["########", "##>.rb##", "########"])
+    assert names(board) == ["turn left", "turn right", "pick up", "pick up red ball 1"]
+
+
+def test_what_cannot_be_reached_is_not_offered() -> None:
+    board = read_map(["############", "##>...yx..##", "######bb..##", "############"])
+    assert "go to yellow box 1" in names(board)
+    assert not any("blue ball" in name for name in names(board))
+    goal = read_map(["##########", "##>...GG##", "##########"])
+    assert board.size == (6, 4)
+    assert goal.place(carry_out(goal, goal.start, "go to goal")[-1].at) == (3, 1)
+
+
+def search(board: Board, pose: Pose, allowed: set[int], *, stand: int | None = None, face: set[int]) -> int | None:
+    """Moves of a shortest walk over `allowed` cells until the agent stands on a cell or faces one of some."""
+    queue, seen = deque([(pose.at, pose.way, 0)]), {(pose.at, pose.way)}
+    while queue:
+        at, way, steps = queue.popleft()
+        x, y = board.place(at)
+        ahead = board.cell(x + WAYS[way][0], y + WAYS[way][1])
+        if at == stand or (stand is None and ahead in face):
+            return steps
+        turns = [(at, (way + 1) % 4), (at, (way + 3) % 4)]
+        for then in turns + ([(ahead, way)] if ahead in allowed else []):
+            if then not in seen:
+                seen.add(then)
+                queue.append((*then, steps + 1))
+    return None
+
+
+CELLS = st.sampled_from(["..", "..", "..", "..", "##", "rb", "bk", "gc", "yo", "pl", "rx", "GG"])
+
+
+@settings(max_examples=120, deadline=None)
+@given(data=st.data(), hold=st.sampled_from([None, "pk", "yb"]), plain=st.booleans())
+def test_macros_equal_an_independent_search(data: st.DataObject, hold: str | None, plain: bool) -> None:
+    width, height = data.draw(st.integers(2, 6)), data.draw(st.integers(2, 6))
+    grid = [[data.draw(CELLS) for _ in range(width)] for _ in range(height)]
+    grid[data.draw(st.integers(0, height - 1))][data.draw(st.integers(0, width - 1))] = "^."
+    edge = "##" * (width + 2)
+    board = read_map([edge, *("##" + "".join(row) + "##" for row in grid), edge], hold=hold)
+    pose = board.start
+    sight = look(board, pose)
+    found = actions(board, pose, sight, plain=plain)
+    allowed = {ahead_of(board, pose, bit) for bit in range(49) if sight.walkable >> bit & 1}
+    floor = {ahead_of(board, pose, bit) for bit in range(49) if sight.floor >> bit & 1}
+    expected: dict[str, int] = {}
+    for seen in sight.things:
+        cell = ahead_of(board, pose, seen.view)
+        name = f"{seen.name} {seen.nth}" if plain else f"{seen.full} {seen.nth_full}"
+        if seen.thing is None:
+            expected |= lengths("go to goal", search(board, pose, allowed, stand=cell, face=set()))
+            continue
+        facing = search(board, pose, allowed, face={cell})
+        if facing:
+            expected |= lengths(f"go to {name}", facing)
+        state = seen.thing.state
+        if state == "open":
+            expected |= lengths(f"go through {name}", search(board, pose, allowed, stand=cell, face=set()))
+        elif state == "closed" or (state == "locked" and hold == "pk"):
+            expected |= lengths(f"toggle and go through {name}", facing, 2)
+        elif not state and not hold:
+            expected |= lengths(f"{'pick up' if plain else 'pickup'} {name}", facing, 1)
+        if hold and plain:
+            beside = {cell + step for step in board.ahead} & floor
+            expected |= lengths(f"drop next to {name}", search(board, pose, allowed, face=beside), 1)
+    expected |= {name: 1 for name, move in MOVES.items() if moved(board, pose, move) is not None}
+    assert {name: len(moves_of(macro, sight)) for name, macro in found.items()} == expected
+    for name in found:
+        end = carry_out(board, pose, name, plain=plain)[-1]
+        assert end != pose
+        if name.startswith(("pick up ", "pickup ")):
+            thing = board.things[end.hold]
+            assert thing is not None and thing.name in name
+
+
+def lengths(name: str, steps: int | None, more: int = 0) -> dict[str, int]:
+    return {} if steps is None else {name: steps + more}
+
+
+@pytest.mark.parametrize("move", [LEFT, RIGHT, FORWARD, PICKUP, DROP, TOGGLE])
+def test_moves_are_offered_exactly_where_they_change_something(move: int) -> None:
+    name = next(name for name, number in MOVES.items() if number == move)
+    for rows in (ROOM, ["########", "##>.rb##", "########"], ["######", "##>.rc", "######"]):
+        for hold in (None, "rk"):
+            board = read_map(rows, hold=hold)
+            assert (name in names(board)) == (moved(board, board.start, move) is not None)
