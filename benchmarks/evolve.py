@@ -21,9 +21,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from benchmarks.evolve_arms import Plan, arms
 from evolvent.bench.plan import Primary, Study
-from evolvent.bench.study import Event, freeze, run_study
+from evolvent.bench.results import Played
+from evolvent.bench.study import Event, freeze, read_results, run_study
 from evolvent.bench.verdict import Summary, as_json, read_summary
 from evolvent.cli.names import worlds
 from evolvent.learn.learner import TrainConfig
@@ -77,7 +80,22 @@ def tell(event: Event) -> None:
         print(f"{event.arm} {event.seed} {event.state} {event.why}".rstrip(), flush=True)
 
 
-def report(found: Summary, *, quick: bool) -> dict[str, Any]:
+def gains_of_more(chosen: Study, folder: Path) -> list[float]:
+    """By seed, what 25 % more cloning won over the base on the primary tiers of the test panels."""
+    kept = read_results(chosen, folder)
+    bases = [result for (arm, _), result in kept.items() if arm == "base" and isinstance(result, Played)]
+    return [float(str(base.notes["gain_of_25_percent_more"])) for base in bases]
+
+
+def further_cloning(gains: Sequence[float]) -> str:
+    """One line about whether the base was cloned to its end."""
+    if not gains:
+        return ""
+    each = ", ".join(f"{100 * gain:+.1f}" for gain in gains)
+    return f"25 % more cloning changes the base by {100 * sum(gains) / len(gains):+.1f} points (by seed {each})"
+
+
+def report(found: Summary, gains: Sequence[float], *, quick: bool) -> dict[str, Any]:
     """The figures as one JSON object."""
     by_arm: dict[str, dict[str, list[float]]] = {}
     for rate in found.rates:
@@ -96,6 +114,7 @@ def report(found: Summary, *, quick: bool) -> dict[str, Any]:
         "verdict": found.verdict,
         "room_share": found.room,
         "worst_world_low": min(against_base, default=None),
+        "gain_of_25_percent_more_cloning": sum(gains) / len(gains) if gains else None,
         "seeds": list(found.seeds),
         "cpu_hours": sum(arm.cpu_s for arm in found.arms) / 3600,
         "tokens": {arm.name: dict(arm.tokens) for arm in found.arms},
@@ -125,10 +144,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.freeze:
             return
         run_study(chosen, folder, only=options.arms, seeds=options.seeds, observe=tell)
-        found = read_summary(folder)
-    print(study_table(as_json(found), width=110))
+        found, gains = read_summary(folder), gains_of_more(chosen, folder)
+    Console(width=110).print(study_table(as_json(found), width=110))
+    print(further_cloning(gains))
     if options.json:
-        print(json.dumps(report(found, quick=options.quick), allow_nan=False))
+        print(json.dumps(report(found, gains, quick=options.quick), allow_nan=False))
 
 
 if __name__ == "__main__":
