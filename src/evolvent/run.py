@@ -235,9 +235,7 @@ class Run(Generic[P]):
             found = dict(at.stage.done)
             if at.finished is None:
                 todo = [start for start, name in zip(wanted, names, strict=True) if name not in found]
-                for trajectory in self._verbs.collect(
-                    policy, todo, at.stage, temperature=temperature, horizon=horizon
-                ):
+                for trajectory in self._verbs.collect(policy, todo, at.stage, temperature=temperature, horizon=horizon):
                     found[trajectory.id] = trajectory
                 outcomes = Counter(trajectory.success for trajectory in found.values())
                 self._finish(at, {"episodes": len(found), "success": outcomes[True], "errors": outcomes[None]})

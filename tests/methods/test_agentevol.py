@@ -4,7 +4,17 @@ import numpy as np
 import pytest
 
 from evolvent.errors import ErrorRecord
-from evolvent.methods.agentevol import EMBEDDED, FORMULATED, PUBLISHED, AgentEvol, Weight, agentevol, evolve, keep, merged
+from evolvent.methods.agentevol import (
+    EMBEDDED,
+    FORMULATED,
+    PUBLISHED,
+    AgentEvol,
+    Weight,
+    agentevol,
+    evolve,
+    keep,
+    merged,
+)
 from evolvent.run import Evaluation
 from evolvent.trajectory import Score, Step, Task, Trajectory
 
@@ -52,7 +62,9 @@ def test_a_world_may_have_its_own_threshold():
 
 def test_an_unscored_episode_is_never_kept_and_a_threshold_decides():
     assert [t.id for t in keep(TRIED, AgentEvol(threshold=0.4))] == ["1/2", "2/1", "3/0"]
-    assert keep(TRIED, AgentEvol(threshold=-1.0, keep="first", per_task=None)) == [t for t in TRIED if t.score.unit is not None]
+    assert keep(TRIED, AgentEvol(threshold=-1.0, keep="first", per_task=None)) == [
+        t for t in TRIED if t.score.unit is not None
+    ]
 
 
 @pytest.mark.parametrize(
@@ -142,7 +154,7 @@ def test_null_evolution_is_continued_cloning():
 
 
 def test_the_best_round_on_dev_is_the_result_and_alone_meets_the_panels():
-    """By dev rate of the policies that learned 1, 2, 3, 4 times: the base is a candidate, of equals the earliest wins."""
+    """By dev rate of what learned 1, 2, 3, 4 times: the base is a candidate, of equals the earliest wins."""
     config = AgentEvol(iterations=3, samples=0, select="best")
     for rates, best in [((0, 0.2, 0.5, 0.7, 0.7), 3), ((0, 0.9, 0.5, 0.7, 0.8), 1), ((0, 0.1, 0.2, 0.3, 0.4), 4)]:
         run = FakeRun(*rates)

@@ -6,8 +6,9 @@ The evolution step maximises a bound on log p(O = 1), the log-probability of suc
 proportional to r(tau): E_q[log p(O | tau)] - KL(q || pi). Exploring sets q proportional to r pi (here: samples, kept
 and weighted by reward); learning maximises E_q[log pi], the weighted likelihood of what was kept and demonstrated.
 
-The released code departs from the formulation (weight 1 instead of the reward, only the first success of a task, earlier
-rounds merged instead of the demonstrations): each departure is a field, `PUBLISHED` and `FORMULATED` are both ends.
+The released code departs from the formulation (weight 1 instead of the reward, only the first success of a task,
+earlier rounds merged instead of the demonstrations): each departure is a field, `PUBLISHED` and `FORMULATED` are both
+ends.
 Keeping nothing gives the control: cloning continued for the same number of learned tokens.
 """
 
@@ -83,16 +84,17 @@ class AgentEvol(Config):
 
 PUBLISHED: Mapping[str, object] = {
     "iterations": 4, "samples": 1, "temperature": 0.0, "keep": "first", "per_task": 1, "threshold": 0.99,
-    "thresholds": {"babyai": 0.0, "gridworld": 0.0}, "weight": "threshold", "merge": "previous", "start": "initial", "lr_scale": 1.0,
+    "thresholds": {"babyai": 0.0, "gridworld": 0.0}, "weight": "threshold", "merge": "previous", "start": "initial",
+    "lr_scale": 1.0,
 }  # fmt: skip
 FORMULATED: Mapping[str, object] = {
     "iterations": 4, "samples": 3, "temperature": 1.0, "keep": "first", "per_task": None, "threshold": 0.0,
     "weight": "reward", "merge": "base", "start": "initial", "lr_scale": 1.0,
 }  # fmt: skip
 EMBEDDED: Mapping[str, object] = {
-    "iterations": 3, "samples": 3, "temperature": 1.0, "keep": "shortest", "thresholds": {"babyai": 0.0, "gridworld": 0.0},
-    "weight": "threshold", "merge": "all",
-    "start": "previous", "clone_tokens": 700_000, "round_tokens": 180_000, "lr_scale": 0.7,
+    "iterations": 3, "samples": 6, "temperature": 1.0, "revisit": False, "keep": "shortest",
+    "thresholds": {"babyai": 0.0, "gridworld": 0.0}, "weight": "threshold", "merge": "all", "start": "previous",
+    "clone_tokens": 600_000, "round_tokens": 100_000, "lr_scale": 0.7,
 }  # fmt: skip
 
 

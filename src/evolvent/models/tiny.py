@@ -25,8 +25,8 @@ SIZES: dict[str, dict[str, int]] = {
     "s": {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 384},
     "m": {"hidden_size": 192, "num_hidden_layers": 6, "num_attention_heads": 6, "intermediate_size": 576},
 }
-# Rotary wavelengths of 6 to some 250 tokens. With the usual base of 10,000 most of them are longer than any episode: heads
-# that look at the token before, which reading a recipe needs, then form late.
+# Rotary wavelengths of 6 to some 250 tokens. With the usual base of 10,000 most are longer than any episode: heads that
+# look at the token before, which reading a recipe needs, then form late.
 ROPE_THETA = 50.0
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}"

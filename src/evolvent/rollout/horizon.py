@@ -1,8 +1,8 @@
 """How long episodes may be as training goes on: ScalingInter-RL's schedule.
 
 Xi et al., "AgentGym-RL: Training LLM Agents for Long-Horizon Decision Making through Multi-Turn Reinforcement Learning"
-(arXiv 2509.08755): interaction is scaled up in phases. Short horizons first make the agent exploit; longer ones then let
-it explore.
+(arXiv 2509.08755): interaction is scaled up in phases. Short horizons first make the agent exploit; longer ones then
+let it explore.
 """
 
 from __future__ import annotations
