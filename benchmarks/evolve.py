@@ -18,6 +18,7 @@ import platform
 import tempfile
 from collections.abc import Sequence
 from importlib.metadata import version
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ from evolvent.bench.study import Event, freeze, read_results, run_study
 from evolvent.bench.verdict import Summary, as_json, read_summary
 from evolvent.cli.names import worlds
 from evolvent.learn.learner import TrainConfig
-from evolvent.methods.agentevol import AgentEvol
+from evolvent.methods.agentevol import FORMULATED, PUBLISHED, AgentEvol
+from evolvent.stats import Interval
 from evolvent.view.study import study_table
 from evolvent.worlds.base import SPLITS
 from evolvent.worlds.panel import digest
@@ -65,11 +67,13 @@ def study(name: str, plan: Plan, seeds: Sequence[int], names: Sequence[str]) -> 
         f"{name}/{tier}/{split}": digest(world.tasks(split, tier))
         for name, world in worlds(plan.worlds).items() for tier in world.tiers for split in SPLITS
     }  # fmt: skip
-    facts = {
+    facts: dict[str, Any] = {
         "plan": plan.described(),
         "panels": panels,
         "versions": {name: version(name) for name in ("evolvent", "torch", "transformers")},
     }
+    if name != "evolve":  # which has neither of these arms, and was frozen before they were facts
+        facts["presets"] = {"published": dict(PUBLISHED), "formulated": dict(FORMULATED)}
     primary = Primary("evolve", "total", tiers=plan.tiers)
     return Study(name, arms(plan, names), tuple(seeds), BUDGET, primary, 0.05, facts)
 
@@ -95,25 +99,30 @@ def further_cloning(gains: Sequence[float]) -> str:
     return f"25 % more cloning changes the base by {100 * sum(gains) / len(gains):+.1f} points (by seed {each})"
 
 
+def ends(interval: Interval) -> list[float | None]:
+    """Both ends of an interval; None where there is too little for one."""
+    return [None if isnan(end) else end for end in (interval.low, interval.high)]
+
+
 def report(found: Summary, gains: Sequence[float], *, quick: bool) -> dict[str, Any]:
     """The figures as one JSON object."""
-    by_arm: dict[str, dict[str, list[float]]] = {}
+    by_arm: dict[str, dict[str, list[float | None]]] = {}
     for rate in found.rates:
         own = by_arm.setdefault(rate.arm, {})
-        own[f"{rate.world}/{rate.tier}"] = [rate.interval.mean, rate.interval.low, rate.interval.high]
+        own[f"{rate.world}/{rate.tier}"] = [rate.interval.mean, *ends(rate.interval)]
     against_base = [
-        one.interval.low for one in found.differences
+        ends(one.interval)[0] for one in found.differences
         if one.arm == found.primary["arm"] and one.against == found.primary["base"] and one.world and not one.tier
     ]  # fmt: skip
     primary = found.difference.interval if found.difference else None
     return {
         "arms": by_arm,
         "primary": primary and primary.mean,
-        "primary_ci": primary and [primary.low, primary.high],
+        "primary_ci": primary and ends(primary),
         "p": found.p,
         "verdict": found.verdict,
         "room_share": found.room,
-        "worst_world_low": min(against_base, default=None),
+        "worst_world_low": min((low for low in against_base if low is not None), default=None),
         "gain_of_25_percent_more_cloning": sum(gains) / len(gains) if gains else None,
         "seeds": list(found.seeds),
         "cpu_hours": sum(arm.cpu_s for arm in found.arms) / 3600,

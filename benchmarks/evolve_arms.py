@@ -7,21 +7,25 @@ and every arm ends with the round that was best on dev, its start among the cand
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cache
 from itertools import zip_longest
-from typing import Any
+from pathlib import Path
 
 import torch
 
+import evolvent
 from evolvent.bench.plan import Arm, Seat
 from evolvent.bench.results import Played, outcomes, spent
 from evolvent.cli.names import worlds
 from evolvent.config import Config
 from evolvent.curate.balance import balanced
+from evolvent.errors import ConfigError, ScoringError
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
-from evolvent.methods.agentevol import FORMULATED, PUBLISHED, AgentEvol, evolve, keep
+from evolvent.methods.agentevol import FORMULATED, PUBLISHED, AgentEvol, Keep, evolve, keep
 from evolvent.models.policy import Policy
 from evolvent.run import Evaluation, Run
 from evolvent.scale.local import Panel, demonstrations, local_run, policy_for
@@ -69,7 +73,7 @@ class Plan:
 class Regardless:
     """Keeps as many trajectories in each round as the arm `evolve` did, one of each task, whatever their reward.
 
-    The tasks come in one order, drawn once: a round that keeps more has those of the round before and others.
+    The tasks come in one order, drawn once among those that a round explored.
     """
 
     counts: Sequence[int]
@@ -83,21 +87,9 @@ class Regardless:
                 tasks.setdefault(trajectory.task.id, []).append(trajectory)
         rng = sample_rng("regardless", self.seed)
         order = [list(tasks)[place] for place in rng.permutation(len(tasks))]
-        count, self._round = self.counts[self._round], self._round + 1
+        count, self._round = [*self.counts, 0][min(self._round, len(self.counts))], self._round + 1
         picks = sample_rng("regardless", self.seed, self._round)
         return [tasks[task][int(picks.integers(len(tasks[task])))] for task in order[:count]]
-
-
-@dataclass
-class _Kept:
-    """Keeps as AgentEvol does, and counts."""
-
-    counts: list[int] = field(default_factory=list)
-
-    def __call__(self, tried: Sequence[Trajectory], config: AgentEvol) -> list[Trajectory]:
-        kept = keep(tried, config)
-        self.counts.append(len(kept))
-        return kept
 
 
 def drawn(plan: Plan, made: Mapping[str, World], seed: int) -> tuple[list[Task], list[Task]]:
@@ -141,8 +133,11 @@ def _run(plan: Plan, seat: Seat, arm: str) -> Run[Policy]:
 
 
 def _rate(rows: Rows, tiers: Sequence[str]) -> float:
-    own = [row.mean or 0.0 for row in rows if row.tier in tiers]
-    return sum(own) / max(1, len(own))
+    own = [row.mean for row in rows if row.tier in tiers]
+    scored = [mean for mean in own if mean is not None]
+    if len(scored) < len(own) or not own:
+        raise ScoringError("a panel with episodes that could not be scored has no rate", value=len(own) - len(scored))
+    return sum(scored) / len(scored)
 
 
 def _ready(plan: Plan, seat: Seat) -> _Ready:
@@ -170,7 +165,20 @@ def _ready(plan: Plan, seat: Seat) -> _Ready:
 
 def _played(run: Run[Policy], rows: Rows, notes: Mapping[str, Json]) -> Played:
     tokens, cpu_s = spent(run.folder)
-    return Played(outcomes(rows), {**tokens, "computed": tokens["computed"] + tokens["fed"]}, cpu_s, notes)
+    return Played(
+        outcomes(rows), {**tokens, "computed": tokens["computed"] + tokens["fed"]}, cpu_s,
+        {**notes, "sources": sources()},
+    )  # fmt: skip
+
+
+@cache
+def sources() -> str:
+    """A digest of the library's own source: which code a result came from."""
+    root = Path(evolvent.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _base(plan: Plan, seat: Seat) -> Played:
@@ -181,47 +189,55 @@ def _base(plan: Plan, seat: Seat) -> Played:
 
 
 def _arm(
-    plan: Plan, seat: Seat, change: Mapping[str, Any], *, choose: Any = None, plans: bool = False, fits: bool = False
+    plan: Plan, seat: Seat, config: AgentEvol, *, choose: Keep = keep, plans: bool = False, fits: bool = False
 ) -> Played:
-    """Evolve from the base with some settings changed.
+    """Evolve from the base.
 
     Args:
+        config: of the method.
         plans: also learn the expert's plans of the tasks to explore.
         fits: a round learns as many tokens as the base's cloning did.
+    Raises:
+        ConfigError: the base was made again and is not the one whose result is kept.
     """
     ready = _ready(plan, seat)
+    if outcomes(ready.rows) != dict(seat.others["base"].played.outcomes):
+        raise ConfigError(f"the base of seed {seat.seed} is not the one of its result", expected="the same outcomes",
+                          hint="play the seed again on one machine: remove its results and its runs")  # fmt: skip
     tokens = {"round_tokens": ready.fits * plan.clone_tokens} if fits else {}
-    config = plan.method.model_copy(update={**dict(change), **tokens})
-    counted = _Kept()
+    config = config.model_copy(update={"iterations": plan.method.iterations, "select": "best", **tokens})
+    counts: list[int] = []
+
+    def counted(tried: Sequence[Trajectory], config: AgentEvol) -> list[Trajectory]:
+        kept = choose(tried, config)
+        counts.append(len(kept))
+        return kept
+
     taught = ready.taught
     if plans:
         taught = taught + demonstrations(list(worlds(plan.worlds).values()), ready.tried, seed=seat.seed)
     with _run(plan, seat, seat.arm) as run:
-        final = evolve(
-            ready.base, ready.tried, taught, config=config, run=run, initial=ready.initial, choose=choose or counted
-        )
+        final = evolve(ready.base, ready.tried, taught, config=config, run=run, initial=ready.initial, choose=counted)
         rows = run.evaluate(final, config.iterations)
-        return _played(run, rows, {"kept": counted.counts, "round_tokens": config.round_tokens or 0})
+        return _played(run, rows, {"kept": counts, "round_tokens": config.round_tokens or 0})
 
 
-_IDLE = {"keep": "none", "samples": 0}
+def _idle(plan: Plan, round_tokens: int | None = None) -> AgentEvol:
+    """The method with nothing explored and nothing kept: cloning goes on."""
+    tokens = plan.method.round_tokens if round_tokens is None else round_tokens
+    return plan.method.model_copy(update={"keep": "none", "samples": 0, "round_tokens": tokens})
 
 
 def _total(plan: Plan, seat: Seat) -> Played:
     """Cloning that computes as many tokens as evolve did in all, exploring included."""
     cost = seat.others["evolve"].played.tokens
     share = cost["computed"] / max(1, cost["fed"])
-    return _arm(plan, seat, {**_IDLE, "round_tokens": round((plan.method.round_tokens or 0) * share)})
+    return _arm(plan, seat, _idle(plan, round((plan.method.round_tokens or 0) * share)))
 
 
 def _regardless(plan: Plan, seat: Seat) -> Played:
     counts = seat.others["evolve"].played.notes["kept"]
-    return _arm(plan, seat, {}, choose=Regardless(list(counts) if isinstance(counts, list) else [], seat.seed))
-
-
-def _variant(preset: Mapping[str, object], plan: Plan, seat: Seat) -> Played:
-    own = {name: value for name, value in preset.items() if name != "iterations"}
-    return _arm(plan, seat, own, fits=True)
+    return _arm(plan, seat, plan.method, choose=Regardless(list(counts) if isinstance(counts, list) else [], seat.seed))
 
 
 def arms(plan: Plan, names: Sequence[str]) -> tuple[Arm, ...]:
@@ -232,16 +248,18 @@ def arms(plan: Plan, names: Sequence[str]) -> tuple[Arm, ...]:
 
     every = (
         Arm("base", "where all start: cloning, the best fit on dev", at(_base)),
-        Arm("evolve", "the claim", lambda seat: _arm(plan, seat, {}), ("base",)),
+        Arm("evolve", "the claim", lambda seat: _arm(plan, seat, plan.method), ("base",)),
         Arm("train", "is it only more training? cloning with evolve's learned tokens",
-            lambda seat: _arm(plan, seat, _IDLE), ("base",)),
+            lambda seat: _arm(plan, seat, _idle(plan)), ("base",)),
         Arm("total", "was exploring worth its cost? cloning with all tokens that evolve computed",
             at(_total), ("base", "evolve")),
         Arm("regardless", "does the reward matter? as many samples kept, whatever their reward",
             at(_regardless), ("base", "evolve")),
         Arm("upper", "what could be had: cloning with expert plans of the explored tasks",
-            lambda seat: _arm(plan, seat, _IDLE, plans=True), ("base",)),
-        Arm("published", "AgentEvol as its code has it", lambda seat: _variant(PUBLISHED, plan, seat), ("base",)),
-        Arm("formulated", "AgentEvol as it is formulated", lambda seat: _variant(FORMULATED, plan, seat), ("base",)),
+            lambda seat: _arm(plan, seat, _idle(plan), plans=True), ("base",)),
+        Arm("published", "AgentEvol as its code has it",
+            lambda seat: _arm(plan, seat, AgentEvol.model_validate(PUBLISHED), fits=True), ("base",)),
+        Arm("formulated", "AgentEvol as it is formulated",
+            lambda seat: _arm(plan, seat, AgentEvol.model_validate(FORMULATED), fits=True), ("base",)),
     )  # fmt: skip
     return tuple(arm for arm in every if arm.name in names)

@@ -17,13 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp
-from typing import Generic, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from pydantic import Field
 
 from evolvent.config import Config
 from evolvent.curate.balance import balanced
 from evolvent.learn.objectives import weighted_nll
+from evolvent.rollout.best import Best
 from evolvent.rollout.horizon import HorizonSchedule
 from evolvent.run import Run
 from evolvent.trajectory import Start, Task, Trajectory
@@ -85,7 +86,7 @@ class AgentEvol(Config):
 PUBLISHED: Mapping[str, object] = {
     "iterations": 4, "samples": 1, "temperature": 0.0, "keep": "first", "per_task": 1, "threshold": 0.99,
     "thresholds": {"babyai": 0.0, "gridworld": 0.0}, "weight": "threshold", "merge": "previous", "start": "initial",
-    "lr_scale": 1.0,
+    "lr_scale": 1.0, "balance": False,
 }  # fmt: skip
 FORMULATED: Mapping[str, object] = {
     "iterations": 4, "samples": 3, "temperature": 1.0, "keep": "first", "per_task": None, "threshold": 0.0,
@@ -130,21 +131,6 @@ def _of_each_task(kept: Iterable[Trajectory], config: AgentEvol) -> list[Traject
 
 
 Keep = Callable[[Sequence[Trajectory], AgentEvol], list[Trajectory]]
-
-
-class Best(Generic[P]):
-    """The policy to end with: the last one measured, or the best on the dev panels (of equals the earliest)."""
-
-    def __init__(self, run: Run[P], select: Literal["last", "best"]) -> None:
-        self._run, self._select, self.rate = run, select, -1.0
-        self.policy: P | None = None
-
-    def measure(self, policy: P, iteration: int) -> None:
-        """Measure the policy of a round: on dev where the best is looked for, else on the run's panels."""
-        rows = self._run.evaluate(policy, iteration, split="dev" if self._select == "best" else None)
-        rate = sum(row.mean or 0.0 for row in rows) / max(1, len(rows))
-        if self._select == "last" or rate > self.rate:
-            self.policy, self.rate = policy, rate
 
 
 def agentevol(
