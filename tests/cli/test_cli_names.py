@@ -65,7 +65,8 @@ def test_every_wrong_world_at_once():
     assert [str(problem) for problem in caught.value.problems] == [
         "world: unknown world 'lokup' (did you mean 'lookup'?)",
         "worlds: 'crafting:1' is named twice (name each world once)",
-        "world: unknown world 'moon' (known: crafting, lookup, textcraft, workshop)",
+        "world: unknown world 'moon' "
+        "(known: babyai, countdown, crafting, gridworld, lookup, maze, textcraft, wordle, workshop)",
     ]
     with pytest.raises(ConfigError, match="at least one world"):
         names.worlds([])

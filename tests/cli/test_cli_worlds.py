@@ -21,7 +21,8 @@ def test_list(capsys):
     assert main(["worlds", "list"]) == 0
     shown = capsys.readouterr().out
     names = [line.split()[0] for line in shown.splitlines() if line[:1].isalpha()]
-    assert names == ["world", "crafting", "lookup", "textcraft", "workshop"]
+    embedded = ["babyai", "countdown", "crafting", "gridworld", "lookup", "maze", "textcraft", "wordle", "workshop"]
+    assert names == ["world", *embedded]
     assert "hidden database" in " ".join(shown.split())
 
 

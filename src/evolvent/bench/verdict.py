@@ -1,6 +1,7 @@
 """What the results of a study show: rates, paired differences with intervals, and one verdict.
 
-Everything is a pure function of the results. What failed is listed, never averaged over.
+Everything is a pure function of the results. What failed is listed, and there is no verdict while a primary arm has
+failed or misses a seed. Until then rates and differences are those of the seeds that finished, with their number.
 
 The verdict is about one number, fixed before the study ran: the primary arm minus its control, the mean over worlds of
 the primary tiers, every world counting alike. Everything else here is exploration.

@@ -75,7 +75,7 @@ def _alone(compared: Comparison) -> list[str]:
 
 def _rule(compared: Comparison) -> str:
     what = "success in %, differences in points; the last row is the mean over the panels that both played"
-    if compared.seeds:
+    if len(compared.seeds) > 1:
         return f"{what}; {len(compared.seeds)} seeds, intervals over seeds and kinds of tasks"
     return f"{what}; one seed each: intervals are over kinds of tasks only, another seed may differ"
 

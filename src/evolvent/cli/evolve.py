@@ -70,7 +70,7 @@ COMMAND = Command(
     Evolve,
     presets={
         "embedded": {**LAPTOP, "method": dict(EMBEDDED)},
-        "paper": {"method": dict(PUBLISHED)},
+        "paper": {"method": dict(PUBLISHED), "train": {"lr": 1e-5, "weight_decay": 0.0, "epochs": 1, "final_lr": 0.0}},
         "formulated": {"method": dict(FORMULATED)},
     },
     resumes=True,
@@ -83,6 +83,9 @@ def run(words: Sequence[str], console: Console) -> int:
     if given is None:
         return 0
     config = given.config
+    if config.method.select == "best" and config.panel.split == "dev":
+        raise ConfigError([Problem("panel.split", "the best round is chosen on dev, which then measures nothing",
+                                   "measure on test, or end with the last round")])  # fmt: skip
     made = worlds(config.worlds)
     panel = check_panel(made, config.panel)
     shown, tried = chosen_tasks(made, config)

@@ -123,7 +123,7 @@ def _installed() -> dict[str, EntryPoint]:
 
 def world_origins() -> dict[str, str]:
     """Every world's name, and what it is or where it comes from; loads none of them."""
-    found = {name: about for name, (_, _, about) in _EMBEDDED.items()}
+    found = {name: about for name, (_, _, about) in sorted(_EMBEDDED.items())}
     for name, point in _installed().items():
         found[name] = f"package {point.dist.name}" if point.dist else point.value
     return found
