@@ -66,7 +66,8 @@ def test_control_learns_as_many_tokens_on_the_same_schedule(whole):
     rows = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
     fits = {arm: [r for r in rows if r.get("arm") == arm and r["kind"] == "fit"] for arm in ("evolve", "control")}
     tokens = {arm: sum(r["tokens"] for r in fit) for arm, fit in fits.items()}
-    assert abs(tokens["evolve"] - tokens["control"]) <= 0.05 * tokens["control"]
+    update = max(r["tokens"] for fit in fits.values() for r in fit)  # a fit ends with the update that passes its budget
+    assert abs(tokens["evolve"] - tokens["control"]) <= update
     assert fits["evolve"][0]["lr"] == fits["control"][0]["lr"], "warm-up begins alike"
 
 
