@@ -11,15 +11,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from functools import cached_property
 from random import Random
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
-from evolvent.errors import ConfigError, SessionGone, unknown
+from evolvent.errors import ConfigError, SessionGone, VersionMismatch, unknown
 from evolvent.trajectory import Score, Task, Value, sample_seed
 from evolvent.worlds.grammar import Grammar, Plain
 
 __all__ = [
-    "SPLITS", "TIERS", "Env", "Forkable", "Info", "Play", "Renamable", "Reply", "TextWorld", "World", "score_of",
-    "split_of",
+    "SPLITS", "TIERS", "Env", "Forkable", "Info", "Play", "Renamable", "Reply", "TextWorld", "World",
+    "check_task", "own_moment", "score_of", "score_won", "split_of",
 ]  # fmt: skip
 
 Info = Mapping[str, Any]
@@ -28,6 +28,16 @@ Split = Literal["train", "dev", "test"]
 SPLITS: tuple[str, ...] = ("train", "dev", "test")
 TIERS: tuple[str, ...] = ("seen", "evo", "combo", "longer")
 Play = Generator["str | tuple[str, float]", str, "float | None"]
+
+
+class _OfTask(Protocol):
+    """A snapshot that says of which task it is."""
+
+    @property
+    def task(self) -> str: ...
+
+
+M = TypeVar("M", bound=_OfTask)
 
 
 class Env(Protocol):
@@ -134,6 +144,39 @@ def score_of(
     raw, high = float(sum(known)), reward_range[1]
     unit = min(1.0, max(0.0, raw / high)) if high > 0 else None
     return Score(raw, unit, raw >= (high if success is None else success) - 1e-9)
+
+
+def score_won(rewards: Sequence[float | None]) -> Score:
+    """The score where winning is worth 1 and penalties may come before it: success = that 1 was earned.
+
+    raw = the sum of the rewards, unit = 1 or 0. Any reward of None makes the whole episode unscored.
+    """
+    known = [reward for reward in rewards if reward is not None]
+    if len(known) != len(rewards):
+        return Score(None, None, None)
+    success = max(known, default=0.0) >= 1.0
+    return Score(float(sum(known)), float(success), success)
+
+
+def check_task(world: World, task: Task) -> None:
+    """Raise ConfigError for a task of another world, VersionMismatch for one of another version of it."""
+    if task.world != world.name:
+        raise ConfigError(f"not a task of the world {world.name!r}", value=task.world)
+    if task.version != world.version:
+        raise VersionMismatch(
+            f"a task of another version of {world.name!r}", value=task.version, expected=world.version
+        )
+
+
+def own_moment(value: object, kind: type[M], task: Task) -> M:
+    """The value as a snapshot of this task; ConfigError for anything else.
+
+    Args:
+        kind: the class of the world's snapshots; its `task` is a task's id.
+    """
+    if not isinstance(value, kind) or value.task != task.id:
+        raise ConfigError("no snapshot of this task", value=value, expected=f"one of task {task.id}")
+    return value
 
 
 class _PlayEnv:

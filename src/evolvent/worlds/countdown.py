@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from evolvent.errors import ConfigError, Problem, SessionGone, VersionMismatch
 from evolvent.trajectory import Json, Score, Task, Value, sample_seed
-from evolvent.worlds.base import TIERS, Info, Reply
+from evolvent.worlds.base import TIERS, Info, Reply, own_moment, score_won
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.numbers import (
     LIMIT,
@@ -172,9 +172,8 @@ class CountdownEnv:
 
     def restore(self, value: object) -> None:
         """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
-        if not isinstance(value, _Moment) or value.task != self._task.id:
-            raise ConfigError("no snapshot of this task", value=value, expected=f"one of task {self._task.id}")
-        self._state = value.state
+        moment = own_moment(value, _Moment, self._task)
+        self._state = moment.state
 
     def close(self) -> None:
         self._state = ()
@@ -331,11 +330,7 @@ class Countdown:
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
         """Success = the target was made, whatever penalties came before; raw = sum of rewards, unit = 1 or 0."""
-        known = [reward for reward in rewards if reward is not None]
-        if len(known) != len(rewards):
-            return Score(None, None, None)
-        success = max(known, default=0.0) >= 1.0
-        return Score(float(sum(known)), float(success), success)
+        return score_won(rewards)
 
     def expert(self, task: Task) -> Sequence[str]:
         """The canonical solution: one move for each number but the last."""

@@ -16,7 +16,7 @@ from typing import Literal
 
 from evolvent.errors import ConfigError, Problem, SessionGone, VersionMismatch
 from evolvent.trajectory import Json, Score, Task, Value, canonical_json, sample_seed
-from evolvent.worlds.base import TIERS, Info, Reply
+from evolvent.worlds.base import TIERS, Info, Reply, own_moment, score_won
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.panel import Candidate, Panels, Sizes
 from evolvent.worlds.recipes import Book, Recipe, canonical_key, own_book, read_folder, read_recipe
@@ -175,9 +175,8 @@ class CraftingEnv:
 
     def restore(self, value: object) -> None:
         """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
-        if not isinstance(value, _Moment) or value.task != self._task.id:
-            raise ConfigError("no snapshot of this task", value=value, expected=f"one of task {self._task.id}")
-        self._running, self._held = value.running, dict(value.held)
+        moment = own_moment(value, _Moment, self._task)
+        self._running, self._held = moment.running, dict(moment.held)
 
     def close(self) -> None:
         self._running = False
@@ -257,11 +256,7 @@ class Crafting:
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
         """Success = the goal was made; raw = the sum of the rewards, unit = 1 or 0."""
-        known = [reward for reward in rewards if reward is not None]
-        if len(known) != len(rewards):
-            return Score(None, None, None)
-        success = max(known, default=0.0) >= 1.0
-        return Score(float(sum(known)), float(success), success)
+        return score_won(rewards)
 
     def expert(self, task: Task) -> Sequence[str]:
         """A shortest plan."""

@@ -23,9 +23,9 @@ from itertools import product
 from random import Random
 from typing import Any, Literal
 
-from evolvent.errors import ConfigError, Problem, SessionGone, VersionMismatch
+from evolvent.errors import ConfigError, Problem, SessionGone
 from evolvent.trajectory import Score, Task, Value
-from evolvent.worlds.base import TIERS, Info, Reply
+from evolvent.worlds.base import TIERS, Info, Reply, check_task, own_moment
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.gridexpert import solve
@@ -132,11 +132,10 @@ class GridEnv:
 
     def restore(self, value: object) -> None:
         """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
-        if not isinstance(value, _Moment) or value.task != self._task.id:
-            raise ConfigError("no snapshot of this task", value=value, expected=f"one of task {self._task.id}")
-        self._running, self._progress = value.running, value.progress
-        self._moves, self._tries = value.moves, value.tries
-        self._turn = turn_of(self._scene, value.pose)
+        moment = own_moment(value, _Moment, self._task)
+        self._running, self._progress = moment.running, moment.progress
+        self._moves, self._tries = moment.moves, moment.tries
+        self._turn = turn_of(self._scene, moment.pose)
 
     def close(self) -> None:
         self._running = False
@@ -298,12 +297,7 @@ class GridWorld:
         return scene
 
     def _check(self, task: Task) -> None:
-        if task.world != self.name:
-            raise ConfigError(f"not a task of the world {self.name!r}", value=task.world)
-        if task.version != self.version:
-            raise VersionMismatch(
-                f"a task of another version of {self.name!r}", value=task.version, expected=self.version
-            )
+        check_task(self, task)
 
 
 def _candidate(level: str, seed: int) -> Candidate:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import count, pairwise
 
-from evolvent.errors import ConfigError, Problem, SessionGone, VersionMismatch
+from evolvent.errors import ConfigError, Problem, SessionGone
 from evolvent.trajectory import Json, Score, Task, Value, sample_seed
-from evolvent.worlds.base import TIERS, Info, Reply
+from evolvent.worlds.base import TIERS, Info, Reply, check_task, own_moment, score_won
 from evolvent.worlds.facts import NAMES, RELATIONS, Chain, FactsDatabase, chains, draw_facts
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.panel import Candidate, Panels, Sizes
@@ -153,12 +153,7 @@ class Lookup:
         return LookupEnv(task, *self._read(task), penalty=self.penalty)
 
     def _read(self, task: Task) -> tuple[Chain, int]:
-        if task.world != self.name:
-            raise ConfigError(f"not a task of the world {self.name!r}", value=task.world)
-        if task.version != self.version:
-            raise VersionMismatch(
-                f"a task of another version of {self.name!r}", value=task.version, expected=self.version
-            )
+        check_task(self, task)
         chain, seed = task.spec.get("chain"), task.spec.get("seed")
         problems = []
         if not _possible(chain):
@@ -171,11 +166,7 @@ class Lookup:
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
         """Success = the right answer, whatever penalties came before; raw = the sum of the rewards, unit = 1 or 0."""
-        known = [reward for reward in rewards if reward is not None]
-        if len(known) != len(rewards):
-            return Score(None, None, None)
-        success = max(known, default=0.0) >= 1.0
-        return Score(float(sum(known)), float(success), success)
+        return score_won(rewards)
 
     def expert(self, task: Task) -> Sequence[str]:
         """Ask the relations in order, then answer: the shortest way."""
@@ -241,11 +232,10 @@ class LookupEnv:
 
     def restore(self, value: object) -> None:
         """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
-        if not isinstance(value, _Moment) or value.task != self._task.id:
-            raise ConfigError("no snapshot of this task", value=value, expected=f"one of task {self._task.id}")
-        if not value.running:
+        moment = own_moment(value, _Moment, self._task)
+        if not moment.running:
             self.close()
-        self._running = value.running
+        self._running = moment.running
 
     def close(self) -> None:
         self._running = False

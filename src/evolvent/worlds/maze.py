@@ -16,9 +16,9 @@ from math import inf
 from random import Random
 from typing import Literal
 
-from evolvent.errors import ConfigError, Problem, SessionGone, VersionMismatch, unknown
+from evolvent.errors import ConfigError, Problem, SessionGone, unknown
 from evolvent.trajectory import Json, Score, Task, Value, sample_seed
-from evolvent.worlds.base import Info, Reply
+from evolvent.worlds.base import Info, Reply, check_task, own_moment, score_won
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.mazes import (
     DIRECTIONS,
@@ -117,9 +117,8 @@ class MazeEnv:
 
     def restore(self, value: object) -> None:
         """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
-        if not isinstance(value, _Moment) or value.task != self._task.id:
-            raise ConfigError("no snapshot of this task", value=value, expected=f"one of task {self._task.id}")
-        self._running, self._cell, self._steps = value.running, value.cell, value.steps
+        moment = own_moment(value, _Moment, self._task)
+        self._running, self._cell, self._steps = moment.running, moment.cell, moment.steps
 
     def close(self) -> None:
         self._running = False
@@ -238,11 +237,7 @@ class Maze:
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
         """Success = the goal was reached; raw = the sum of the rewards, unit = 1 or 0."""
-        known = [reward for reward in rewards if reward is not None]
-        if len(known) != len(rewards):
-            return Score(None, None, None)
-        success = max(known, default=0.0) >= 1.0
-        return Score(float(sum(known)), float(success), success)
+        return score_won(rewards)
 
     def expert(self, task: Task) -> Sequence[str]:
         """A shortest way, which one who sees the whole map knows."""
@@ -282,12 +277,7 @@ class Maze:
         return scene
 
     def _build(self, task: Task) -> _Scene:
-        if task.world != self.name:
-            raise ConfigError(f"not a task of the world {self.name!r}", value=task.world)
-        if task.version != self.version:
-            raise VersionMismatch(
-                f"a task of another version of {self.name!r}", value=task.version, expected=self.version
-            )
+        check_task(self, task)
         layout = double_t() if self.published else self._layout(task)
         start = _cell(layout, "start", task.spec.get("start"))
         goal = _cell(layout, "goal", DOUBLE_T_GOAL if self.published else task.spec.get("goal"))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from evolvent.errors import ConfigError, Problem, SessionGone, VersionMismatch, unknown
 from evolvent.trajectory import Score, Task, Value, sample_seed
-from evolvent.worlds.base import Info, Reply
+from evolvent.worlds.base import Info, Reply, check_task, own_moment, score_won
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.guessing import Solver
 from evolvent.worlds.panel import Candidate, Panels, Sizes
@@ -112,9 +112,8 @@ class WordleEnv:
 
     def restore(self, value: object) -> None:
         """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
-        if not isinstance(value, _Moment) or value.task != self._task.id:
-            raise ConfigError("no snapshot of this task", value=value, expected=f"one of task {self._task.id}")
-        self._running, self._tries, self._left = value.running, value.tries, value.left
+        moment = own_moment(value, _Moment, self._task)
+        self._running, self._tries, self._left = moment.running, moment.tries, moment.left
 
     def close(self) -> None:
         self._running = False
@@ -192,12 +191,7 @@ class Wordle:
         return WordleEnv(task, self._book, self.penalty)
 
     def _check(self, task: Task) -> None:
-        if task.world != self.name:
-            raise ConfigError(f"not a task of the world {self.name!r}", value=task.world)
-        if task.version != self.version:
-            raise VersionMismatch(
-                f"a task of another version of {self.name!r}", value=task.version, expected=self.version
-            )
+        check_task(self, task)
         if task.spec.get("list") != self.words.digest:
             raise VersionMismatch(
                 "a task of another list of words", value=task.spec.get("list"), expected=self.words.digest
@@ -208,11 +202,7 @@ class Wordle:
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
         """Success = the word was guessed; raw = the sum of the rewards, unit = 1 or 0."""
-        known = [reward for reward in rewards if reward is not None]
-        if len(known) != len(rewards):
-            return Score(None, None, None)
-        success = max(known, default=0.0) >= 1.0
-        return Score(float(sum(known)), float(success), success)
+        return score_won(rewards)
 
     def expert(self, task: Task) -> Sequence[str]:
         """The guesses of a `Solver`, which plays the task and sees its marks alone.
