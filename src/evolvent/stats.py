@@ -129,16 +129,13 @@ def crossed(
     Raises:
         BatchMismatch: shapes differ. ConfigError: no scores, or weights that are not positive.
     """
-    one, other = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     labels = list(strata) if strata is not None else [0] * len(kinds)
-    if one.ndim != 2 or one.shape != other.shape or not one.shape[1] == len(kinds) == len(labels):
-        shapes = (one.shape, other.shape, len(kinds), len(labels))
-        raise BatchMismatch("crossed scores and their labels differ in shape", value=shapes)
+    difference = _differences(a, b, kinds=kinds, labels=labels)
     shares = {label: 1.0 if weights is None else float(weights.get(label, nan)) for label in labels}
-    if not one.size or not all(share > 0 for share in shares.values()):
-        raise ConfigError("nothing to compare", value=one.shape if weights is None else dict(weights),
+    if not difference.size or not all(share > 0 for share in shares.values()):
+        raise ConfigError("nothing to compare", value=difference.shape if weights is None else dict(weights),
                           expected="at least one seed and task, and a positive weight for each stratum")  # fmt: skip
-    difference, seeds = one - other, len(one)
+    seeds = len(difference)
     seed_times = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples)
     mean, fewest, drawn = 0.0, seeds, np.zeros(resamples)
     for label, share in shares.items():
@@ -151,12 +148,12 @@ def crossed(
     mean, drawn = mean / whole, drawn / whole
     tail = _expanded_tail(seeds, seeds - 1, level)
     if tail is None or fewest < 2:
-        return Interval(mean, nan, nan, one.size)
+        return Interval(mean, nan, nan, difference.size)
     if tail * resamples < 1:
         reach = _expansion(seeds, seeds - 1, level) * float(drawn.std())
-        return Interval(mean, mean - reach, mean + reach, one.size)
+        return Interval(mean, mean - reach, mean + reach, difference.size)
     low, high = np.quantile(drawn, [tail, 1 - tail])
-    return Interval(mean, float(low), float(high), one.size)
+    return Interval(mean, float(low), float(high), difference.size)
 
 
 def sign_flip(differences: Sequence[float]) -> float:
@@ -197,6 +194,19 @@ def _resampled(
     times = rng.multinomial(len(sizes), np.full(len(sizes), 1 / len(sizes)), size=resamples)
     means: NDArray[np.float64] = (times @ sums) / (times @ sizes)
     return means
+
+
+def _differences(
+    a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], *, kinds: Sequence[Hashable],
+    labels: Sequence[Hashable],
+) -> NDArray[np.float64]:  # fmt: skip
+    """`[S, N]` a - b; raises BatchMismatch where the shapes of scores and labels do not agree."""
+    one, other = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    if one.ndim != 2 or one.shape != other.shape or not one.shape[1] == len(kinds) == len(labels):
+        shapes = (one.shape, other.shape, len(kinds), len(labels))
+        raise BatchMismatch("crossed scores and their labels differ in shape", value=shapes)
+    difference: NDArray[np.float64] = one - other
+    return difference
 
 
 def _pigeonhole(
