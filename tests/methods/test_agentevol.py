@@ -172,6 +172,11 @@ def test_horizons_follow_their_schedule_and_the_choice_is_handed_in():
     assert final == [("9/0",)] * 4, "nothing was chosen: cloning went on"
 
 
+def test_a_horizon_of_no_steps_is_refused_before_anything_is_done():
+    with pytest.raises(ValueError, match="greater than or equal to 1"):
+        AgentEvol(horizons=(5, 0))
+
+
 def test_what_was_solved_need_not_be_explored_again():
     """The fake run solves a task by its first sample only where that is asked for."""
     config = AgentEvol(iterations=3, samples=2, revisit=False)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
@@ -52,7 +52,9 @@ class AgentEvol(Config):
     samples: int = Field(default=3, ge=0, description="episodes per explored task and round (K)")
     temperature: float = Field(default=1.0, ge=0, description="of exploration")
     revisit: bool = Field(default=True, description="explore tasks again of which something was kept before")
-    horizons: tuple[int, ...] = Field(default=(), description="longest episode while exploring, by phase; none: all")
+    horizons: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        default=(), description="longest episode while exploring, by phase; none: all"
+    )
     horizon_every: int = Field(default=1, ge=1, description="rounds in a phase of the horizons")
     keep: Literal["shortest", "first", "none"] = Field(
         default="shortest", description="which successes of a task are learned"

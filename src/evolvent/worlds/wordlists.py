@@ -147,7 +147,7 @@ def read_words(source: Path | str | Sequence[str] | None = None) -> WordList:
     where = f"words in {source}" if isinstance(source, str | Path) else "words"
     found = [(number, line.strip().lower()) for number, line in enumerate(lines, 1) if line.strip()]
     if not found:
-        raise ConfigError([Problem(where, f"none in {len(lines)} lines", "give one word a line")])
+        raise ConfigError([Problem(where, "there is no word", "give one word a line")])
     length = Counter(len(word) for _, word in found).most_common(1)[0][0]
     first: dict[str, int] = {}
     for number, word in found:
