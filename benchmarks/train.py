@@ -28,8 +28,9 @@ import numpy as np
 import torch
 
 from evolvent.learn.learner import Learner, TrainConfig
+from evolvent.learn.loader import Stream
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.packing import Batch, Stream, collate_padded
+from evolvent.learn.packing import Batch, collate_padded
 from evolvent.learn.parts import Parts, flatten
 from evolvent.models.policy import Policy, tiny_policy
 from evolvent.trajectory import Step, Task, Trajectory, sample_rng
@@ -59,7 +60,7 @@ class Bench:
     def batches(self) -> list[Batch]:
         """The Learner's batches of all epochs."""
         stream = Stream([s.feed for s in self.parts], budget=self.config.batch_tokens, seed=self.seed)
-        return [collate_padded(self.parts, micro) for e in range(self.epochs) for up in stream.epoch(e) for micro in up]
+        return [collate_padded(self.parts, rows) for epoch in range(self.epochs) for rows in stream.epoch(epoch)]
 
 
 def workload(*, episodes: int, epochs: int, seed: int) -> Bench:

@@ -17,8 +17,9 @@ from small_training import kill_at, same, small_config, small_parts, small_polic
 from evolvent.errors import ConfigError
 from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.learner import Learner, Metrics
+from evolvent.learn.loader import Stream
 from evolvent.learn.objectives import Objective, Outputs, weighted_nll
-from evolvent.learn.packing import Batch, Stream
+from evolvent.learn.packing import Batch
 
 
 @pytest.fixture(scope="module")
@@ -32,16 +33,17 @@ def per_epoch() -> int:
 
 
 def test_killed_in_the_middle_of_an_epoch(tmp_path: Path, uninterrupted: tuple[Any, list[torch.Tensor]]) -> None:
-    """A real process, SIGKILL after update 8: the checkpoint is of update 6, and two updates are done again."""
+    """A real process, SIGKILL after update 8: the checkpoint is of update 6, or of 3 where that one was still being
+    written, and what came after it is done again."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     script = str(Path(__file__).parent / "small_training.py")
     ended = subprocess.run([sys.executable, script, str(tmp_path), "8"], env=environment, timeout=120, check=False)
     assert ended.returncode == -signal.SIGKILL
     newest = Checkpointer(tmp_path).newest()
-    assert newest is not None and newest.name == "update-000000006"
+    assert newest is not None and newest.name in ("update-000000003", "update-000000006")
     done: list[int] = []
     assert same(uninterrupted, train(tmp_path, on_update=lambda m: done.append(m.update)))
-    assert done[0] == 7 and uninterrupted[0].updates > 10
+    assert done[0] == int(newest.name[-1]) + 1 and uninterrupted[0].updates > 10
 
 
 class Interrupt(Exception):

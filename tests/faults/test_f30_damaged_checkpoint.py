@@ -85,8 +85,3 @@ def test_missing_moments(trained: Path, tmp_path: Path) -> None:
 def test_no_optimizer_state_at_all(trained: Path, tmp_path: Path) -> None:
     rewritten(trained, tmp_path, lambda tensors: tensors["optimizer"].clear())
     resumed_refused(tmp_path, StateMissing, r"no tensor 'step/")
-
-
-def test_missing_random_state(trained: Path, tmp_path: Path) -> None:
-    rewritten(trained, tmp_path, lambda tensors: tensors["random"].clear())
-    resumed_refused(tmp_path, StateMissing, r"no tensor 'torch' of its random state")

@@ -14,8 +14,6 @@ from evolvent.learn.forward import can_pack, chosen_layout, outputs
 from evolvent.learn.losses import weighted_nll
 from evolvent.learn.packing import (
     Batch,
-    Position,
-    Stream,
     block_mask,
     bucket,
     collate_packed,
@@ -164,41 +162,6 @@ def test_block_mask_golden() -> None:
     assert found == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
 
 
-@pytest.mark.parametrize("capacity", [None, 50])
-def test_stream_gives_every_sequence_once_an_epoch(capacity: int | None) -> None:
-    lengths = np.random.default_rng(0).integers(5, 45, 70).tolist()
-    stream = Stream(lengths, budget=150, micro=60, capacity=capacity, seed=3)
-    for number in (0, 1):
-        updates = stream.epoch(number)
-        assert sorted(i for u in updates for m in u for row in m for i in row) == list(range(70))
-        for update in updates:
-            rows = [row for micro in update for row in micro]
-            longest = max(sum(lengths[i] for i in row) for row in rows)
-            assert longest * len(rows) <= 150
-            assert all(len(micro) == 1 or longest * len(micro) <= 60 for micro in update)
-        assert any(len(update) > 1 for update in updates)
-    assert stream.epoch(0) != stream.epoch(1)
-    assert stream.epoch(0) == Stream(lengths, budget=150, micro=60, capacity=capacity, seed=3).epoch(0)
-    assert stream.epoch(0) != Stream(lengths, budget=150, micro=60, capacity=capacity, seed=4).epoch(0)
-
-
-def test_stream_goes_on_from_any_position_without_walking() -> None:
-    lengths = list(range(5, 45))
-    walked = Stream(lengths, budget=100, seed=1)
-    taken, places = [], []
-    for _ in range(40):
-        places.append(walked.position)
-        taken.append(walked.take())
-    assert places[0] == Position(0, 0) and {place.epoch for place in places} >= {0, 1, 2}
-    for place, update in zip(places, taken, strict=True):
-        fresh = Stream(lengths, budget=100, seed=1)
-        fresh.position = place
-        assert fresh.take() == update
-    fresh.position = Position(0, 999)
-    with pytest.raises(BatchMismatch, match="got 999"):
-        fresh.take()
-
-
 def test_layouts_are_chosen_and_refused() -> None:
     model = small_policy().model
     assert chosen_layout(model, "auto") == "bucketed" and chosen_layout(model, "packed") == "packed"
@@ -206,5 +169,3 @@ def test_layouts_are_chosen_and_refused() -> None:
     assert not can_pack(model) and chosen_layout(model, "auto") == "bucketed"
     with pytest.raises(ConfigError, match="layout: packed rows need full attention"):
         chosen_layout(model, "packed")
-    with pytest.raises(ConfigError, match="batch_tokens: a packed row of 50 tokens"):
-        Stream([50], budget=40, capacity=50, seed=0)

@@ -135,9 +135,9 @@ def test_without_steps_there_is_nothing() -> None:
 def test_check_parts_names_the_trajectory() -> None:
     (parts,) = flat(trajectory(Step("you", "go")))
     most = int(parts.ids.max())
-    check_parts([parts], vocabulary=most + 1, context=6)
-    with pytest.raises(BatchMismatch, match=r"'t' is longer.*got 6; expected at most 5 tokens"):
-        check_parts([parts], vocabulary=most + 1, context=5)
+    check_parts([parts], vocabulary=most + 1, context=5)  # the last of its six tokens is never fed
+    with pytest.raises(BatchMismatch, match=r"'t' is longer.*got 5; expected at most 4 tokens"):
+        check_parts([parts], vocabulary=most + 1, context=4)
     with pytest.raises(VocabularyMismatch, match=rf"'t' has a token id.*got {most}; expected 0 to {most - 1}"):
         check_parts([parts], vocabulary=most, context=6)
 

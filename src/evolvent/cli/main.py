@@ -30,6 +30,8 @@ VERBS = {
     "collect": "play tasks with a policy, an expert or at random; keep the episodes",
     "train": "clone recorded episodes into a policy",
     "eval": "measure a policy on its panels, with intervals",
+    "watch": "evaluate the snapshots of a training while it runs",
+    "chat": "talk to the newest snapshot of a training, or to any policy",
     "worlds": "list | show | play | audit the worlds",
     "serve": "serve worlds, or a policy, to others over HTTP and WebSocket",
     "runs": "list | show | export | import | recover recorded runs",

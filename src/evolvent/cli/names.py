@@ -25,7 +25,7 @@ from evolvent.worlds.base import World
 if TYPE_CHECKING:
     from evolvent.models.policy import Policy
 
-__all__ = ["EVERY", "GROUP", "POLICIES", "needs_train", "policy", "world", "world_origins", "worlds"]
+__all__ = ["EVERY", "GROUP", "POLICIES", "model_folder", "needs_train", "policy", "world", "world_origins", "worlds"]
 
 GROUP = "evolvent.worlds"
 EVERY = (  # what the name `all` stands for
@@ -281,16 +281,25 @@ def policy(name: str, worlds: Sequence[World], *, seed: int = 0) -> Policy:
         from evolvent.scale.local import policy_for
 
         return policy_for(worlds, size=name, seed=seed)
+    from evolvent.models.policy import load_policy
+
+    loaded = load_policy(model_folder(name))
+    _check_words(name, loaded, worlds)
+    return loaded
+
+
+def model_folder(name: str) -> Path:
+    """The model folder that a name means: itself, or the last policy of a run.
+
+    Raises:
+        ConfigError: no such folder. Incomplete, CorruptRecord: see `policy`.
+    """
     folder = Path(name)
     if not folder.is_dir():
         known = f"sizes: {', '.join(POLICIES)}; or a model folder; or the folder of a run"
         raise ConfigError([Problem("policy", f"unknown policy {name!r}", known)])
-    from evolvent.models.policy import load_policy
-
     run = any((folder / file).exists() for file in ("stages.jsonl", "run.json"))
-    loaded = load_policy(_last_policy(folder) if run else folder)
-    _check_words(name, loaded, worlds)
-    return loaded
+    return _last_policy(folder) if run else folder
 
 
 def _check_words(name: str, policy: Policy, worlds: Sequence[World]) -> None:
@@ -313,7 +322,7 @@ def _last_policy(run: Path) -> Path:
 
     A run that is to end with the best of its rounds may not end with the last.
     """
-    if (run / "model" / "config.json").is_file():
+    if any((run / "model" / file).is_file() for file in ("config.json", "adapter_config.json")):
         return run / "model"
     rows = read_rows(run / "stages.jsonl")
     fits = [row for row in rows if row.get("verb") == "fit"]

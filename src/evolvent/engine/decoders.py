@@ -18,6 +18,7 @@ from evolvent.engine.fused import FusedDecoder, fits_fused
 from evolvent.engine.module import ModuleDecoder
 from evolvent.engine.plan import Plan, plan
 from evolvent.errors import ConfigError, EngineError, boundary
+from evolvent.models.tuned import plain_model
 
 __all__ = ["Decoder", "decoder_for", "fits_arena"]
 
@@ -58,12 +59,12 @@ def fits_arena(config: Any) -> str | None:
 
 
 def decoder_for(model: Any, *, capacity: int) -> Decoder:
-    """The fastest decoder that computes what the model computes.
+    """The fastest decoder that computes what the model computes; an adapter's changes are merged into its weights.
 
     Raises:
-        ConfigError: no decoder over an arena can; says why.
+        ConfigError: no decoder over an arena can; says why. Virtual tokens of an adapter are one reason.
     """
-    config = model.config
+    config, plain = model.config, plain_model(model)
     reason = fits_arena(config)
     if reason is None:
         why = fits_fused(config)
@@ -71,7 +72,7 @@ def decoder_for(model: Any, *, capacity: int) -> Decoder:
         for maker in makers[1 if why else 0 :]:
             try:
                 with boundary(EngineError, f"{maker.__name__} cannot run it"):
-                    decoder = maker(model, capacity=capacity)
+                    decoder = maker(plain, capacity=capacity)
                     worst = _difference(decoder, model)
             except EngineError as problem:
                 reason = str(problem)

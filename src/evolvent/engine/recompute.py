@@ -1,7 +1,7 @@
 """The engine that shares nothing: every token is computed from the whole text. The oracle, and the last resort.
 
-Any causal LM runs here: sliding windows, linear and hybrid layers, RoPE that depends on the length. Texts of one
-forward are padded on the right, which nothing before can see.
+Any causal LM runs here: sliding windows, linear and hybrid layers, RoPE that depends on the length, virtual tokens of
+an adapter. Texts of one forward are padded on the right, which nothing before can see.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class RecomputeEngine:
         ids = torch.zeros((len(batch), longest), dtype=torch.long)
         for at, stream in enumerate(batch):
             ids[at, : len(stream.ids)] = torch.tensor(stream.ids)
-        logits = self._policy.model(input_ids=ids.to(device), use_cache=False).logits.float()
+        logits = self._policy.model(input_ids=ids.to(device), use_cache=False).logits[:, -longest:].float()
         real = sum(len(stream.ids) for stream in batch)
         self.usage.forwards += 1
         self.usage.computed += real
@@ -218,12 +218,22 @@ class RecomputeEngine:
         return "length" if len(stream.written) >= ask.max_tokens or len(stream.ids) >= self.context else ""
 
     def _hidden(self, stream: _Stream) -> Tensor:
+        """What the head sees `[H]` at the last token of a text."""
         import torch
 
-        device = next(self._policy.model.parameters()).device
-        out = self._policy.model.base_model(input_ids=torch.tensor([stream.ids], device=device), use_cache=False)
-        hidden: Tensor = out.last_hidden_state[0, -1].float()
-        return hidden
+        model, seen = self._policy.model, []
+
+        def last(_: Any, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            seen.append(arguments[0][:, -1:])
+            return (seen[-1], *arguments[1:])
+
+        hook = model.get_output_embeddings().register_forward_pre_hook(last)
+        try:
+            device = next(model.parameters()).device
+            model(input_ids=torch.tensor([stream.ids], device=device), use_cache=False)
+        finally:
+            hook.remove()
+        return seen[0][0, 0].float()
 
     def _node(self, stream: _Stream) -> _Text:
         return _Text(tuple(stream.ids), self.version, self)

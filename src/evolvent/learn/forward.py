@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
@@ -10,11 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from evolvent.errors import ConfigError, Problem
-from evolvent.learn.losses import target_logprobs
-from evolvent.learn.objectives import Outputs
+from evolvent.learn.objectives import Need, Outputs
 from evolvent.learn.packing import Batch, block_mask
+from evolvent.learn.parallel.ranks import ALONE, Ranks
+from evolvent.learn.parallel.vocab import vocab_logprobs as target_logprobs
+from evolvent.learn.parallel.vocab import vocab_sample
+from evolvent.trajectory import sample_seed
 
-__all__ = ["can_pack", "chosen_layout", "outputs"]
+__all__ = ["can_pack", "chosen_layout", "fed", "outputs", "target_logits"]
+
+_WORDS: tuple[Need, ...] = ("logprobs",)
 
 
 def can_pack(model: Any) -> bool:
@@ -25,6 +30,7 @@ def can_pack(model: Any) -> bool:
         and set(getattr(config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
         and getattr(config, "sliding_window", None) is None
         and hasattr(config, "num_attention_heads")
+        and not getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False)
     )
 
 
@@ -42,34 +48,105 @@ def chosen_layout(model: Any, layout: Literal["auto", "bucketed", "packed"]) -> 
     return layout
 
 
-def outputs(model: Any, batch: Batch, *, dtype: torch.dtype = torch.float32) -> Outputs:
-    """Log-probabilities of a batch's targets, from a Hugging Face causal LM on the batch's device.
+def outputs(
+    model: Any,
+    batch: Batch,
+    *,
+    needs: Collection[Need] = _WORDS,
+    dtype: torch.dtype = torch.float32,
+    ranks: Ranks = ALONE,
+    hidden: Tensor | None = None,
+) -> Outputs:
+    """What an objective needs to know of a batch, from a Hugging Face causal LM on the batch's device.
 
     Args:
+        needs: see `Outputs`. Values are those of `model.value_head`.
         dtype: float32, or bfloat16 for an autocast forward.
+        ranks: under tensor parallelism each rank holds a slice of the vocabulary.
+        hidden: `[B, T, H]`, what an earlier pipeline stage gave; None: the batch's ids are fed.
     """
+    worded = bool({"logprobs", "teacher", "sampled"} & set(needs))
+    head = _Head(batch, model.value_head if "values" in needs else None, worded=worded)
+    logits = _logits(model, batch, head, dtype=dtype, ranks=ranks, hidden=hidden)
+    drawn = _drawn(logits.detach(), batch, ranks) if "sampled" in needs else None
+    return Outputs(
+        target_logprobs(logits, batch.targets, ranks) if "logprobs" in needs else None,
+        head.values,
+        target_logprobs(logits, batch.columns["teacher_ids"].long(), ranks) if "teacher" in needs else None,
+        target_logprobs(logits, drawn, ranks) if drawn is not None else None,
+    )
+
+
+def target_logits(model: Any, batch: Batch, *, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The logits where a batch's targets are predicted, `[N, V]`."""
+    return _logits(model, batch, _Head(batch, None, worded=True), dtype=dtype, ranks=ALONE, hidden=None)
+
+
+def _logits(
+    model: Any, batch: Batch, head: _Head, *, dtype: torch.dtype, ranks: Ranks, hidden: Tensor | None
+) -> Tensor:
     low = torch.autocast(batch.ids.device.type, dtype) if dtype != torch.float32 else nullcontext()
-    packed = {} if batch.docs is None else {"attention_mask": _mask(model, batch.docs), "position_ids": batch.positions}
-    with low, _head_at(model.get_output_embeddings(), batch.index):
-        logits = model(input_ids=batch.ids, use_cache=False, **packed).logits
-    return Outputs(target_logprobs(logits[0], batch.targets))
+    with low, head.on(model.get_output_embeddings()):
+        found: Tensor = model(**fed(model, batch, hidden, explicit=ranks.mesh.tp * ranks.mesh.pp > 1), use_cache=False).logits[0]
+    return found
 
 
-@contextmanager
-def _head_at(head: nn.Module, index: Tensor) -> Iterator[None]:
-    """Inside, the head sees the hidden states at these flat positions: `[B, T, H]` becomes `[1, N, H]`.
+def fed(model: Any, batch: Batch, hidden: Tensor | None = None, *, explicit: bool = False) -> dict[str, Tensor]:
+    """The model's arguments for a batch: its ids or hidden states, and for packed rows a mask and positions.
 
-    The model's own forward runs, so what it does around its head (scaling, capping) is kept.
+    Args:
+        explicit: give positions always: a stage, or a model that is parallel along its sequence, cannot count them.
+    """
+    inputs: dict[str, Tensor] = {"input_ids": batch.ids} if hidden is None else {"inputs_embeds": hidden}
+    if batch.docs is not None and batch.positions is not None:
+        return inputs | {"attention_mask": _mask(model, batch.docs), "position_ids": batch.positions}
+    if explicit:
+        length = batch.ids.shape[1]
+        inputs["position_ids"] = torch.arange(length, device=batch.ids.device).expand(batch.ids.shape)
+    return inputs
+
+
+def _drawn(logits: Tensor, batch: Batch, ranks: Ranks) -> Tensor:
+    """Words from the model's own distribution `[N]`: each sequence has a stream of its own, whoever computes it."""
+    streams = [torch.Generator(logits.device) for _ in batch.samples]
+    for sample, stream in zip(batch.samples, streams, strict=True):
+        stream.manual_seed(sample_seed(torch.initial_seed(), "drawn", sample) % 2**63)
+    counts = torch.bincount(batch.sequence, minlength=len(streams)).tolist() if batch.sequence is not None else []
+    drawn = [
+        vocab_sample(part, ranks, stream) for part, stream in zip(torch.split(logits, counts), streams, strict=True)
+    ]
+    return torch.cat([batch.targets[:0], *drawn])
+
+
+class _Head:
+    """Lets the head see the hidden states at the targets only: `[B, T, H]` becomes `[1, N, H]`.
+
+    The model's own forward runs, so what it does around its head (scaling, capping) is kept. Values are read from the
+    same states. Prompt tuning puts tokens before the first: places are counted from the end of what it added.
     """
 
-    def select(_: nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (arguments[0].flatten(0, -2).index_select(0, index)[None], *arguments[1:])
+    def __init__(self, batch: Batch, value_head: nn.Module | None, *, worded: bool) -> None:
+        self._batch, self._value_head, self._worded = batch, value_head, worded
+        self.values: Tensor | None = None
 
-    hook = head.register_forward_pre_hook(select)
-    try:
-        yield
-    finally:
-        hook.remove()
+    @contextmanager
+    def on(self, head: nn.Module) -> Iterator[None]:
+        """Inside, it works on this output embedding."""
+        hook = head.register_forward_pre_hook(self._select, prepend=True)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+    def _select(self, _: nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        index, states = self._batch.index, arguments[0]
+        added = states.shape[1] - self._batch.ids.shape[1]
+        if added:
+            index = index + added * (index // self._batch.ids.shape[1] + 1)
+        chosen = states.flatten(0, -2).index_select(0, index)
+        if self._value_head is not None:
+            self.values = self._value_head(chosen.float()).float()
+        return (chosen[None] if self._worded else chosen[None, :0], *arguments[1:])
 
 
 def _mask(model: Any, docs: Tensor) -> Tensor:

@@ -7,154 +7,263 @@ bit-equal, and a run that was interrupted equals one that was not.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Literal
+from dataclasses import replace
+from typing import Any, cast
 
-import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
-from evolvent.config import Config
 from evolvent.errors import BatchMismatch, ConfigError, DeviceMemory, NonFinite, NothingToLearn
 from evolvent.learn.checkpoint import Checkpointer
-from evolvent.learn.forward import chosen_layout, outputs
-from evolvent.learn.objectives import Objective
-from evolvent.learn.packing import Batch, Stream, collate_packed, collate_padded
-from evolvent.learn.parts import Parts, check_parts
-from evolvent.learn.progress import FitReport, Metrics, Progress, identity, restore, save
+from evolvent.learn.forward import chosen_layout
+from evolvent.learn.loader import Dealing, Learnable, Stream
+from evolvent.learn.objectives import Objective, Outputs, gauss_newton
+from evolvent.learn.optim.clip import clamp_, factor, scale_, total_norm
+from evolvent.learn.optim.fused import Fused
+from evolvent.learn.optim.make import OptimizerConfig, check_fused, make
+from evolvent.learn.optim.sophia import SophiaG
+from evolvent.learn.packing import Batch
+from evolvent.learn.parallel.lay import check_layout, lay
+from evolvent.learn.parallel.mesh import Parallelism
+from evolvent.learn.parallel.ranks import ALONE, Ranks
+from evolvent.learn.parallel.stages import micro_batches
+from evolvent.learn.parts import Parts
+from evolvent.learn.progress import FitReport, Metrics, Progress, Trained, identity, restore, save
+from evolvent.learn.settings import TrainConfig
+from evolvent.models.heads import ValueHead
 from evolvent.models.policy import Policy
+from evolvent.models.tuned import kind_of
+from evolvent.trajectory import sample_seed
 
 __all__ = ["FitReport", "Learner", "Metrics", "TrainConfig"]
 
 _log = logging.getLogger(__name__)
+_DECAYING = ("none", "lora", "dora")  # what others learn are vectors: scales, and states
 _PACKED_ROW = 4096  # tokens: a block mask is quadratic in its row
 
 
-Beta = Annotated[float, Field(ge=0, lt=1)]
+def _in_float32(model: Any) -> Any:
+    """The model, its trained weights in float32; those below an adapter keep the precision they came in."""
+    frozen = [weight for weight in model.parameters() if not weight.requires_grad]
+    if not frozen:
+        return model.float()
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.data = weight.data.float()
+    return model
 
 
-class TrainConfig(Config):
-    """How a policy is trained. Its length is `updates`, else `tokens`, else `epochs`: the first of them that is set."""
+class _NotFinite(Exception):
+    """A loss that must not reach a fused backward."""
 
-    lr: float = Field(default=4e-3, gt=0, description="peak learning rate of AdamW")
-    betas: tuple[Beta, Beta] = Field(default=(0.9, 0.98), description="decay of AdamW's two moments")
-    weight_decay: float = Field(default=0.1, ge=0, description="decoupled decay of matrices; vectors have none")
-    warmup_updates: int = Field(default=50, ge=0, description="updates of linear warm-up")
-    final_lr: float = Field(default=0.1, ge=0, le=1, description="share of the peak that the linear decay ends at")
-    clip: float | None = Field(default=1.0, gt=0, description="largest global norm of the gradient; none: no clipping")
-    batch_tokens: int = Field(default=768, ge=1, description="most tokens of an update, padding included")
-    micro_tokens: int | None = Field(
-        default=None, ge=1, description="most tokens of one forward; none: the whole update"
-    )
-    epochs: int = Field(default=10, ge=1, description="passes through the data")
-    tokens: int | None = Field(
-        default=None, ge=1, description="stop after this many learned tokens, instead of by epochs"
-    )
-    updates: int | None = Field(
-        default=None, ge=1, description="stop after this many updates, instead of by tokens or epochs"
-    )
-    layout: Literal["auto", "bucketed", "packed"] = Field(
-        default="auto", description="padded rows of like length, or packed rows"
-    )
-    dtype: Literal["float32", "bfloat16"] = Field(default="float32", description="of the forward; weights stay float32")
-    patience: int = Field(default=5, ge=1, description="updates in a row that may be not finite before training stops")
-
-    def rate(self, update: int, share: float) -> float:
-        """The learning rate of an update (from 0), where `share` of the training is behind it: warm-up times decay."""
-        warm = min(1.0, (update + 1) / self.warmup_updates) if self.warmup_updates else 1.0
-        return self.lr * warm * (1.0 - (1.0 - self.final_lr) * min(1.0, share))
+    def __init__(self, loss: float) -> None:
+        super().__init__(loss)
+        self.loss = loss
 
 
 class Learner:
     """Changes the weights of a policy's model, in place.
+
+    Over several ranks every rank makes the same Learner from the same policy, data and seed, and calls the same
+    methods; afterwards the policy's model holds this rank's part alone, and the whole is in the checkpoint.
 
     Args:
         policy: its model is set to float32 and trained where it is.
         objective: what is minimised.
         config: how.
         seed: of the data order and of dropout.
+        optimizer: by which rule; AdamW by default.
+        parallelism: how the model is laid over `ranks`.
+    Attributes:
+        updates: taken so far. taken: the trajectories that the last one learned, over all ranks.
+        waited: seconds that making its batches took. length: mean tokens of its rows. device: of this rank.
     Raises:
-        ConfigError: an objective whose needs are not met, a layout that the model cannot have, nothing to train.
+        ConfigError: a layout that the model cannot have, an optimizer that does not go with it, nothing to train.
     """
 
-    def __init__(self, policy: Policy, objective: Objective, config: TrainConfig, *, seed: int) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        objective: Objective,
+        config: TrainConfig,
+        *,
+        seed: int,
+        optimizer: OptimizerConfig | None = None,
+        parallelism: Parallelism | None = None,
+        ranks: Ranks = ALONE,
+    ) -> None:
         self.policy, self.objective, self.config, self.seed = policy, objective, config, seed
-        if objective.needs:
-            raise ConfigError(
-                f"objective {objective.name!r} needs what this learner does not have", value=", ".join(objective.needs)
-            )
-        self._model: nn.Module = policy.model.float()
-        self._device = next(self._model.parameters()).device
+        self.parallelism, self.optimizer_config = parallelism or Parallelism(), optimizer or OptimizerConfig()
+        adapter = kind_of(policy.model) or "none"
+        check_layout(policy.model.config, self.parallelism, world=ranks.mesh.size, adapter=adapter)
+        if "target" in objective.needs:
+            raise ConfigError(f"objective {objective.name!r} needs a target network, which this learner does not have")
         self.layout = chosen_layout(policy.model, config.layout)
-        self._dtype = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
-        self._weights = [weight for weight in self._model.parameters() if weight.requires_grad]
-        if not self._weights:
+        check = check_fused(self.optimizer_config, self._forwards(), self.parallelism.pp)
+        if check:
+            raise ConfigError(check)
+        model = _in_float32(policy.model)
+        self.device = next(model.parameters()).device if ranks is ALONE else ranks.device
+        self.ranks = ranks if ranks is not ALONE else replace(ranks, device=self.device)
+        if "values" in objective.needs:
+            model.value_head = self._value_head()
+        if not any(weight.requires_grad for weight in model.parameters()):
             raise ConfigError("the policy has no weights to train", value=f"{policy.parameters()} frozen ones")
-        groups = [
-            {"params": [w for w in self._weights if w.dim() > 1], "weight_decay": config.weight_decay},
-            {"params": [w for w in self._weights if w.dim() <= 1], "weight_decay": 0.0},
-        ]
-        self.optimizer = torch.optim.AdamW(
-            [group for group in groups if group["params"]],
-            lr=config.lr,
-            betas=config.betas,
-            fused=self._device.type in ("cpu", "cuda"),
-        )
+        self._model: nn.Module = model.to(self.device)
+        low = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
+        self.laid = lay(model, self.parallelism, self.ranks, dtype=low)
+        named = {name: weight for name, weight in self.laid.named_parameters() if weight.requires_grad}
+        self._weights = list(named.values())
+        self._uncounted = [weight for name, weight in named.items() if not self.laid.counted(name)]
+        self.optimizer = make(
+            self.optimizer_config, named.items(), lr=config.lr, betas=config.betas, clip=config.clip,
+            weight_decay=config.weight_decay if adapter in _DECAYING else 0.0,
+        )  # fmt: skip
+        self.trained = Trained(named, self.optimizer)
         self.updates = 0
         self.share = 0.0  # how much of the training is behind it; `fit` moves it on
+        self.taken: tuple[str, ...] = ()
+        self.waited, self.length = 0.0, 0.0
+
+    def _forwards(self) -> int:
+        """Least number of micro-batches of an update, as far as the configuration tells."""
+        config = self.config
+        number = 2 if config.micro_tokens is not None and config.micro_tokens < config.batch_tokens else 1
+        return micro_batches(self.parallelism.schedule, self.parallelism.pp, number)
+
+    def _value_head(self) -> nn.Module:
+        head = self.policy.value_head
+        if head is None:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(sample_seed(self.seed, "value head") % 2**63)
+                head = ValueHead(int(self.policy.model.config.hidden_size))
+            self.policy = replace(self.policy, value_head=head)
+        return head
 
     # ------------------------------------------------------------------ one update
 
     def update(self, batches: Sequence[Batch]) -> Metrics:
-        """One optimizer update over micro-batches; their split does not change it (beyond rounding).
+        """One optimizer update over micro-batches; their split, over ranks too, does not change it (beyond rounding).
 
         The gradient is that of (sum of losses) / (count of all batches). If it is not finite, the weights stay.
 
+        Args:
+            batches: this rank's; every data rank brings as many.
         Raises:
             NothingToLearn: a count of 0. DeviceMemory: a forward or backward that does not fit the device.
         """
-        config, count = self.config, sum(self.objective.count(batch) for batch in batches)
+        config = self.config
+        count = self._over_data(sum(self.objective.count(batch) for batch in batches))
         if count == 0:
             raise NothingToLearn("no target of this update has a learning weight", value=f"{len(batches)} batches")
-        self.optimizer.zero_grad(set_to_none=True)
-        total = torch.zeros((), device=self._device)
-        for batch in batches:
-            total += self._backward(batch.to(self._device), count)
-        grads = [weight.grad for weight in self._weights if weight.grad is not None]
-        norm = nn.utils.get_total_norm(grads)
-        loss, size = torch.stack([total / count, norm]).tolist()  # the one wait for the device
+        on_device = [batch.to(self.device) for batch in batches]
         lr = config.rate(self.updates, self.share)
-        finite = abs(loss) < float("inf") and size < float("inf")
-        if finite:
-            if config.clip is not None:
-                nn.utils.clip_grads_with_norm_(self._weights, config.clip, norm)
-            for group in self.optimizer.param_groups:
-                group["lr"] = lr
-            self.optimizer.step()
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        if isinstance(self.optimizer, SophiaG) and self.updates % self.optimizer.hessian_every == 0:
+            self._curvature(on_device)
+        torch.manual_seed(sample_seed(self.seed, "update", self.updates, self.ranks.at("dp")) % 2**63)
+        step = self._fused if self.optimizer_config.fuses else self._step
+        loss, norm = step(on_device, count)
         self.updates += 1
         fed, padded = sum(batch.real for batch in batches), sum(batch.padded for batch in batches)
-        return Metrics(self.updates, loss, size, lr, count, fed, padded, not finite)
+        if self.ranks.devices is not None:
+            fed, padded = self._over_data(fed), self._over_data(padded)
+        finite = abs(loss) < float("inf") and norm < float("inf")
+        return Metrics(self.updates, loss, norm, lr, count, fed, padded, not finite)
 
-    def _backward(self, batch: Batch, count: int) -> Tensor:
-        """Add a micro-batch's share to the gradients; returns its sum of losses."""
+    def _step(self, batches: Sequence[Batch], count: int) -> tuple[float, float]:
+        """Gradients of all micro-batches, clipping, one step; returns loss and gradient norm."""
+        self.optimizer.zero_grad(set_to_none=True)
+        total = self._backward(batches, count)
+        self.laid.reduce()
+        norm = total_norm(self._weights, pp_group=self.ranks.group("pp"), skip=self._uncounted)
+        loss, size = torch.stack([self._whole(total), norm]).tolist()  # the one wait for the device
+        if abs(loss) < float("inf") and size < float("inf"):
+            if self.config.clip is not None and self.optimizer_config.clipping == "norm":
+                scale_(self._weights, self.config.clip, norm)
+            elif self.config.clip is not None and self.optimizer_config.clipping == "value":
+                clamp_(self._weights, self.config.clip)
+            self.optimizer.step()
+        return loss, size
+
+    def _fused(self, batches: Sequence[Batch], count: int) -> tuple[float, float]:
+        """The step happens inside backward; a loss that is not finite on any rank ends it before."""
+        optimizer, size = cast(Fused, self.optimizer), 0.0
         try:
-            amount, counted = self.objective.loss(outputs(self._model, batch, dtype=self._dtype), batch)
+            if self.optimizer_config.clipping == "two_pass" and self.config.clip is not None:
+                with optimizer.measuring() as norm:
+                    self._backward(batches, count, guarded=True)
+                size = float(norm)
+                if not size < float("inf"):
+                    raise _NotFinite(float("nan"))
+                optimizer.arm(factor(self.config.clip, norm))
+            else:
+                optimizer.arm()
+            loss = float(self._whole(self._backward(batches, count, guarded=True)))
+        except _NotFinite as stop:
+            optimizer.zero_grad(set_to_none=True)
+            optimizer.step()  # disarms it
+            return stop.loss, size
+        optimizer.step()
+        return loss, size
+
+    def _backward(self, batches: Sequence[Batch], count: int, *, guarded: bool = False) -> Tensor:
+        """Forward and backward of everything; returns this rank's part of the loss."""
+        times = self.ranks.mesh.dp / count  # sharded gradients are divided by the data ranks
+
+        def loss(outputs: Outputs, batch: Batch) -> Tensor:
+            amount, counted = self.objective.loss(outputs, batch)
             if counted != self.objective.count(batch):
                 raise BatchMismatch(
                     f"objective {self.objective.name!r} counts a batch in two ways",
                     value=counted,
                     expected=self.objective.count(batch),
                 )
-            torch.autograd.backward(amount / count)
+            if guarded:
+                self._guard(amount)
+            return amount * times
+
+        try:
+            return self.laid.backward(batches, loss, self.objective.needs)
         except torch.OutOfMemoryError as error:
             raise DeviceMemory(
                 "a batch does not fit the device's memory",
-                value=f"rows x tokens {tuple(batch.ids.shape)}",
-                hint="lower train.micro_tokens (same result), or train.batch_tokens",
+                value=f"rows x tokens {tuple(batches[0].ids.shape)}",
+                hint="lower train.micro_tokens (same result), or train.batch_tokens; or --parallel.recompute true",
             ) from error
-        return amount.detach()
+
+    def _guard(self, amount: Tensor) -> None:
+        """What a fused update has changed cannot be taken back: all ranks look at the loss before backward."""
+        wrong = self.ranks.sum((~amount.detach().isfinite()).float(), "dp")
+        if float(wrong):
+            raise _NotFinite(float(amount))
+
+    def _curvature(self, batches: Sequence[Batch]) -> None:
+        """SophiaG's estimate: the gradient of the loss on labels drawn from the model's own distribution."""
+        tokens = self._over_data(sum(map(gauss_newton.count, batches)))
+        times = self.ranks.mesh.dp / tokens
+
+        def loss(outputs: Outputs, batch: Batch) -> Tensor:
+            return gauss_newton.loss(outputs, batch)[0] * times
+
+        torch.manual_seed(sample_seed(self.seed, "curvature", self.updates) % 2**63)  # the same on all ranks
+        self.optimizer.zero_grad(set_to_none=True)
+        self.laid.backward(batches, loss, gauss_newton.needs)
+        self.laid.reduce()
+        cast(SophiaG, self.optimizer).update_hessian(tokens)
+
+    def _whole(self, total: Tensor) -> Tensor:
+        """The loss of the whole update from this rank's part of it."""
+        return self.ranks.sum(total.detach().clone(), "dp", "pp") / self.ranks.mesh.dp
+
+    def _over_data(self, number: int) -> int:
+        if self.ranks.devices is None:
+            return number
+        return int(self.ranks.sum(torch.tensor(number, device=self.device), "dp"))
 
     # ------------------------------------------------------------------ a whole training
 
@@ -178,73 +287,97 @@ class Learner:
                 another training. CheckpointError: it is damaged. NoSpace: it cannot be written.
         """
         learned = self._learnable(parts)
-        progress = Progress(self._stream(learned))
-        collate = collate_packed if self.layout == "packed" else collate_padded
-        epoch = sum(int(np.count_nonzero(sequence.weight[1:])) for sequence in learned)
-        goal = self.config.tokens or self.config.epochs * epoch
+        progress, dealing = Progress(self._stream(learned)), self._dealing()
+        goal = self.config.tokens or self.config.epochs * learned.targets
         with self._training():
             keeper = None if checkpoint is None else self._resumed(checkpoint, progress, learned, goal=goal)
             stopping = False
             while not (stopping or self._done(progress, goal)):
-                batches = [collate(learned, micro) for micro in progress.stream.take()]
+                rows = progress.stream.take()
+                began = time.perf_counter()
+                batches = dealing.batches(learned, rows)
+                self.waited = time.perf_counter() - began
+                self.length = sum(batch.ids.numel() for batch in batches) / sum(len(batch.ids) for batch in batches)
+                self.taken = tuple(learned[index].trajectory for row in rows for index in row)
                 metrics = self.update(batches)
-                progress.note(metrics, (learned[i].trajectory for batch in batches for i in batch.samples))
+                progress.note(metrics, self.taken)
                 if on_update is not None:
                     on_update(metrics)
                 self._check_finite(progress, metrics, checkpoint)
-                stopping = should_stop is not None and should_stop()
+                stopping = self._any(should_stop is not None and should_stop())
                 if keeper is not None:
                     keeper(stopping or self._done(progress, goal))
             self.optimizer.zero_grad(set_to_none=True)  # the policy goes on without its gradients
             return progress.report(finished=self._done(progress, goal))
 
     def _resumed(
-        self, checkpoint: Checkpointer, progress: Progress, learned: Sequence[Parts], *, goal: int
+        self, checkpoint: Checkpointer, progress: Progress, learned: Learnable, *, goal: int
     ) -> Callable[[bool], None]:
         """Go to where the checkpoint is; returns what keeps it up to date: called with True, it saves in any case."""
-        model, optimizer = self._model, self.optimizer
-        same = identity(self.policy, self.objective, learned, config=self.config, seed=self.seed)
-        if restore(checkpoint, progress, model, optimizer=optimizer, same=same):
+        same = identity(
+            self.policy,
+            self.objective,
+            learned.digest(),
+            config=self.config,
+            optimizer=self.optimizer_config,
+            seed=self.seed,
+        )
+        if restore(checkpoint, progress, self.trained, same=same):
             self.updates = progress.updates
             rest = ": no work is left" if self._done(progress, goal) else ""
             _log.info("resumed after update %d%s", self.updates, rest)
 
         def keep(now: bool) -> None:
             if now or self.updates % checkpoint.every == 0:
-                save(checkpoint, progress, model, optimizer=optimizer, same=same)
+                save(checkpoint, progress, self.trained, same=same, wait=now)
 
         return keep
 
-    def _learnable(self, parts: Sequence[Parts]) -> list[Parts]:
-        learned = [sequence for sequence in parts if sequence.feed]
-        if not learned:
-            raise NothingToLearn(
-                "no sequence has a token with a learning weight",
-                value=f"{len(parts)} sequences",
-                hint="check what was kept, and what flatten() refused",
+    def _learnable(self, parts: Sequence[Parts]) -> Learnable:
+        rows = self.policy.model.config.vocab_size
+        found = Learnable(parts, together=self.objective.together, words=rows, context=self.policy.context)
+        if "reference" in self.objective.needs and "reference" not in found[0].columns:
+            raise ConfigError(
+                f"objective {self.objective.name!r} needs the column 'reference'",
+                value=sorted(found[0].columns),
+                hint="add it with learn.annotate before training",
             )
-        rows = self.policy.model.get_input_embeddings().weight.shape[0]
-        check_parts(learned, vocabulary=rows, context=self.policy.context)
-        return learned
+        return found
 
     def _done(self, progress: Progress, goal: int) -> bool:
         if self.config.updates is not None:
             self.share = progress.updates / self.config.updates
+        elif self.config.tokens is None and self.objective.together > 1:  # an epoch is so many samples
+            self.share = progress.stream.position / (self.config.epochs * progress.stream.samples)
         else:
             self.share = progress.tokens / goal
         return self.share >= 1.0
 
-    def _stream(self, learned: Sequence[Parts]) -> Stream:
-        lengths, budget = [sequence.feed for sequence in learned], self.config.batch_tokens
-        row = min(budget, self.policy.context, _PACKED_ROW)
-        capacity = max(row, *lengths) if self.layout == "packed" else None
-        return Stream(lengths, budget=budget, micro=self.config.micro_tokens, capacity=capacity, seed=self.seed)
+    def _stream(self, learned: Learnable) -> Stream:
+        lengths, budget = learned.feeds, self.config.batch_tokens
+        row, together = min(budget, self.policy.context, _PACKED_ROW), self.objective.together
+        longest = max(sum(lengths[at : at + together]) for at in range(0, len(lengths), together))
+        capacity = max(row, longest) if self.layout == "packed" else None
+        return Stream(lengths, budget=budget, capacity=capacity, together=together, seed=self.seed)
+
+    def _dealing(self) -> Dealing:
+        config, schedule, rank = self.config, self.parallelism.schedule, self.ranks.at("dp")
+        most, packed = config.micro_tokens or config.batch_tokens, self.layout == "packed"
+        return Dealing(packed, self.objective.together, most, self.ranks.mesh, schedule, rank)
+
+    def _any(self, here: bool) -> bool:
+        """Whether something is so on any rank."""
+        if self.ranks.devices is None:
+            return here
+        return bool(self.ranks.sum(torch.tensor(int(here), device=self.device), "dp", "pp", "tp"))
 
     def _check_finite(self, progress: Progress, metrics: Metrics, checkpoint: Checkpointer | None) -> None:
         if not metrics.skipped:
             return
         _log.warning("update %d skipped: loss %s, gradient norm %s", metrics.update, metrics.loss, metrics.grad_norm)
         if progress.in_row >= self.config.patience:
+            if checkpoint is not None:
+                checkpoint.wait()
             last = checkpoint.newest() if checkpoint is not None else None
             raise NonFinite(
                 f"{progress.in_row} updates in a row were not finite, the last of them number {metrics.update}",
@@ -255,7 +388,7 @@ class Learner:
     @contextmanager
     def _training(self) -> Iterator[None]:
         """Training mode and a random state of its own; both are put back."""
-        devices = [self._device.index or 0] if self._device.type == "cuda" else []
+        devices = [self.device.index or 0] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(self.seed & (2**63 - 1))
             was = self._model.training

@@ -8,23 +8,31 @@ for devices where few long rows are fast.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.random import Generator
+from numpy.typing import NDArray
 from torch import Tensor
 
-from evolvent.errors import BatchMismatch, ConfigError, Problem
+from evolvent.errors import BatchMismatch
 from evolvent.learn.parts import Parts
-from evolvent.trajectory import sample_rng
 
-__all__ = ["Batch", "Position", "Stream", "block_mask", "bucket", "collate_packed", "collate_padded", "pack"]
+__all__ = [
+    "Batch",
+    "Row",
+    "block_mask",
+    "bucket",
+    "collate_packed",
+    "collate_padded",
+    "pack",
+]
 
+Held = Sequence[Parts] | Mapping[int, Parts]
 Row = list[int]  # indices of the parts in a row: one where padded, several where packed
-Micro = list[Row]  # the rows of one forward
-Update = list[Micro]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +48,8 @@ class Batch:
         real: how many of the `B * T` tokens are no padding.
         positions: `[B, T]` int64, positions within each document; None: 0 to T - 1 in every row.
         docs: `[B, T]` int64, the document of each token, -1 for padding; None: one document in every row.
+        sequence: `[N]` int64, which of `samples` each target belongs to.
+        columns: what else objectives read, one entry a target `[N, ...]`, under the names of `Parts.columns`.
     """
 
     ids: Tensor
@@ -50,6 +60,8 @@ class Batch:
     real: int
     positions: Tensor | None = None
     docs: Tensor | None = None
+    sequence: Tensor | None = None
+    columns: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -65,9 +77,11 @@ class Batch:
         """The same batch on a device."""
         if self.ids.device == device:
             return self
-        names = ("ids", "index", "targets", "weights", "positions", "docs")
+        names = ("ids", "index", "targets", "weights", "positions", "docs", "sequence")
         moved = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return replace(self, **{name: value.to(device, non_blocking=True) for name, value in moved.items()})
+        columns = {name: value.to(device, non_blocking=True) for name, value in self.columns.items()}
+        moved = {name: value.to(device, non_blocking=True) for name, value in moved.items()}
+        return replace(self, **moved, columns=columns)
 
 
 def bucket(lengths: Sequence[int], budget: int, *, rng: Generator, width: int = 4) -> list[list[int]]:
@@ -114,11 +128,16 @@ def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     return rows
 
 
-def _batch(parts: Sequence[Parts], rows: Sequence[Sequence[int]], *, packed: bool) -> Batch:
+def _any(parts: Held) -> Parts:
+    return next(iter(parts.values())) if isinstance(parts, Mapping) else parts[0]
+
+
+def _batch(parts: Held, rows: Sequence[Row], *, packed: bool, shape: tuple[int, int]) -> Batch:
     feeds = [[parts[index].feed for index in row] for row in rows]
-    shape = (len(rows), max(map(sum, feeds)))
-    ids, targets, weights = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.float32)
-    positions, docs = np.zeros(shape, np.int64), np.full(shape, -1, np.int64)
+    size = (max(len(rows), shape[0]), max([*map(sum, feeds), shape[1]]))
+    ids, targets, weights = np.zeros(size, np.int64), np.zeros(size, np.int64), np.zeros(size, np.float32)
+    positions, docs = np.zeros(size, np.int64), np.full(size, -1, np.int64)
+    columns: dict[str, list[NDArray[Any]]] = {name: [column[:0]] for name, column in _any(parts).columns.items()}
     document = 0
     for number, row in enumerate(rows):
         start = 0
@@ -127,9 +146,10 @@ def _batch(parts: Sequence[Parts], rows: Sequence[Sequence[int]], *, packed: boo
             ids[number, place] = sequence.ids[:feed]
             targets[number, place] = sequence.ids[1 : feed + 1]
             weights[number, place] = sequence.weight[1 : feed + 1]
-            if packed:
-                positions[number, place] = np.arange(feed)
-                docs[number, place] = document
+            positions[number, place] = np.arange(feed)
+            docs[number, place] = document
+            for name, pieces in columns.items():
+                pieces.append(sequence.columns[name][1 : feed + 1][sequence.weight[1 : feed + 1] != 0])
             start, document = start + feed, document + 1
     learned = np.flatnonzero(weights)
     return Batch(
@@ -141,23 +161,26 @@ def _batch(parts: Sequence[Parts], rows: Sequence[Sequence[int]], *, packed: boo
         sum(map(sum, feeds)),
         torch.from_numpy(positions) if packed else None,
         torch.from_numpy(docs) if packed else None,
+        torch.from_numpy(docs.ravel()[learned]),
+        {name: torch.from_numpy(np.concatenate(pieces)) for name, pieces in columns.items()},
     )
 
 
-def collate_padded(parts: Sequence[Parts], rows: Sequence[Sequence[int]]) -> Batch:
+def collate_padded(parts: Held, rows: Sequence[Row], *, shape: tuple[int, int] = (0, 1)) -> Batch:
     """One sequence in every row, padded on the right to the longest.
 
     Only what is needed is fed: a sequence ends before its last weighted target.
 
     Args:
-        rows: `[[i], [j], ...]`, indices into `parts`.
+        rows: `[[i], [j], ...]`, indices into `parts`; none: a batch that teaches nothing.
+        shape: least rows and tokens; what is more is padding.
     """
-    return _batch(parts, rows, packed=False)
+    return _batch(parts, rows, packed=False, shape=shape)
 
 
-def collate_packed(parts: Sequence[Parts], rows: Sequence[Sequence[int]]) -> Batch:
+def collate_packed(parts: Held, rows: Sequence[Row], *, shape: tuple[int, int] = (0, 1)) -> Batch:
     """Several sequences in every row; positions start again with each, and `docs` tells them apart."""
-    return _batch(parts, rows, packed=True)
+    return _batch(parts, rows, packed=True, shape=shape)
 
 
 def block_mask(docs: Tensor) -> Tensor:
@@ -168,71 +191,3 @@ def block_mask(docs: Tensor) -> Tensor:
     same = docs[:, None, :, None] == docs[:, None, None, :]
     length = docs.shape[1]
     return same & torch.ones(length, length, dtype=torch.bool, device=docs.device).tril()
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Position:
-    """A place in the order of the data: an epoch, and how many of its updates were taken."""
-
-    epoch: int = 0
-    offset: int = 0
-
-
-class Stream:
-    """The order of the data: a seeded permutation for every epoch, cut into updates.
-
-    An epoch's updates depend on seed and epoch alone, so that any position is reached without walking to it.
-
-    Args:
-        lengths: tokens to feed of every sequence.
-        budget: most tokens of an update, padding included. One longer sequence is an update alone.
-        micro: most tokens of one forward, padding included; None: the whole update.
-        capacity: tokens of a packed row; None: padded rows of like length.
-        seed: of the order.
-    Raises:
-        ConfigError: a capacity that does not fit an update.
-    """
-
-    def __init__(
-        self, lengths: Sequence[int], *, budget: int, micro: int | None = None, capacity: int | None = None, seed: int
-    ) -> None:
-        if capacity is not None and capacity > budget:
-            raise ConfigError([Problem("batch_tokens", f"a packed row of {capacity} tokens is more than {budget}")])
-        self._lengths, self._budget, self._seed = list(lengths), budget, seed
-        self._micro, self._capacity = micro or budget, capacity
-        self._plan: tuple[int, list[Update]] | None = None
-        self.position = Position()
-
-    @property
-    def tokens(self) -> int:
-        """Real tokens of one epoch."""
-        return sum(self._lengths)
-
-    def epoch(self, number: int) -> list[Update]:
-        """All updates of an epoch, in order."""
-        rng = sample_rng(self._seed, "order", number)
-        if self._capacity is None:
-            batches = bucket(self._lengths, self._budget, rng=rng)
-            return [list(self._split([[index] for index in batch])) for batch in batches]
-        order = rng.permutation(len(self._lengths)).tolist()
-        rows = [[order[i] for i in row] for row in pack([self._lengths[i] for i in order], self._capacity)]
-        rows = [rows[place] for place in rng.permutation(len(rows)).tolist()]
-        per_update = self._budget // self._capacity
-        return [list(self._split(rows[at : at + per_update])) for at in range(0, len(rows), per_update)]
-
-    def _split(self, rows: list[Row]) -> Iterator[Micro]:
-        longest = max(sum(self._lengths[i] for i in row) for row in rows)
-        count = max(1, self._micro // max(1, longest))
-        for at in range(0, len(rows), count):
-            yield rows[at : at + count]
-
-    def take(self) -> Update:
-        """The next update; the position moves on, past the end of an epoch to the next one's beginning."""
-        epoch, offset = self.position.epoch, self.position.offset
-        if self._plan is None or self._plan[0] != epoch:
-            self._plan = (epoch, self.epoch(epoch))
-        updates = self._plan[1]
-        if offset >= len(updates):
-            raise BatchMismatch("a position that the epoch does not have", value=offset, expected=f"< {len(updates)}")
-        self.position = Position(epoch, offset + 1) if offset + 1 < len(updates) else Position(epoch + 1, 0)
-        return updates[offset]

@@ -8,8 +8,9 @@ tokenised, by the policy's dialect.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,7 @@ class Parts:
             predicted from: its weight is 0.
         group: trajectories that share it are compared with each other.
         reward, unit: the episode's raw score and its score in 0..1; None = not scored.
+        columns: what else an objective reads, one entry a token `[T, ...]`, by name ("reference", "returns", ...).
         feed: how many tokens a model must read to be scored on every weighted target, 0 where there is none; computed.
     Raises:
         BatchMismatch: if the arrays differ in length, or a weight is not finite.
@@ -56,10 +58,12 @@ class Parts:
     group: str | None = None
     reward: float | None = None
     unit: float | None = None
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     feed: int = field(init=False)
 
     def __post_init__(self) -> None:
         lengths = {entry.name: len(getattr(self, entry.name)) for entry in fields(self)[1:8]}
+        lengths |= {name: len(column) for name, column in self.columns.items()}
         if len(set(lengths.values())) != 1:
             raise BatchMismatch(f"arrays of trajectory {self.trajectory!r} differ in length", value=lengths)
         if not np.isfinite(self.weight).all():
@@ -137,14 +141,14 @@ def check_parts(parts: Sequence[Parts], *, vocabulary: int, context: int) -> Non
     """Refuse parts that a model cannot read, before the first step.
 
     Raises:
-        VocabularyMismatch: a token id outside `0..vocabulary - 1`. BatchMismatch: more tokens than the context. Both
-            name the trajectory.
+        VocabularyMismatch: a token id outside `0..vocabulary - 1`. BatchMismatch: more tokens to feed than the context.
+            Both name the trajectory.
     """
     for sequence in parts:
-        if len(sequence) > context:
+        if sequence.feed > context:
             raise BatchMismatch(
                 f"trajectory {sequence.trajectory!r} is longer than the model's context",
-                value=len(sequence),
+                value=sequence.feed,
                 expected=f"at most {context} tokens",
             )
         if len(sequence) and not 0 <= int(sequence.ids.min()) <= int(sequence.ids.max()) < vocabulary:

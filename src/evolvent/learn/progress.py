@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from evolvent.config import Config
-from evolvent.errors import ConfigError, ShapeMismatch, StateMissing, VocabularyMismatch
-from evolvent.learn.checkpoint import Checkpointer, Saved, check_tensors
+from evolvent.errors import ConfigError, EvolventError, StateMissing, VocabularyMismatch
+from evolvent.learn.checkpoint import Checkpointer, Handle, Saved
+from evolvent.learn.loader import Stream
 from evolvent.learn.objectives import Objective
-from evolvent.learn.packing import Position, Stream
-from evolvent.learn.parts import Parts
 from evolvent.models.policy import Policy
+from evolvent.models.tuned import base_digest, kind_of
 from evolvent.trajectory import canonical_json
 
-__all__ = ["FitReport", "Metrics", "Progress", "identity", "restore", "save"]
+__all__ = ["FitReport", "Metrics", "Progress", "Trained", "identity", "restore", "save"]
 
 _COUNTS = ("updates", "tokens", "fed", "padded", "lr", "in_row")
 
@@ -111,99 +111,113 @@ class Progress:
 
 
 def identity(
-    policy: Policy, objective: Objective, parts: Sequence[Parts], *, config: Config, seed: int
+    policy: Policy, objective: Objective, data: str, *, config: Config, optimizer: Config, seed: int
 ) -> dict[str, str]:
-    """What must be equal for a resumed training to be the same one: digests of tokenizer and data, and the rest."""
-    data = hashlib.sha256()
-    for sequence in parts:
-        data.update(sequence.trajectory.encode())
-        data.update(sequence.ids.tobytes())
-        data.update(sequence.weight.tobytes())
+    """What must be equal for a resumed training to be the same one: digests of tokenizer and data, and the rest.
+
+    Args:
+        data: digest of what is learned.
+
+    The layout is not among it: a training goes on on any other.
+    """
     vocabulary = canonical_json(policy.tokenizer.get_vocab())
     return {
         "tokenizer": hashlib.sha256(vocabulary.encode()).hexdigest(),
         "config": canonical_json(config.model_dump(mode="json")),
+        "optimizer": canonical_json(optimizer.model_dump(mode="json")),
         "objective": repr(objective),
         "seed": str(seed),
-        "data": data.hexdigest(),
+        "data": data,
+        **({"base": base_digest(policy.model)} if kind_of(policy.model) is not None else {}),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What a training changes on this rank: its weights by their names in the whole model, and their optimizer.
+
+    Frozen weights are not among them: a checkpoint does not hold those.
+    """
+
+    weights: Mapping[str, Tensor]
+    optimizer: Optimizer
+
+    def moments(self) -> dict[str, Tensor]:
+        """The optimizer's state, as `moment/weight`."""
+        names = {weight: name for name, weight in self.weights.items()}
+        state = self.optimizer.state.items()
+        return {f"{key}/{names[weight]}": value for weight, entry in state for key, value in entry.items()}
+
+    def begin(self) -> None:
+        """Let the optimizer make its state, so that there is something to fill: one weight after another takes a step
+        of length 0 with a gradient of 0."""
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.0
+        for weight in self.weights.values():
+            weight.grad = torch.zeros_like(weight)
+            self.optimizer.step()
+            weight.grad = None
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
 
 
 def save(
-    checkpoint: Checkpointer, progress: Progress, model: nn.Module, *, optimizer: Optimizer, same: Mapping[str, str]
-) -> None:
-    """Save weights, optimizer, schedule, random states, data position and counts.
+    checkpoint: Checkpointer, progress: Progress, trained: Trained, *, same: Mapping[str, str], wait: bool = True
+) -> Handle:
+    """Save weights, optimizer, schedule, data position and counts; all ranks call it.
 
-    The order of the data is derived from seed and epoch, so its state is the position; torch's generators are saved.
+    The order of the data and dropout are derived from the seed and the update, so there is no random state to save.
+
+    Args:
+        wait: until it is on disk; otherwise it is copied, and written while training goes on.
     """
-    names = _names(model)
-    moments = {
-        f"{key}/{names[weight]}": value for weight, state in optimizer.state.items() for key, value in state.items()
-    }
-    random = {"torch": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        random |= {f"cuda-{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())}
     values = {
         "same": dict(same),
-        "position": asdict(progress.stream.position),
+        "position": progress.stream.position,
         "counts": {name: getattr(progress, name) for name in _COUNTS},
+        "metrics": {"loss": progress.losses[-1]} if progress.losses else {},
         "skipped": progress.skipped,
-        "moments": {name: list(value.shape) for name, value in moments.items()},
         "versions": {"python": platform.python_version(), "torch": str(torch.__version__), "numpy": np.__version__},
     }
     record = {"losses": torch.tensor(progress.losses, dtype=torch.float64)}
-    groups = {"model": _weights(model), "optimizer": moments, "random": random, "record": record}
-    checkpoint.save(progress.updates, Saved(groups, values))
+    groups = {"model": trained.weights, "optimizer": trained.moments(), "record": record}
+    return checkpoint.save(progress.updates, Saved(groups, values), wait=wait)
 
 
-def restore(
-    checkpoint: Checkpointer, progress: Progress, model: nn.Module, *, optimizer: Optimizer, same: Mapping[str, str]
-) -> bool:
-    """Go back to the newest complete checkpoint; False where there is none. Nothing changes before all is checked.
+def restore(checkpoint: Checkpointer, progress: Progress, trained: Trained, *, same: Mapping[str, str]) -> bool:
+    """Go back to the newest complete checkpoint, whatever layout wrote it; False where there is none.
+
+    All ranks call it. No weight changes before all is checked.
 
     Raises:
-        ConfigError: it was made with another config, seed, objective or data. VocabularyMismatch: with another
-            tokenizer. Incomplete, HashMismatch, ShapeMismatch, StateMissing: it is damaged, or of another model.
+        ConfigError: it was made with another config, optimizer, seed, objective or data. VocabularyMismatch: with
+            another tokenizer. Incomplete, HashMismatch, ShapeMismatch, StateMissing: it is damaged, or of another
+            model.
     """
-    saved = checkpoint.load()
-    if saved is None:
+    stored = checkpoint.open()
+    if stored is None:
         return False
-    values, tensors, weights = saved.values, saved.tensors, _weights(model)
-    check_tensors(tensors.get("model", {}), weights, what="model", missing=ShapeMismatch)
-    shapes = {name: torch.empty(shape, device="meta") for name, shape in values["moments"].items()}
-    check_tensors(tensors.get("optimizer", {}), shapes, what="optimizer state", missing=StateMissing)
-    for group, name in (("random", "torch"), ("record", "losses")):
-        if name not in tensors.get(group, {}):
-            raise StateMissing(f"the checkpoint has no tensor {name!r} of its {group} state", value=sorted(tensors))
-    _check_same(values["same"], same)
-    with torch.no_grad():
-        for name, weight in weights.items():
-            weight.copy_(tensors["model"][name])
-    named = dict(model.named_parameters())
-    for full, value in tensors["optimizer"].items():
-        key, _, name = full.partition("/")
-        optimizer.state[named[name]][key] = value.to(named[name].device)
-    torch.set_rng_state(tensors["random"]["torch"])
-    cuda = sorted(name for name in tensors["random"] if name.startswith("cuda-"))
-    if cuda and torch.cuda.device_count() == len(cuda):
-        torch.cuda.set_rng_state_all([tensors["random"][name] for name in cuda])
-    progress.stream.position = Position(**values["position"])
+    _check_same(stored.values["same"], same)
+    fresh = not trained.optimizer.state
+    if fresh:
+        trained.begin()
+    into = {"model": trained.weights, "optimizer": trained.moments()}
+    try:
+        saved = checkpoint.load(stored.path, into=into, groups=("model", "optimizer", "record"))
+    except EvolventError:
+        if fresh:
+            trained.optimizer.state.clear()
+        raise
+    if saved is None or "losses" not in saved.tensors["record"]:
+        raise StateMissing("the checkpoint has no tensor 'losses' of its record", value=str(stored.path))
+    values = saved.values
+    progress.stream.position = values["position"]
     for name in _COUNTS:
         setattr(progress, name, values["counts"][name])
-    progress.losses = tensors["record"]["losses"].tolist()
+    progress.losses = saved.tensors["record"]["losses"].tolist()
     progress.skipped = [(update, tuple(ids)) for update, ids in values["skipped"]]
     return True
-
-
-def _names(model: nn.Module) -> dict[Tensor, str]:
-    return {weight: name for name, weight in model.named_parameters()}
-
-
-def _weights(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters, tied ones once, and the buffers that belong to the saved model."""
-    kept = model.state_dict(keep_vars=True)
-    buffers = {name: buffer for name, buffer in model.named_buffers() if name in kept}
-    return {**dict(model.named_parameters()), **buffers}
 
 
 def _check_same(saved: Mapping[str, str], ours: Mapping[str, str]) -> None:

@@ -1,7 +1,8 @@
 """The policy: a model, its tokenizer, its dialect and a version. Any Hugging Face causal LM folder is one.
 
 A saved policy is an ordinary folder that `AutoModelForCausalLM` and `AutoTokenizer` load, with one small file more
-(`evolvent.json`: dialect and version) and, where there is a value head, `value_head.safetensors`.
+(`evolvent.json`: dialect and version) and, where there is a value head, `value_head.safetensors`. A policy with an
+adapter is saved as peft saves it, beside a note of the folder that its frozen weights are in.
 """
 
 from __future__ import annotations
@@ -14,18 +15,46 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evolvent.errors import ConfigError, Incomplete, MissingExtra, ShapeMismatch, UnsafeFile, VocabularyMismatch
+from evolvent.errors import (
+    ConfigError,
+    HashMismatch,
+    Incomplete,
+    MissingExtra,
+    ShapeMismatch,
+    UnsafeFile,
+    VocabularyMismatch,
+)
 from evolvent.models.dialects import Dialect, dialect_for
 from evolvent.models.heads import ValueHead, load_head, save_head
 from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer
+from evolvent.models.tuned import (
+    FILES,
+    attach,
+    bare,
+    base_digest,
+    kind_of,
+    light_copy,
+    save_adapter,
+    trainable,
+    virtual_tokens,
+)
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Policy", "load_policy", "tiny_policy"]
+__all__ = ["Base", "Policy", "load_policy", "tiny_policy"]
 
-_NOTE = "evolvent.json"
+_NOTE, _BASE = "evolvent.json", "base"
+_TOKENIZERS = {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json"}
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The folder that weights were read from, and the digest that they had then (`tuned.base_digest`)."""
+
+    folder: Path
+    digest: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +67,7 @@ class Policy:
         version: counts the updates of the weights; every generation carries the version that wrote it.
         value_head: `[hidden] -> [1]` on the model's last hidden state, where an objective needs values.
         limit: a context shorter than the model's. An engine holds keys and values for slots x context tokens.
+        base: where the weights, those below an adapter, were read from; None: they were made in memory.
     """
 
     model: Any
@@ -46,15 +76,17 @@ class Policy:
     version: int = 0
     value_head: nn.Module | None = None
     limit: int | None = None
+    base: Base | None = None
 
     @property
     def context(self) -> int:
-        """Most tokens of an episode: what the model takes, or `limit` if that is less."""
+        """Most tokens of an episode: what the model takes beside an adapter's virtual tokens, or `limit` if less."""
         takes = int(getattr(self.model.config, "max_position_embeddings", 0) or self.tokenizer.model_max_length)
+        takes -= sum(virtual_tokens(self.model))
         return min(takes, self.limit or takes)
 
     def parameters(self) -> int:
-        """How many weights the model has."""
+        """How many weights the model has, an adapter's among them."""
         return sum(weight.numel() for weight in self.model.parameters())
 
     def advanced(self) -> Policy:
@@ -62,20 +94,42 @@ class Policy:
         return replace(self, version=self.version + 1)
 
     def clone(self) -> Policy:
-        """A copy whose weights can be changed without changing this one's."""
-        return replace(self, model=copy.deepcopy(self.model), value_head=copy.deepcopy(self.value_head))
+        """A copy whose weights can be changed without changing this one's. Frozen ones below an adapter are shared."""
+        tuned = kind_of(self.model) is not None
+        model = light_copy(self.model, own=trainable(self.model)) if tuned else copy.deepcopy(self.model)
+        return replace(self, model=model, value_head=copy.deepcopy(self.value_head))
 
     def save(self, folder: Path) -> None:
-        """Write the policy as a Hugging Face folder (safetensors). An existing folder's files are replaced."""
+        """Write the policy as a Hugging Face folder (safetensors). An existing folder's files are replaced.
+
+        Of a policy with an adapter, the adapter is written and where its base is; a base that is in no folder, or is
+        no longer what is there, is written into the folder too.
+        """
         folder.mkdir(parents=True, exist_ok=True)
-        with _quiet():
-            self.model.save_pretrained(folder)
+        note: dict[str, Any] = {"format": 1, "dialect": self.dialect.name, "version": self.version}
+        if kind_of(self.model) is None:
+            with _quiet():
+                self.model.save_pretrained(folder)
+            for name in FILES:
+                (folder / name).unlink(missing_ok=True)
+        else:
+            note["base"] = self._save_adapter(folder)
         self.tokenizer.save_pretrained(folder)
         (folder / ValueHead.FILE).unlink(missing_ok=True)
         if self.value_head is not None:
             save_head(self.value_head, folder)
-        note = {"format": 1, "dialect": self.dialect.name, "version": self.version}
         (folder / _NOTE).write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
+
+    def _save_adapter(self, folder: Path) -> dict[str, str]:
+        """Write the adapter, and its base where need be; returns the note of the base."""
+        digest = base_digest(self.model)
+        if self.base is not None and self.base.digest == digest:
+            where = str(self.base.folder)
+        else:
+            where = _BASE  # beside the adapter, so that both can be moved together
+            replace(self, model=bare(self.model), value_head=None, base=None).save(folder / _BASE)
+        save_adapter(self.model, folder, base=where)
+        return {"folder": where, "digest": digest}
 
 
 def tiny_policy(words: Sequence[str], *, size: str = "xs", context: int = 256, seed: int = 0) -> Policy:
@@ -85,35 +139,96 @@ def tiny_policy(words: Sequence[str], *, size: str = "xs", context: int = 256, s
     return Policy(model, tokenizer, dialect_for(tokenizer, "words"))
 
 
-def load_policy(folder: Path | str, *, dialect: str | None = None, context: int | None = 4096) -> Policy:
-    """Load any Hugging Face causal LM folder. Only safetensors are read and no code of the folder is run.
+def load_policy(
+    folder: Path | str, *, dialect: str | None = None, context: int | None = 4096, base: Path | str | None = None
+) -> Policy:
+    """Load any Hugging Face causal LM folder, or a peft adapter on one. Only safetensors are read and no code is run.
 
     Args:
-        folder: a local folder with config.json, *.safetensors and tokenizer files.
+        folder: a local folder with config.json, *.safetensors and tokenizer files; or with adapter_config.json and
+            adapter_model.safetensors.
         dialect: "words", "chat" or "lines"; None: what the folder says, else what fits the tokenizer.
         context: most tokens of an episode, since an engine's memory grows with it; None: all that the model takes.
+        base: the folder that an adapter belongs on; None: where the adapter says that it is.
     Raises:
         Incomplete: a missing file, named. UnsafeFile: pickled weights only, or a folder that brings its own code.
         VocabularyMismatch: a tokenizer that knows more tokens than the model. ShapeMismatch: weights that do not fit.
+        ConfigError: no such folder, or an adapter that is not understood. HashMismatch: an adapter's base has changed.
     """
     folder = Path(folder)
+    if (folder / FILES[0]).is_file():
+        return _load_adapted(folder, dialect=dialect, context=context, base=base)
+    if base is not None:
+        raise ConfigError("a base is for adapters only", value=str(folder), expected=f"a folder with {FILES[0]}")
     _check_folder(folder)
+    model = _load_model(folder)
+    tokenizer = _load_tokenizer(folder, model)
+    note = _read_note(folder)
+    chosen = dialect_for(tokenizer, dialect or note.get("dialect"))
+    version, head = int(note.get("version", 0)), load_head(folder, model)
+    return Policy(model, tokenizer, chosen, version, head, context, Base(folder.resolve(), base_digest(model)))
+
+
+def _load_adapted(folder: Path, *, dialect: str | None, context: int | None, base: Path | str | None) -> Policy:
+    note = _read_note(folder)
+    noted: dict[str, Any] = note["base"] if isinstance(note.get("base"), dict) else {}
+    below = load_policy(_base_folder(folder, base or noted.get("folder")), dialect=dialect, context=context)
+    if noted and below.base is not None and noted.get("digest") != below.base.digest:
+        raise HashMismatch(
+            f"the base of the adapter in {folder} has changed: {below.base.folder}", value=below.base.digest,
+            expected=noted.get("digest"), hint="bring back the base that it was trained on",
+        )  # fmt: skip
+    model, tokenizer, chosen = attach(below.model, folder), below.tokenizer, below.dialect
+    if any((folder / name).exists() for name in _TOKENIZERS):
+        tokenizer = _load_tokenizer(folder, model)
+        chosen = dialect_for(tokenizer, dialect or note.get("dialect") or chosen.name)
+    version, head = int(note.get("version", 0)), load_head(folder, model)
+    return replace(below, model=model, tokenizer=tokenizer, dialect=chosen, version=version, value_head=head)
+
+
+def _base_folder(folder: Path, named: Path | str | None) -> Path:
+    """The folder of an adapter's base: as given or noted, else as peft has it; relative ones lie beside the adapter."""
+    if named is None:
+        try:
+            named = json.loads((folder / FILES[0]).read_text(encoding="utf-8")).get("base_model_name_or_path")
+        except (ValueError, AttributeError) as error:
+            raise Incomplete(f"{folder / FILES[0]} is no JSON object", value=str(error)) from error
+    found = next((place for place in (folder / str(named), Path(str(named))) if named and place.is_dir()), None)
+    hint = "load_policy(folder, base=...) names it"
+    if found is None:
+        raise ConfigError(f"the base of the adapter in {folder} is not here", value=named,
+                          expected="a local model folder", hint=hint)  # fmt: skip
+    if (found / FILES[0]).exists():
+        raise ConfigError(f"the base of the adapter in {folder} is an adapter itself", value=str(found),
+                          expected="a model folder", hint=hint)  # fmt: skip
+    return found
+
+
+def _load_model(folder: Path) -> Any:
     from safetensors import SafetensorError
 
-    transformers = _transformers()
     try:
         with _quiet():
-            model, report = transformers.AutoModelForCausalLM.from_pretrained(
+            model, report = _transformers().AutoModelForCausalLM.from_pretrained(
                 folder, trust_remote_code=False, use_safetensors=True, local_files_only=True, dtype="auto",
                 output_loading_info=True, ignore_mismatched_sizes=False,
             )  # fmt: skip
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except RuntimeError as error:
         raise ShapeMismatch(f"the weights in {folder} do not fit its config.json", value=str(error)) from error
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise Incomplete(f"{folder} cannot be loaded as a causal language model", value=str(error)) from error
     if report["missing_keys"]:
         raise Incomplete(f"weights are missing in {folder}", value=sorted(report["missing_keys"])[:5])
+    return model.eval()
+
+
+def _load_tokenizer(folder: Path, model: Any) -> Any:
+    try:
+        tokenizer = _transformers().AutoTokenizer.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True
+        )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise Incomplete(f"the tokenizer in {folder} cannot be loaded", value=str(error)) from error
     rows = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > rows:
         raise VocabularyMismatch(
@@ -121,9 +236,7 @@ def load_policy(folder: Path | str, *, dialect: str | None = None, context: int 
             value=f"{len(tokenizer)} tokens for {rows} embeddings",
             hint="use the tokenizer that the model was trained with",
         )
-    note = _read_note(folder)
-    chosen = dialect_for(tokenizer, dialect or note.get("dialect"))
-    return Policy(model.eval(), tokenizer, chosen, int(note.get("version", 0)), load_head(folder, model), context)
+    return tokenizer
 
 
 @contextmanager
@@ -178,6 +291,6 @@ def _check_folder(folder: Path) -> None:
             raise UnsafeFile(f"{folder} has pickled weights only", value=pickles, expected="*.safetensors",
                              hint="convert them where you trust them: model.save_pretrained(folder)")  # fmt: skip
         raise Incomplete(f"{folder} has no weights", expected="*.safetensors")
-    if not names & {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json"}:
+    if not names & _TOKENIZERS:
         raise Incomplete(f"{folder} has no tokenizer", expected="tokenizer.json",
                          hint="save it beside the model: tokenizer.save_pretrained(folder)")  # fmt: skip

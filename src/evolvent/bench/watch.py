@@ -1,0 +1,230 @@
+"""The watcher: evaluates the snapshots of a training, in a process of its own; training never waits for it.
+
+It reads the pointer to the newest snapshot, takes a lease, loads the policy, runs its evaluators, and appends one line
+an evaluator to the run's `evaluations.jsonl` (the run's own `metrics.jsonl` has one writer: the training). A line bears
+the step of the snapshot, whenever it was evaluated:
+
+    {"at", "time_s", "cpu_s", "kind": "snapshot", "arm": "", "stage": NAME, "step", "snapshot": "step-000123",
+     "settings": digest, "seconds", "measures": [{"metric", "value", "low", "high", "n"}, ...]}
+
+or, in place of the measures, `"error": {"kind", "message"}`; a snapshot that cannot be loaded is one line with the
+stage "load". Where evaluating takes longer than the next snapshot, those in between are passed over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evolvent.bench.measures import Evaluator
+from evolvent.errors import (
+    CheckpointError,
+    ConfigError,
+    EngineError,
+    EvolventError,
+    Incomplete,
+    Locked,
+    MissingExtra,
+    SafetyError,
+    boundary,
+)
+from evolvent.files import append_line
+from evolvent.models.snapshots import Snapshot, lease, newest_snapshot, run_state
+from evolvent.store.ledger import read_rows
+from evolvent.store.lock import WriterLock
+
+if TYPE_CHECKING:
+    from evolvent.engine.asks import Engine
+    from evolvent.models.policy import Policy
+
+__all__ = ["FILE", "Watched", "Watcher", "watch"]
+
+_log = logging.getLogger(__name__)
+FILE = "evaluations.jsonl"
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What a watcher has done.
+
+    Args:
+        evaluated: snapshots to their end, failed evaluators included.
+        skipped: snapshots that were published and passed over.
+        broken: snapshots that could not be read.
+        failed: evaluations that ended with an error.
+    """
+
+    evaluated: int = 0
+    skipped: int = 0
+    broken: int = 0
+    failed: int = 0
+
+
+class Watcher:
+    """Evaluates the newest snapshot whenever it is told to: `once` after every snapshot is the synchronous mode.
+
+    Used in a `with` statement: one watcher a run at a time.
+
+    Args:
+        run: the folder of the run.
+        evaluators: what is measured, in this order.
+        device: where the model runs.
+        slots, context: texts that are worked on at once, and most tokens of one (none: what the model takes).
+        on_row: is handed every line that is appended.
+    Raises:
+        ConfigError: no such run, no evaluators, or two of one name. Locked: the run is watched already.
+        CorruptRecord: earlier evaluations that cannot be read.
+    """
+
+    def __init__(
+        self, run: Path, evaluators: Sequence[Evaluator], *, device: str = "cpu", slots: int = 64,
+        context: int | None = 4096, on_row: Callable[[Row], None] = lambda row: None,
+    ) -> None:  # fmt: skip
+        names = [evaluator.name for evaluator in evaluators]
+        if not names or len(set(names)) < len(names):
+            raise ConfigError("evaluators need names of their own", value=names, expected="one or more names")
+        if not run.is_dir():
+            raise ConfigError("there is no run to watch", value=str(run), expected="the folder of a run")
+        self.run, self.did = run, Watched()
+        self._evaluators, self._on_row = tuple(evaluators), on_row
+        self._device, self._slots, self._context = device, slots, context
+        self._engine: Engine | None = None
+        self._seen: Snapshot | None = None
+        self._began = time.monotonic()
+        self._done: set[tuple[object, ...]] = {
+            (row.get("snapshot"), row.get("step"), row.get("stage"), row.get("settings"))
+            for row in read_rows(run / FILE) if "measures" in row
+        }  # fmt: skip
+        try:
+            self._lock = WriterLock(run / "evaluations.lock")
+        except Locked as error:
+            raise Locked(f"{run} is watched already, or evaluations.lock is left of a watcher that was killed",
+                         pid=error.pid, host=error.host) from error  # fmt: skip
+
+    def __enter__(self) -> Watcher:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let others watch the run; a second time does nothing."""
+        self._lock.release()
+
+    def once(self) -> bool:
+        """Evaluate the newest snapshot, unless that was done; returns whether there was anything new.
+
+        A snapshot that cannot be read, and an evaluator that fails, are noted and counted, and others go on.
+
+        Raises:
+            NoSpace, StoreUnavailable: a line cannot be written. MissingExtra: torch is not installed.
+        """
+        try:
+            pointed = newest_snapshot(self.run)
+        except EvolventError as error:
+            _log.warning("%s", error)  # the next snapshot writes the pointer anew
+            return False
+        if pointed is None or pointed == self._seen:
+            return False
+        before, self._seen = self._seen, pointed
+        try:
+            with lease(self.run) as snapshot:
+                self._seen = snapshot
+                self._count(skipped=max(0, snapshot.serial - before.serial - 1) if before else 0)
+                todo = [one for one in self._evaluators if self._key(snapshot, one) not in self._done]
+                if todo:
+                    self._evaluate(snapshot, todo)
+        except (CheckpointError, ConfigError, EngineError, SafetyError) as error:
+            self._broken(self._seen, error)
+        return True
+
+    def _evaluate(self, snapshot: Snapshot, evaluators: Sequence[Evaluator]) -> None:
+        policy, engine = self._loaded(snapshot)
+        for evaluator in evaluators:
+            began = time.monotonic()
+            found: dict[str, Any]
+            try:
+                with boundary(EvolventError, f"the evaluator {evaluator.name!r} failed"):
+                    found = {"measures": [asdict(measure) for measure in evaluator.measure(policy, engine)]}
+            except MissingExtra:
+                raise
+            except EvolventError as error:
+                _log.warning("%s at step %d: %s", evaluator.name, snapshot.step, error)
+                found = {"error": _told(error)}
+                self._count(failed=1)
+            self._append(snapshot, evaluator.name, {
+                "settings": _digest(evaluator), "seconds": round(time.monotonic() - began, 3), **found,
+            })  # fmt: skip
+            if "measures" in found:
+                self._done.add(self._key(snapshot, evaluator))
+        self._count(evaluated=1)
+
+    def _loaded(self, snapshot: Snapshot) -> tuple[Policy, Engine]:
+        from evolvent.engine.fitting import engine_for
+        from evolvent.models.policy import load_policy
+
+        before, self._engine = self._engine, None  # one that fails to take the weights is not used again
+        with boundary(Incomplete, "a snapshot that cannot be loaded", step=snapshot.step):
+            policy = load_policy(snapshot.path, context=self._context)
+            policy.model.to(self._device)
+            self._engine = engine_for(policy, slots=self._slots, engine=before)
+        return policy, self._engine
+
+    def _broken(self, snapshot: Snapshot, error: EvolventError) -> None:
+        _log.warning("the snapshot of step %d is passed over: %s", snapshot.step, error)
+        self._count(broken=1)
+        self._append(snapshot, "load", {"error": _told(error)})
+
+    def _append(self, snapshot: Snapshot, stage: str, found: Row) -> None:
+        row = {
+            "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "time_s": round(time.monotonic() - self._began, 3), "cpu_s": round(time.process_time(), 3),
+            "kind": "snapshot", "arm": "", "stage": stage, "step": snapshot.step, "snapshot": snapshot.path.name,
+            **found,
+        }  # fmt: skip
+        append_line(self.run / FILE, row)
+        self._on_row(row)
+
+    def _count(self, **more: int) -> None:
+        self.did = replace(self.did, **{name: getattr(self.did, name) + count for name, count in more.items()})
+
+    def _key(self, snapshot: Snapshot, evaluator: Evaluator) -> tuple[object, ...]:
+        return snapshot.path.name, snapshot.step, evaluator.name, _digest(evaluator)
+
+
+def watch(watcher: Watcher, *, poll_s: float = 2.0, idle_s: float | None = None) -> Watched:
+    """Evaluate snapshots as they come, the newest first, until the run says that it has ended.
+
+    A run that was killed says that it goes on: it may be resumed, and is waited for.
+
+    Args:
+        poll_s: how often the pointer is looked at.
+        idle_s: also end when no new snapshot has come for so long.
+    Raises:
+        ConfigError: a pause that is not positive. Others: see `Watcher.once`.
+    """
+    if not poll_s > 0:
+        raise ConfigError("a watcher that never pauses", value=poll_s, expected="poll_s above 0")
+    last = time.monotonic()
+    while True:
+        ended = run_state(watcher.run) not in (None, "running")  # asked first: the last snapshot came before the end
+        if watcher.once():
+            last = time.monotonic()
+        elif ended or (idle_s is not None and time.monotonic() - last > idle_s):
+            return watcher.did
+        else:
+            time.sleep(poll_s)
+
+
+def _told(error: EvolventError) -> dict[str, str]:
+    return {"kind": type(error).__name__, "message": str(error)}
+
+
+def _digest(evaluator: Evaluator) -> str:
+    return hashlib.sha256(evaluator.settings.encode()).hexdigest()[:16]

@@ -1,0 +1,118 @@
+"""Optimizers by name, from a configuration."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from evolvent.config import Config
+from evolvent.errors import ConfigError, MissingExtra, Problem, boundary, unknown
+from evolvent.learn.optim import adalomo, adan, lion, lomo, sophia
+
+__all__ = ["OptimizerConfig", "check_fused", "make"]
+
+_UNFIT = {"lbfgs", "sparseadam", "optimizer"}  # a closure, sparse gradients, the base class
+_OURS = (adalomo.AdaLomo, adan.Adan, lion.Lion, lomo.Lomo, sophia.SophiaG)
+_TORCH = [cls for cls in vars(torch.optim).values() if isinstance(cls, type) and issubclass(cls, Optimizer)]
+_KNOWN = {cls.__name__.lower(): cls for cls in (*_TORCH, *_OURS) if cls.__name__.lower() not in _UNFIT}
+Clipping = Literal["norm", "value", "two_pass", "none"]
+
+
+class OptimizerConfig(Config):
+    """Which optimizer, and what is its own. What is none has the default that the optimizer was published with."""
+
+    name: str = Field(default="adamw", description="adamw, lion, adan, sophiag, lomo, adalomo, sgd, adafactor, ...")
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], ...] | None = Field(default=None, description="decay rates")
+    eps: float | None = Field(default=None, gt=0, description="added to denominators")
+    momentum: float | None = Field(default=None, ge=0, lt=1, description="of sgd and its kin")
+    fused: bool = Field(default=True, description="lomo, adalomo: update inside the backward, without gradients")
+    clip: Clipping | None = Field(
+        default=None, description="what train.clip limits; none: the norm (fused lomo: in two passes; adalomo: nothing)"
+    )
+    rho: float | None = Field(default=None, gt=0, description="of sophiag: the larger, the fewer steps are clipped")
+    hessian_every: int | None = Field(default=None, ge=1, description="of sophiag: updates from curvature to curvature")
+
+    @property
+    def fuses(self) -> bool:
+        """Whether weights change inside the backward."""
+        return self.fused and self.name in ("lomo", "adalomo")
+
+    @property
+    def clipping(self) -> Clipping:
+        """How gradients are clipped; one setting clips alike fused or not."""
+        if self.clip in ("value", "none") or (self.clip is None and self.name == "adalomo"):
+            return self.clip or "none"
+        return "two_pass" if self.fuses else "norm"
+
+
+def check_fused(config: OptimizerConfig, micro_batches: int, pp: int) -> list[Problem]:
+    """Why weights cannot change inside the backward, with the ways out; empty if they can, or need not."""
+    problems = []
+    if config.fuses and micro_batches > 1:
+        what = f"{config.name} would change weights between the {micro_batches} micro-batches of an update"
+        more = "raise train.micro_tokens" if pp == 1 else f"with {pp} pipeline stages a slow one"
+        problems.append(Problem("optimizer.fused", what, f"set optimizer.fused=false, or use one micro-batch: {more}"))
+    if config.fuses and config.clip == "norm":
+        what = f"{config.name} uses each gradient before the norm of all is known"
+        hint = "set optimizer.clip to two_pass (a second backward), value or none, or optimizer.fused=false"
+        problems.append(Problem("optimizer.clip", what, hint))
+    return problems
+
+
+def make(
+    config: OptimizerConfig, named_params: Iterable[tuple[str, Tensor]], *, lr: float, betas: tuple[float, ...],
+    weight_decay: float, clip: float | None = None,
+) -> Optimizer:  # fmt: skip
+    """The optimizer of a configuration. Matrices decay, vectors do not. Build it after the model is laid out.
+
+    Args:
+        betas: AdamW's, where the configuration names none. clip: limit of lomo and adalomo where `clip` is "value".
+    Raises:
+        ConfigError: an unknown name; settings or weights that the optimizer does not take.
+        MissingExtra: a name that only pytorch_optimizer could know.
+    """
+    cls, weights = _class(config.name), [p for _, p in named_params if p.requires_grad]
+    takes, own = inspect.signature(cls).parameters, ("betas", "eps", "momentum", "rho", "hessian_every")
+    settings: dict[str, Any] = {key: value for key in own if (value := getattr(config, key)) is not None}
+    for key, value in settings.items():
+        default = takes[key].default if key in takes else None
+        if key not in takes or (isinstance(value, tuple) and len(value) != len(default or ())):
+            what = f"{config.name} takes no {key} like {value}"
+            raise ConfigError([Problem(f"optimizer.{key}", what, f"its default is {default}")])
+    if cls is torch.optim.AdamW:
+        settings = {"betas": betas, "fused": all(p.device.type in ("cpu", "cuda") for p in weights), **settings}
+    elif "clip_value" in takes:
+        settings |= {"fused": config.fused, "clip_value": clip if config.clipping == "value" else None}
+    elif cls is torch.optim.Adafactor and any(isinstance(p, DTensor) for p in weights):
+        hint = "set optimizer.name=adalomo and optimizer.fused=false: the same rule"
+        raise ConfigError([Problem("optimizer.name", "torch's Adafactor cannot train sharded weights", hint)])
+    groups: dict[tuple[bool, Any], dict[str, Any]] = {}  # one for each mesh: torch's batched operations mix none
+    for p in sorted(weights, key=lambda p: p.dim() <= 1):
+        mesh = p.device_mesh if isinstance(p, DTensor) else None
+        empty = {"params": [], "weight_decay": weight_decay if p.dim() > 1 else 0.0}
+        groups.setdefault((p.dim() > 1, mesh), empty)["params"].append(p)
+    with boundary(ConfigError, f"optimizer {config.name!r} refused its weights or settings"):
+        optimizer: Optimizer = cls(list(groups.values()), lr=lr, **settings)
+    return optimizer
+
+
+def _class(name: str) -> Any:
+    """Ours, then torch's, then those of pytorch_optimizer."""
+    if name in _KNOWN:
+        return _KNOWN[name]
+    try:
+        more = importlib.import_module("pytorch_optimizer")
+    except ImportError as error:
+        raise MissingExtra("optim", f"optimizer {name!r}, which is none of {', '.join(sorted(_KNOWN))},") from error
+    names = set(more.get_supported_optimizers()) - _UNFIT
+    if name not in names:
+        raise ConfigError([unknown("optimizer", name, names | set(_KNOWN), where="optimizer.name")])
+    return more.load_optimizer(name)

@@ -1,0 +1,1 @@
+"""One model over many processes: pipeline stages, sharded and replicated data parallelism, tensor parallelism."""

@@ -1,0 +1,130 @@
+"""A complete checkpoint as it lies in its folder: opening it, and saying what of it is damaged.
+
+A checkpoint is a folder of safetensors files. `index.json` tells where every tensor's pieces lie, `state.json` holds
+what else was saved, and the marker `COMPLETE`, written last, the SHA-256 of all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evolvent.errors import HashMismatch, Incomplete, UnknownSchema
+from evolvent.files import safe_join
+from evolvent.models.pieces import DTYPES, Entry, Index, Piece, Region
+
+__all__ = ["FORMAT", "INDEX", "MARKER", "STATE", "Stored", "entry_of", "open_checkpoint", "row_of"]
+
+FORMAT = 2
+MARKER = "COMPLETE"
+INDEX = "index.json"
+STATE = "state.json"
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_REMOVE = "remove this checkpoint to use the one before it"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A complete checkpoint, opened: its JSON values and where its tensors are, group by group; none is read yet.
+
+    Attributes:
+        path: its folder. values: what was saved beside the tensors. groups: an index each. files: SHA-256 by name.
+    """
+
+    path: Path
+    values: dict[str, Any]
+    groups: dict[str, Index]
+    files: dict[str, str]
+
+    def files_of(self, groups: Iterable[str]) -> list[str]:
+        """The files that hold these groups, sorted."""
+        every = (self.groups[group] for group in groups if group in self.groups)
+        return sorted({piece.file for index in every for entry in index.values() for piece in entry.pieces})
+
+    def fault(self, file: str) -> Incomplete | HashMismatch | None:
+        """What is wrong with a file, with the names of the tensors that are missing or changed; None: nothing."""
+        path = safe_join(self.path, file)
+        held = {
+            name: piece for index in self.groups.values() for name, entry in index.items()
+            for piece in entry.pieces if piece.file == file
+        }  # fmt: skip
+        try:
+            with path.open("rb") as opened:
+                found = hashlib.file_digest(opened, "sha256").hexdigest()
+        except OSError as error:
+            return Incomplete(f"{path} is missing", expected=f"tensors {', '.join(held)}"[:180], value=str(error),
+                              hint=_REMOVE)  # fmt: skip
+        if found == self.files.get(file):
+            return None
+        crcs = _crcs(path)
+        wrong = [name for name, piece in held.items() if crcs.get(name) != piece.crc] if crcs else []
+        return HashMismatch(f"{path} is not what was written", value=f"changed: {wrong or 'its header'}",
+                            expected=f"sha256 {self.files.get(file)}", hint=_REMOVE)  # fmt: skip
+
+
+def open_checkpoint(path: Path) -> Stored:
+    """Read what a checkpoint says of itself; its tensors are neither read nor checked.
+
+    Raises:
+        Incomplete: no marker, or a missing file. HashMismatch: other content than was written. UnknownSchema: a
+            checkpoint of another format.
+    """
+    try:
+        marker = json.loads((path / MARKER).read_bytes())
+        if marker["format"] != FORMAT:
+            raise UnknownSchema(f"{path} is of another format", value=marker["format"], expected=FORMAT)
+        files = {str(name): str(entry["sha256"]) for name, entry in marker["files"].items()}
+    except FileNotFoundError as error:
+        raise Incomplete(
+            f"{path} has no {MARKER} marker",
+            value=sorted(p.name for p in path.iterdir())[:5] if path.is_dir() else "no folder",
+            expected="a checkpoint written to its end",
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise HashMismatch(f"{path / MARKER} cannot be read", value=str(error), hint=_REMOVE) from error
+    bare = Stored(path, {}, {}, files)
+    for name in (INDEX, STATE):
+        if (fault := bare.fault(name)) is not None:
+            raise fault
+    groups = json.loads((path / INDEX).read_bytes())
+    read = {group: Index(path, {name: entry_of(row) for name, row in rows.items()}) for group, rows in groups.items()}
+    return Stored(path, json.loads((path / STATE).read_bytes()), read, files)
+
+
+def row_of(entry: Entry) -> dict[str, Any]:
+    """An entry of an index as JSON."""
+    pieces = [
+        {"file": piece.file, "offset": piece.region.offset, "shape": piece.region.shape, "crc": piece.crc}
+        for piece in entry.pieces
+    ]
+    return {"dtype": _NAMES[entry.dtype], "shape": entry.shape, "pieces": pieces}
+
+
+def entry_of(row: Mapping[str, Any]) -> Entry:
+    """An entry of an index from JSON."""
+    pieces = (
+        Piece(piece["file"], Region(tuple(piece["offset"]), tuple(piece["shape"])), piece["crc"])
+        for piece in row["pieces"]
+    )
+    return Entry(tuple(row["shape"]), DTYPES[row["dtype"]], tuple(pieces))
+
+
+def _crcs(path: Path) -> dict[str, int]:
+    """CRC-32 of each tensor in a safetensors file; nothing where its header cannot be read."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(min(length, 1 << 27)))
+            places = {name: entry["data_offsets"] for name, entry in header.items() if name != "__metadata__"}
+            found = {}
+            for name, (begin, end) in places.items():
+                file.seek(8 + length + begin)
+                found[name] = zlib.crc32(file.read(end - begin))
+            return found
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return {}

@@ -1,0 +1,283 @@
+"""A model with an adapter of `peft`: what it says of itself, what is below it, and its files.
+
+Files are peft's own, `adapter_config.json` and `adapter_model.safetensors`, and say nothing that is run: settings that
+name modules to import, and pickles, are refused. How adapters are made and merged is in `adapters.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import sys
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from evolvent.errors import ConfigError, Incomplete, MissingExtra, Problem, ShapeMismatch, UnsafeFile, boundary, unknown
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = [
+    "FILES", "NAME", "adapter_names", "adapter_tensors", "attach", "bare", "base_digest", "kind_of", "light_copy",
+    "peft_library", "plain_model", "quietly", "save_adapter", "trainable", "virtual_tokens",
+]  # fmt: skip
+
+FILES = ("adapter_config.json", "adapter_model.safetensors")
+NAME = "default"  # what peft calls an adapter in a model; files do not know it
+_SETTINGS, _WEIGHTS = FILES
+_KINDS: dict[str, Literal["lora", "ia3", "prefix", "prompt"]] = {
+    "LORA": "lora", "IA3": "ia3", "PREFIX_TUNING": "prefix", "PROMPT_TUNING": "prompt",
+}  # fmt: skip
+# Settings of a file that may differ from peft's defaults. Others import code, change the base's weights or add layers.
+_UNDERSTOOD = frozenset({
+    "alpha_pattern", "auto_mapping", "base_model_name_or_path", "encoder_hidden_size", "exclude_modules",
+    "fan_in_fan_out", "feedforward_modules", "inference_mode", "init_ia3_weights", "init_lora_weights", "init_weights",
+    "layers_pattern", "layers_to_transform", "lora_alpha", "lora_dropout", "num_attention_heads", "num_layers",
+    "num_transformer_submodules", "num_virtual_tokens", "peft_type", "peft_version", "prefix_projection",
+    "prompt_tuning_init", "prompt_tuning_init_text", "r", "rank_pattern", "revision", "target_modules", "task_type",
+    "token_dim", "tokenizer_kwargs", "tokenizer_name_or_path", "use_dora", "use_rslora",
+})  # fmt: skip
+# How values were begun or computed does not matter to a reader: they are in the file.
+_BEGUN: dict[str, dict[str, Any]] = {
+    "PREFIX_TUNING": {"prefix_projection": False},
+    "PROMPT_TUNING": {"prompt_tuning_init": "RANDOM", "prompt_tuning_init_text": None, "tokenizer_kwargs": None},
+}
+_SAMPLED = 1024  # weights of a tensor that enter the digest of a base
+
+
+def kind_of(model: Any) -> Literal["lora", "dora", "ia3", "prefix", "prompt"] | None:
+    """Which adapter a model has; None where it has none. Raises ConfigError: one that is not understood here."""
+    settings = _settings(model)
+    if settings is None:
+        return None
+    name = str(settings.peft_type.value)
+    if name not in _KINDS:
+        raise ConfigError([unknown("peft_type", name, _KINDS)])
+    return "dora" if getattr(settings, "use_dora", False) else _KINDS[name]
+
+
+def virtual_tokens(model: Any) -> tuple[int, int]:
+    """How many positions an adapter takes: in front of every layer's keys and values, and in front of the text.
+
+    Those of the second kind stand in front of the logits too: `[B, tokens + T, V]`.
+    """
+    kind, settings = kind_of(model), _settings(model)
+    if kind == "prefix":
+        return int(settings.num_virtual_tokens), 0
+    return 0, int(settings.num_virtual_tokens) if kind == "prompt" else 0
+
+
+def trainable(model: Any) -> list[str]:
+    """The names of the parameters that learn, as `named_parameters` has them: all that a checkpoint must hold."""
+    return [name for name, weight in model.named_parameters() if weight.requires_grad]
+
+
+def adapter_names(model: Any) -> dict[str, str]:
+    """Of every parameter of an adapter that is here: its name in the model -> in `adapter_model.safetensors`."""
+    if any(virtual_tokens(model)):
+        return {f"prompt_encoder.{model.active_adapter}.embedding.weight": "prompt_embeddings"}
+    weights = dict(model.named_parameters())
+    saved = peft_library().get_peft_model_state_dict(
+        model, state_dict=weights, adapter_name=model.active_adapter, save_embedding_layers=False
+    )
+    names = {id(weight): name for name, weight in weights.items()}
+    return {names[id(weight)]: name for name, weight in saved.items()}
+
+
+def adapter_tensors(model: Any) -> dict[str, Tensor]:
+    """The adapter's weights under their names in files, whole, on the CPU, in memory of their own.
+
+    Where they are sharded (DTensor), all ranks must call this together.
+    """
+    names, whole = adapter_names(model), {}
+    for name, weight in model.named_parameters():
+        if name in names:
+            tensor = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+            whole[names[name]] = tensor.detach().cpu().clone().contiguous()
+    return whole
+
+
+def light_copy(model: Any, *, own: Collection[str] = ()) -> Any:
+    """A copy in which every weight but those named `own` shares its memory with the model's, and is frozen."""
+    from torch import nn
+
+    shared = {id(weight): nn.Parameter(weight.detach(), requires_grad=False)
+              for name, weight in model.named_parameters() if name not in own}  # fmt: skip
+    return copy.deepcopy(model, shared)
+
+
+def bare(model: Any) -> Any:
+    """The model below an adapter, as it was before; its weights are shared. A model without adapter is given back."""
+    if kind_of(model) is None:
+        return model
+    base = light_copy(model)
+    return base.get_base_model() if any(virtual_tokens(model)) else base.unload()
+
+
+def plain_model(model: Any) -> Any:
+    """A model without adapter that computes the same; weights that the adapter leaves alone are shared.
+
+    Raises:
+        ConfigError: virtual tokens, which no weights can stand for.
+    """
+    kind = kind_of(model)
+    if kind is None:
+        return model
+    if any(virtual_tokens(model)):
+        raise ConfigError(
+            f"{kind} tuning cannot be merged into weights", value=f"{sum(virtual_tokens(model))} virtual tokens",
+            expected="an adapter of kind lora, dora or ia3", hint="RecomputeEngine serves it",
+        )  # fmt: skip
+    layer = peft_library().tuners.tuners_utils.BaseTunerLayer
+    changed = {f"{at}.{name}" for at, module in model.named_modules() if isinstance(module, layer)
+               for name, _ in module.named_parameters()}  # fmt: skip
+    with quietly(0):
+        return light_copy(model, own=changed).merge_and_unload()
+
+
+def base_digest(model: Any) -> str:
+    """A digest of the weights below an adapter, whatever their dtype: names, shapes and evenly spaced weights of each.
+
+    Not of every weight: an update changes nearly all, and to read all of a large model takes longer than to load it.
+    """
+    digest = hashlib.sha256()
+    for name, weight in sorted(bare(model).named_parameters()):
+        flat = weight.detach().flatten()
+        some = flat[:: max(1, -(-len(flat) // _SAMPLED))].float().cpu().numpy().astype("<f4")
+        digest.update(f"{name} {tuple(weight.shape)}".encode() + some.tobytes())
+    return digest.hexdigest()[:24]
+
+
+# ---------------------------------------------------------------------- files
+
+
+def save_adapter(
+    model: Any, folder: Path, *, tensors: Mapping[str, Tensor] | None = None, base: str | None = None
+) -> None:
+    """Write a model's adapter as `peft.PeftModel.from_pretrained` reads it.
+
+    Args:
+        tensors: whole tensors that were gathered elsewhere, under their names in files (`adapter_names`); None: the
+            model's own.
+        base: where the model below it is; None: where that says that it came from.
+    Raises:
+        ConfigError: a model without adapter.
+    """
+    from safetensors.torch import save_file
+
+    settings = _settings(model)
+    if settings is None:
+        raise ConfigError("the model has no adapter to save", value=type(model).__name__, hint="use adapt(policy, ...)")
+    values = {**settings.to_dict(), "inference_mode": True}
+    values["base_model_name_or_path"] = base or settings.base_model_name_or_path
+    plain = {name: sorted(value) if isinstance(value, set) else value for name, value in values.items()}
+    whole = adapter_tensors(model) if tensors is None else tensors
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({name: whole[name].contiguous() for name in sorted(whole)}, folder / _WEIGHTS, metadata={"format": "pt"})
+    (folder / _SETTINGS).write_text(json.dumps(plain, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def attach(model: Any, folder: Path) -> Any:
+    """The model with the adapter of a folder, ready to be trained further; the given one stays as it is.
+
+    Raises:
+        Incomplete: a file or tensor that is missing. UnsafeFile: pickled weights. ShapeMismatch: made for another
+            model. ConfigError: a kind or settings that are not understood here. MissingExtra: without peft.
+    """
+    peft, values, tensors = peft_library(), _read_settings(folder), _read_weights(folder)
+    values |= {"inference_mode": False, "auto_mapping": None, **_BEGUN.get(values["peft_type"], {})}
+    with boundary(ConfigError, "the adapter does not fit the model", folder=folder, model=model.config.model_type):
+        with quietly(0):
+            settings = peft.PeftConfig.from_peft_type(**values)
+            tuned = peft.get_peft_model(light_copy(model), settings, adapter_name=NAME)
+    _check_tensors(tuned, tensors, folder / _WEIGHTS)
+    with quietly(0):
+        peft.set_peft_model_state_dict(tuned, tensors, adapter_name=NAME)
+    return tuned.train(model.training)
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
+    """The settings of a saved adapter.
+
+    Raises:
+        Incomplete: no JSON object. ConfigError: a kind or settings that are not understood here, each named.
+    """
+    path = folder / _SETTINGS
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Incomplete(f"{path} cannot be read", value=str(error)) from error
+    if not isinstance(values, dict):
+        raise Incomplete(f"{path} is no JSON object", value=type(values).__name__)
+    kind = str(values.get("peft_type"))
+    if kind not in _KINDS:
+        raise ConfigError([unknown("peft_type", kind, _KINDS, where=str(path))])
+    default = peft_library().PEFT_TYPE_TO_CONFIG_MAPPING[kind]().to_dict()
+    odd = [name for name, value in values.items() if name not in _UNDERSTOOD and value and value != default.get(name)]
+    if values.get("init_lora_weights") not in (None, True, False, "gaussian"):
+        odd.append("init_lora_weights")  # PiSSA and its like change the base
+    if odd:
+        hint = "merge it where it was made: PeftModel.from_pretrained(base, folder).merge_and_unload()"
+        raise ConfigError([Problem(str(path), f"{name} = {values[name]!r} is not supported", hint) for name in odd])
+    return values
+
+
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not (folder / _WEIGHTS).exists():
+        others = sorted(path.name for path in folder.glob("adapter_model.*"))
+        if others:
+            raise UnsafeFile(f"{folder} has pickled adapter weights only", value=others, expected=_WEIGHTS)
+        raise Incomplete(f"{folder} has no adapter weights", expected=_WEIGHTS)
+    try:
+        return dict(load_file(folder / _WEIGHTS))
+    except (SafetensorError, OSError) as error:
+        raise Incomplete(f"{folder / _WEIGHTS} cannot be read", value=str(error)) from error
+
+
+def _check_tensors(tuned: Any, tensors: Mapping[str, Tensor], path: Path) -> None:
+    weights = dict(tuned.named_parameters())
+    expected = {saved: tuple(weights[name].shape) for name, saved in adapter_names(tuned).items()}
+    missing = sorted(set(expected) - set(tensors))
+    if missing:
+        raise Incomplete(f"weights are missing in {path}", value=missing[:5])
+    wrong = {name: tuple(found.shape) for name, found in tensors.items() if expected.get(name) != tuple(found.shape)}
+    if wrong:
+        name = min(wrong)
+        raise ShapeMismatch(f"{path} was made for another model: {name} has another shape than there",
+                            value=wrong[name], expected=expected.get(name, "no such tensor"))  # fmt: skip
+
+
+# ---------------------------------------------------------------------- the library
+
+
+def peft_library() -> Any:
+    """The module `peft`. Raises MissingExtra where it is not installed."""
+    try:
+        import peft
+    except ImportError as error:
+        raise MissingExtra("peft", "an adapter") from error
+    return peft
+
+
+@contextmanager
+def quietly(seed: int) -> Iterator[None]:
+    """Inside, random numbers follow from the seed, and peft's warnings of what is checked here anyway are not shown."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(seed & (2**63 - 1))
+        yield
+
+
+def _settings(model: Any) -> Any:
+    """peft's configuration of a model's adapter, None where there is none; peft is not imported for that."""
+    peft = sys.modules.get("peft")
+    return model.peft_config[model.active_adapter] if peft and isinstance(model, peft.PeftModel) else None

@@ -1,0 +1,298 @@
+"""The watcher: every snapshot's numbers bear its step, what is broken is passed over, and training is left alone."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from evolvent.bench.evaluators import PerplexityConfig, perplexity
+from evolvent.bench.measures import Evaluator, Measure
+from evolvent.bench.questions import Text
+from evolvent.bench.watch import FILE, Watched, Watcher, watch
+from evolvent.errors import ConfigError, CorruptRecord, EngineError, Locked, MissingExtra
+from evolvent.models.snapshots import lease
+from tests.bench.small_policies import publish, small_policy, state
+
+TEXTS = [Text("you see a lamp"), Text("take key"), Text("go north")]
+
+
+def predicted(policy, engine):
+    return perplexity(policy, TEXTS, engine=engine)
+
+
+PERPLEXITY = Evaluator("perplexity", predicted, "three texts")
+
+
+def lines(run):
+    path = run / FILE
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def expected(step):
+    (found,) = perplexity(small_policy(seed=step), TEXTS)
+    return found.value
+
+
+# ---------------------------------------------------------------------- in step with the training
+
+
+def test_every_snapshot_is_evaluated_once_in_the_synchronous_mode(tmp_path):
+    with Watcher(tmp_path, [PERPLEXITY]) as watcher:
+        assert watcher.once() is False, "nothing was published yet"
+        for step in (0, 7, 14):
+            publish(tmp_path, step)
+            assert watcher.once() is True
+            assert watcher.once() is False, "it was evaluated already"
+    assert watcher.did == Watched(evaluated=3)
+    rows = lines(tmp_path)
+    assert [row["step"] for row in rows] == [0, 7, 14]
+    assert [row["snapshot"] for row in rows] == ["step-000000", "step-000007", "step-000014"]
+    for row in rows:
+        (measure,) = row["measures"]
+        assert measure["value"] == pytest.approx(expected(row["step"]), rel=1e-6) and measure["n"] == 8
+        assert measure["low"] <= measure["value"] <= measure["high"]
+        assert (row["kind"], row["stage"], row["arm"]) == ("snapshot", "perplexity", "")
+        assert row["seconds"] >= 0 and row["time_s"] > 0 and row["at"].endswith("Z")
+
+
+def test_behind_it_takes_the_newest_and_counts_the_rest(tmp_path):
+    with Watcher(tmp_path, [PERPLEXITY]) as watcher:
+        publish(tmp_path, 1)
+        watcher.once()
+        for step in (2, 3, 4, 5):
+            publish(tmp_path, step)
+        assert watcher.once() and not watcher.once()
+    assert [row["step"] for row in lines(tmp_path)] == [1, 5]
+    assert watcher.did == Watched(evaluated=2, skipped=3)
+
+
+def test_a_snapshot_is_leased_while_it_is_evaluated(tmp_path):
+    seen = []
+
+    def evaluate(policy, engine):
+        for step in (2, 3):
+            publish(tmp_path, step, keep=1)
+        seen.append((tmp_path / "snapshots" / "step-000001" / "model.safetensors").exists())
+        return [Measure("x", 1.0, None, None, 1)]
+
+    publish(tmp_path, 1, keep=1)
+    with Watcher(tmp_path, [Evaluator("x", evaluate)]) as watcher:
+        watcher.once()
+    assert seen == [True]
+    publish(tmp_path, 4, keep=1)
+    assert sorted(path.name for path in (tmp_path / "snapshots").glob("step-*")) == ["step-000004"]
+
+
+def test_what_was_done_is_not_done_again(tmp_path):
+    publish(tmp_path, 1)
+    for _ in range(2):
+        with Watcher(tmp_path, [PERPLEXITY]) as watcher:
+            watcher.once()
+    assert len(lines(tmp_path)) == 1 and watcher.did == Watched()
+    other = Evaluator("perplexity", partial(lambda policy, engine: predicted(policy, engine)), "other settings")
+    with Watcher(tmp_path, [other, Evaluator("more", predicted, "three texts")]) as watcher:
+        watcher.once()
+    assert [row["stage"] for row in lines(tmp_path)] == ["perplexity", "perplexity", "more"]
+
+
+# ---------------------------------------------------------------------- until the run ends
+
+
+def test_it_watches_until_the_run_has_ended(tmp_path):
+    """A training in another thread: it publishes, evaluates nothing, and waits for nobody."""
+    state(tmp_path, "running")
+    published = threading.Event()
+
+    def train():
+        for step in range(5):
+            publish(tmp_path, step)
+            published.set()
+            time.sleep(0.03)
+        publish(tmp_path, 5)
+        state(tmp_path, "finished")
+
+    thread = threading.Thread(target=train)
+    with Watcher(tmp_path, [PERPLEXITY]) as watcher:
+        thread.start()
+        did = watch(watcher, poll_s=0.005)
+    thread.join()
+    steps = [row["step"] for row in lines(tmp_path)]
+    assert steps == sorted(set(steps)) and steps[-1] == 5, "in order, each once, and the last one in any case"
+    assert did == watcher.did and did.evaluated == len(steps) and did.evaluated + did.skipped <= 6
+
+
+@pytest.mark.parametrize("said", ["finished", "failed", "interrupted"])
+def test_of_a_run_that_has_ended_the_last_snapshot_is_evaluated(tmp_path, said):
+    publish(tmp_path, 3)
+    state(tmp_path, said)
+    with Watcher(tmp_path, [PERPLEXITY]) as watcher:
+        assert watch(watcher, poll_s=0.01) == Watched(evaluated=1)
+
+
+def test_it_ends_when_nothing_new_comes(tmp_path):
+    publish(tmp_path, 1)
+    state(tmp_path, "running")
+    with Watcher(tmp_path, [PERPLEXITY]) as watcher:
+        assert watch(watcher, poll_s=0.01, idle_s=0.05) == Watched(evaluated=1)
+
+
+# ---------------------------------------------------------------------- trouble
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("model.safetensors", "Incomplete"), ("config.json", "Incomplete"), ("tokenizer.json", "Incomplete"),
+     ("evolvent.json", "Incomplete")],
+)  # fmt: skip
+def test_a_broken_snapshot_is_noted_counted_and_passed_over(tmp_path, name, kind):
+    path = publish(tmp_path, 1)
+    (path / name).write_bytes((path / name).read_bytes()[:-9])
+    with Watcher(tmp_path, [PERPLEXITY]) as watcher:
+        assert watcher.once() and not watcher.once()
+        publish(tmp_path, 2)
+        assert watcher.once()
+    broken, whole = lines(tmp_path)
+    assert (broken["step"], broken["stage"], broken["error"]["kind"]) == (1, "load", kind)
+    assert "step-000001" in broken["error"]["message"] or "step 1" in broken["error"]["message"]
+    assert whole["step"] == 2 and "measures" in whole
+    assert watcher.did == Watched(evaluated=1, broken=1)
+
+
+def test_a_broken_pointer_is_waited_for(tmp_path):
+    publish(tmp_path, 1)
+    pointer = tmp_path / "snapshots" / "LATEST.json"
+    pointer.write_text("{")
+    with Watcher(tmp_path, [PERPLEXITY]) as watcher:
+        assert watcher.once() is False
+        publish(tmp_path, 2)
+        assert watcher.once() is True
+    assert [row["step"] for row in lines(tmp_path)] == [2]
+
+
+def test_an_evaluator_that_fails_leaves_the_others(tmp_path):
+    def wrong(policy, engine):
+        raise ZeroDivisionError("a bug in an evaluator")
+
+    def typed(policy, engine):
+        raise EngineError("the model's output is not finite", value="after 3 tokens")
+
+    publish(tmp_path, 1)
+    chosen = [Evaluator("wrong", wrong), Evaluator("typed", typed), PERPLEXITY]
+    with Watcher(tmp_path, chosen) as watcher:
+        watcher.once()
+    found = {row["stage"]: row for row in lines(tmp_path)}
+    assert found["wrong"]["error"]["kind"] == "EvolventError" and "ZeroDivision" in found["wrong"]["error"]["message"]
+    assert found["typed"]["error"] == {"kind": "EngineError",
+                                       "message": "the model's output is not finite; got after 3 tokens"}  # fmt: skip
+    assert "measures" in found["perplexity"] and watcher.did == Watched(evaluated=1, failed=2)
+    with Watcher(tmp_path, chosen) as watcher:
+        watcher.once()
+    assert [row["stage"] for row in lines(tmp_path)[3:]] == ["wrong", "typed"], "what failed is tried again"
+
+
+def test_what_is_missing_on_this_machine_ends_the_watch(tmp_path):
+    def needs(policy, engine):
+        raise MissingExtra("sciworld", "this world")
+
+    publish(tmp_path, 1)
+    with Watcher(tmp_path, [Evaluator("x", needs)]) as watcher, pytest.raises(MissingExtra):
+        watcher.once()
+
+
+def test_one_watcher_a_run(tmp_path):
+    with Watcher(tmp_path, [PERPLEXITY]):
+        with pytest.raises(Locked, match="watched already"):
+            Watcher(tmp_path, [PERPLEXITY])
+    with Watcher(tmp_path, [PERPLEXITY]) as again:
+        again.close()
+
+
+def test_bad_input_is_refused(tmp_path):
+    for evaluators in ([], [PERPLEXITY, PERPLEXITY]):
+        with pytest.raises(ConfigError, match="names of their own"):
+            Watcher(tmp_path, evaluators)
+    with pytest.raises(ConfigError, match="no run to watch"):
+        Watcher(tmp_path / "none", [PERPLEXITY])
+    with Watcher(tmp_path, [PERPLEXITY]) as watcher, pytest.raises(ConfigError, match="poll_s"):
+        watch(watcher, poll_s=0)
+    (tmp_path / FILE).write_text('{"step": 1}\nnot json\n{}\n')
+    with pytest.raises(CorruptRecord):
+        Watcher(tmp_path, [PERPLEXITY])
+
+
+def test_a_torn_last_line_is_replaced(tmp_path):
+    (tmp_path / FILE).write_text('{"step": 1, "stage": "perplexity"}\n{"step": 2, "sta')
+    publish(tmp_path, 3)
+    with Watcher(tmp_path, [PERPLEXITY]) as watcher:
+        watcher.once()
+    assert [row["step"] for row in lines(tmp_path)] == [1, 3]
+
+
+# ---------------------------------------------------------------------- beside a real training
+
+TRAINING = Path(__file__).resolve().parents[1] / "faults"
+
+
+def test_a_training_is_the_same_with_and_without_observers(tmp_path, monkeypatch):
+    """Losses and weights bit for bit, with a watcher in another process meanwhile."""
+    monkeypatch.syspath_prepend(str(TRAINING))
+    import small_training
+    import torch
+
+    from evolvent.models.snapshots import publish_snapshot
+
+    made, original = [], small_training.small_policy
+    monkeypatch.setattr(small_training, "small_policy", lambda **more: made.append(original(**more)) or made[-1])
+    run = tmp_path / "run"
+    state(run, "running")
+    (tmp_path / "texts.jsonl").write_text('{"text": "you see a lamp"}\n')
+
+    def train(observed):
+        losses = []
+
+        def on_update(metrics):
+            losses.append((metrics.loss, metrics.grad_norm))
+            if observed and metrics.update % 2 == 0:
+                publish_snapshot(run, metrics.update, made[-1].save)
+
+        return small_training.train(None, on_update=on_update, updates=30), losses
+
+    alone = train(observed=False)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    program = [sys.executable, "-m", "evolvent.cli.main"]
+    words = [*program, "watch", str(run), "--perplexity.data", str(tmp_path / "texts.jsonl"), "--poll_s", "0.01"]
+    watcher = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert watcher.stdout.readline().startswith("watching ")
+        observed = train(observed=True)
+        with lease(run) as snapshot:
+            assert snapshot.step == 30
+        while not watcher.stdout.readline().startswith("step 30  perplexity  "):
+            assert watcher.poll() is None
+        watcher.send_signal(signal.SIGINT)
+        said = watcher.communicate(timeout=60)[0]
+    finally:
+        watcher.kill()
+        watcher.wait()
+    assert watcher.returncode == 130 and said == "interrupted\n"
+    assert not list((run / "snapshots" / "leases").iterdir()), "and nothing is left behind"
+    with Watcher(run, [PERPLEXITY]):
+        pass
+    assert observed[1] == alone[1] and len(alone[1]) == 30
+    assert small_training.same(observed[0], alone[0])
+    assert all(torch.equal(a, b) for a, b in zip(made[0].model.parameters(), made[1].model.parameters(), strict=True))
+    rows = lines(run)
+    assert rows[-1]["step"] == 30
+    (found,) = perplexity(made[1], [Text("you see a lamp")], PerplexityConfig())
+    assert rows[-1]["measures"][0]["value"] == pytest.approx(found.value, rel=1e-5)
+    assert math.isfinite(found.value)

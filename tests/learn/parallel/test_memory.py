@@ -1,0 +1,293 @@
+"""The memory planner against what trainings really hold: by hand, in one process, over ranks, by torch's schedules."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from types import SimpleNamespace
+
+import pytest
+import torch
+from crew import Crew
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_ranks import batch_of, config_of, held
+from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed.pipelining import schedules
+from transformers import AutoModelForCausalLM
+
+from evolvent.errors import ConfigError
+from evolvent.learn.forward import outputs
+from evolvent.learn.objectives import weighted_nll
+from evolvent.learn.optim import OptimizerConfig, make
+from evolvent.learn.parallel import memory
+from evolvent.learn.parallel.memory import Load, Plan, estimate, meta_model, nearest_fit, plan_table
+from evolvent.learn.parallel.mesh import Parallelism
+from evolvent.learn.parallel.stages import micro_batches
+
+FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
+OPTIMIZERS = ("adamw", "sgd", "adafactor", "lion", "adan", "sophiag", "lomo", "adalomo", "rmsprop", "came")
+ONE, LOAD = Parallelism(), Load(2, 16)
+
+
+def planned(config, layout=ONE, optimizer="adamw", *, load=LOAD, **more):
+    return estimate(meta_model(config), layout, OptimizerConfig(name=optimizer, **more), load=load)
+
+
+# ------------------------------------------------------------------ by hand
+
+
+def test_a_model_that_can_be_counted_by_hand():
+    """d 32, 4 heads of 8, 2 kv heads, ffn 56, 96 words, 4 layers, untied; 2 x 16 tokens, all learned."""
+    layer = 32 * 32 + 2 * 32 * 16 + 32 * 32 + 3 * 32 * 56 + 2 * 32
+    weights = 4 * layer + 2 * 96 * 32 + 32
+    tensors = 4 * 9 + 3
+    found = planned(config_of())
+    assert (found.parameters, found.gradients) == (4 * weights, 4 * weights)
+    assert found.optimizer == 8 * weights + 4 * tensors  # two moments, and a step count for each tensor
+    # two norms of 2d + 1, what attention and mlp read, q and its output of d, k and v of d/2, a logsumexp a head, 4 ffn
+    kept = 2 * (2 * 32 + 1) + 2 * 32 + 32 + 2 * 16 + 32 + 4 + 4 * 56
+    tables = 2 * 16 * 8 + 32 * (2 * 32 + 1)  # cos and sin; the last norm
+    assert found.activations == 4 * (4 * 32 * kept + tables) + 8 * 32  # the ids, for the embedding
+    assert found.copies == 0
+    fused = planned(config_of(), optimizer="lomo")
+    assert fused.gradients == 4 * 96 * 32 and fused.total < found.total
+    assert planned(config_of(), optimizer="lomo", fused=False).gradients == 4 * weights
+    assert planned(config_of(), optimizer="lomo", load=Load(2, 16, micro_batches=2)).gradients == 4 * weights
+
+
+def test_total_is_the_worst_moment():
+    """With many targets the loss is it, with few the end of backward; one embedding that is the head needs three tables."""
+    table = 4 * 96 * 32
+    small = planned(config_of(), load=Load(1, 4))
+    assert small.total == small.parameters + small.gradients + small.optimizer
+    large = planned(config_of(), optimizer="lomo", load=Load(8, 32))
+    assert large.total == large.parameters + large.optimizer + large.activations + large.logits
+    tied = planned(config_of(tied=True), optimizer="lomo", load=Load(1, 4))
+    assert tied.total == tied.parameters + tied.optimizer + 3 * table
+    several = planned(config_of(), load=Load(1, 4, micro_batches=2))
+    assert several.total == sum((several.parameters, several.gradients, several.optimizer, several.activations, several.logits))
+
+
+# ------------------------------------------------------------------ one process
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_states_are_those_of_the_optimizer(optimizer):
+    config = config_of("qwen2", tied=True)
+    found, real = planned(config, optimizer=optimizer, fused=False), held(config, {}, optimizer)
+    assert {kind: getattr(found, kind) for kind in ("parameters", "gradients", "optimizer")} == {
+        kind: real[kind] for kind in ("parameters", "gradients", "optimizer")
+    }
+
+
+def saved(model, batch, *, dtype=torch.float32):
+    """Bytes that autograd saves while the decoder runs, and while head and loss do; weights left out."""
+    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    seen, inside = {}, [False]
+
+    def keep(tensor):
+        where = tensor.untyped_storage()
+        if where.data_ptr() not in weights:
+            seen.setdefault(where.data_ptr(), (tensor, where.nbytes(), inside[0]))
+        return tensor
+
+    decoder = model.get_decoder()
+    decoder.register_forward_pre_hook(lambda *_: inside.__setitem__(0, True))
+    decoder.register_forward_hook(lambda *_: inside.__setitem__(0, False))
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        amount = weighted_nll.loss(outputs(model, batch, dtype=dtype), batch)[0]
+    del amount
+    return sum(size for _, size, within in seen.values() if within)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("shape", [(1, 24), (3, 10), (2, 40)])
+def test_activations_are_what_autograd_saves(family, shape, packed):
+    config = config_of(family)
+    real = saved(AutoModelForCausalLM.from_config(config).train(), batch_of(*shape, share=0.5, packed=packed))
+    found = planned(config, load=Load(*shape, targets_share=0.5, packed=packed)).activations
+    assert found == pytest.approx(real, rel=0.02)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_autocast_keeps_copies_of_weights_apart(family):
+    config, batch = config_of(family), batch_of(2, 24)
+    real = saved(AutoModelForCausalLM.from_config(config).train(), batch, dtype=torch.bfloat16)
+    found = planned(config, load=Load(2, 24, dtype="bfloat16"))
+    head = 2 * 96 * 32
+    assert found.copies == sum(2 * w.numel() for w in meta_model(config).parameters() if w.dim() > 1) - head
+    assert found.activations + found.copies - head == pytest.approx(real, rel=0.02)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_recomputation_keeps_inputs_and_one_layer(family):
+    config = config_of(family, layers=6)
+    whole, deep = planned(config), planned(config, Parallelism(recompute=True))
+    layer = (planned(config_of(family, layers=7)).activations - whole.activations)
+    assert whole.activations - deep.activations == 5 * layer - 6 * 4 * 2 * 16 * 32
+
+
+def test_a_sliding_window_that_is_full_has_a_mask():
+    config = config_of("mistral", sliding_window=8)
+    real = saved(AutoModelForCausalLM.from_config(config).train(), batch_of(2, 24))
+    assert planned(config, load=Load(2, 24)).activations == pytest.approx(real, rel=0.02)
+
+
+def test_what_is_frozen_has_neither_gradient_nor_state():
+    peft = pytest.importorskip("peft")
+    model = meta_model(config_of())
+    base = estimate(model, ONE, OptimizerConfig(), load=LOAD)
+    with torch.device("meta"):
+        tuned = peft.get_peft_model(copy.deepcopy(model), peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj", "o_proj"]))
+    found = estimate(tuned, ONE, OptimizerConfig(), load=LOAD)
+    added = 4 * 4 * (2 * (32 + 32) * 2)
+    assert found.parameters == base.parameters + added
+    assert (found.gradients, found.optimizer) == (added, 2 * added + 4 * 16)
+    assert found.activations < base.activations
+    cut = estimate(tuned, Parallelism(tp=2), OptimizerConfig(), load=LOAD)
+    assert cut.gradients == added * 3 // 4  # of each pair, what meets the split side is split
+
+
+@given(rows=st.integers(1, 4), tokens=st.integers(2, 40), share=st.sampled_from([0.1, 0.5, 1.0]), shard=st.integers(1, 9))
+@settings(max_examples=15, deadline=None)
+def test_more_work_takes_more_and_more_ranks_take_less(rows, tokens, share, shard):
+    model, rule = meta_model(config_of(layers=2)), OptimizerConfig()
+    load = Load(rows, tokens, targets_share=share)
+    here, wider = (estimate(model, Parallelism(shard=size), rule, load=load) for size in (shard, 2 * shard))
+    assert wider.parameters <= here.parameters and wider.optimizer <= here.optimizer
+    assert here.parameters >= estimate(model, ONE, rule, load=load).parameters / shard
+    more = estimate(model, Parallelism(shard=shard), rule, load=Load(rows + 1, tokens, targets_share=share))
+    assert more.activations > here.activations and more.logits >= here.logits and more.total >= here.total
+    assert here.total <= sum(getattr(here, kind) for kind in ("parameters", "gradients", "optimizer", "copies", "activations", "logits")) + 2 * 4 * 96 * 32
+
+
+# ------------------------------------------------------------------ over ranks
+
+TWO = [{"shard": 2}, {"replicate": 2}, {"tp": 2}, {"tp": 2, "sequence": False}, {"pp": 2}, {"pp": 2, "schedule": "zbv"},
+       {"pp": 2, "schedule": "interleaved"}]  # fmt: skip
+FOUR = [{"shard": 4}, {"replicate": 2, "shard": 2}, {"shard": 2, "tp": 2}, {"pp": 2, "shard": 2}, {"pp": 2, "tp": 2},
+        {"pp": 4, "schedule": "gpipe"}]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def two():
+    with Crew(2) as crew:
+        yield crew
+
+
+@pytest.fixture(scope="module")
+def four():
+    with Crew(4) as crew:
+        yield crew
+
+
+def agrees(crew, config, layout, optimizer):
+    micro = 4 if "pp" in layout else 1
+    real = crew.run(held, config, layout, optimizer, 2, 16, micro)
+    load = Load(2, 16, micro_batches=micro)
+    model, p = meta_model(config), Parallelism(**layout)
+    found = estimate(model, p, OptimizerConfig(name=optimizer, fused=False), load=load)
+    worst = max(real, key=lambda rank: rank["parameters"])
+    for kind in ("parameters", "gradients", "optimizer"):
+        assert getattr(found, kind) == pytest.approx(worst[kind], rel=0.01), kind
+    if p.pp == 1:
+        layer = memory._kept(model, p, load).layer
+        assert layer == pytest.approx(max(rank["layer"] for rank in real), rel=0.02)
+
+
+@pytest.mark.parametrize("layout", TWO, ids=str)
+@pytest.mark.parametrize(("family", "tied", "optimizer"), [("llama", False, "adamw"), ("qwen3", True, "adalomo")])
+def test_two_ranks_hold_what_is_planned(two, family, tied, optimizer, layout):
+    agrees(two, config_of(family, tied=tied), layout, optimizer)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("layout", FOUR, ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_four_ranks_hold_what_is_planned(four, family, layout):
+    agrees(four, config_of(family, layers=8), layout, "adamw")
+
+
+# ------------------------------------------------------------------ pipelines
+
+CLASSES = {
+    "interleaved": schedules.ScheduleInterleaved1F1B,
+    "looped_bfs": schedules.ScheduleLoopedBFS,
+    "zero_bubble": schedules.ScheduleInterleavedZeroBubble,
+    "zbv": schedules.ScheduleZBVZeroBubble,
+}
+
+
+@pytest.mark.parametrize("schedule", CLASSES)
+@pytest.mark.parametrize("pp", [2, 3, 4])
+def test_waiting_micro_batches_are_those_of_the_schedules(schedule, pp):
+    """Forwards minus backwards along torch's own order of actions; weights' gradients keep activations too."""
+    for count in (number for number in range(1, 13) if micro_batches(schedule, pp, number) == number):
+        facts = {"num_stages": 2 * pp, "group_size": pp, "group_rank": 0, "submod": None}
+        places = (0, 2 * pp - 1 if schedule == "zbv" else pp)
+        stages = [SimpleNamespace(stage_index=place, **facts) for place in places]
+        orders = CLASSES[schedule](stages, count, loss_fn=lambda *_: None).pipeline_order
+        real = max(most(order) for order in orders.values())
+        model, load = meta_model(config_of(layers=2 * pp)), Load(1, 8, micro_batches=count)
+        kept = memory._Kept(layer=1000, input=0, end=0, logits=0)
+        weights = list(memory._weights(model, Parallelism(pp=pp, schedule=schedule)))
+        p = Parallelism(pp=pp, schedule=schedule)
+        found = [
+            memory._waiting(kept, memory._own(weights, p, stage), p, stage=stage, count=load.micro_batches)[0]
+            for stage in range(pp)
+        ]
+        assert max(found) == 1000 * real
+
+
+def most(order):
+    alive, found = 0, 0
+    for action in order:
+        kind = action.computation_type.name if action is not None else ""
+        alive += (kind == "FORWARD") - (kind in ("FULL_BACKWARD", "BACKWARD_WEIGHT"))
+        found = max(found, alive)
+    return found
+
+
+# ------------------------------------------------------------------ plans
+
+
+def test_the_nearest_plans_that_fit():
+    model, rule, load = meta_model(config_of(layers=8)), OptimizerConfig(), Load(8, 64)
+    plain = estimate(model, ONE, rule, load=load)
+    roomy = nearest_fit(model, 2 * plain.total, ONE, rule, load=load)
+    assert [plan.changes for plan in roomy] == ["as asked", "shard 2, recompute", "adalomo"]
+    assert roomy[0].estimate == plain
+    tight = nearest_fit(model, plain.total, ONE, rule, load=load)  # some of a card is not usable
+    assert tight[0].changes == "recompute" and tight[0].parallelism.recompute
+    assert all(plan.estimate.total <= plain.total for plan in tight)
+    deep = estimate(model, Parallelism(recompute=True), rule, load=load)
+    single = nearest_fit(model, deep.total, ONE, rule, load=load)[0]
+    assert (single.load.rows, single.load.micro_batches) == (1, 8)
+    assert nearest_fit(model, 1000, ONE, rule, load=load) == []
+
+
+def test_a_table_of_plans():
+    model = meta_model(config_of())
+    plan = Plan(ONE, OptimizerConfig(), LOAD, estimate(model, ONE, OptimizerConfig(), load=LOAD), "as asked")
+    rows = plan_table([plan, plan], 2**30)
+    assert rows[0] == ["GiB a rank", "as asked", "as asked"]
+    assert [row[0] for row in rows[1:]] == [
+        "parameters", "gradients", "optimizer", "copies", "activations", "logits", "total", "fits 1 GiB",
+    ]  # fmt: skip
+    assert rows[-1] == ["fits 1 GiB", "yes", "yes"] and all(len(row) == 3 for row in rows)
+    assert len(plan_table([plan])) == 8
+
+
+def test_an_unknown_optimizer_is_refused():
+    with pytest.raises(ConfigError, match="adamv"):
+        planned(config_of(), optimizer="adamv")
+
+
+def test_planning_leaves_the_model_as_it_was():
+    model = meta_model(config_of())
+    before = {name: (id(weight), weight.shape) for name, weight in model.named_parameters()}
+    estimate(model, Parallelism(tp=2), OptimizerConfig(), load=LOAD)
+    assert {name: (id(weight), weight.shape) for name, weight in model.named_parameters()} == before
+    assert not any(module._forward_hooks for module in model.modules())

@@ -1,0 +1,202 @@
+"""Pairs by score, read-outs, returns-to-go; and that reward models and values are learned from them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_training import small_policy
+
+from evolvent.errors import ConfigError, ErrorRecord, SampleInvalid
+from evolvent.learn.packing import collate_packed, collate_padded
+from evolvent.learn.parts import Parts, flatten
+from evolvent.learn.preferences import outcome_readout, pairs, readout, returns_to_go, with_returns
+from evolvent.learn.rows import Reading, read_trajectories
+from evolvent.learn.windows import Intake
+from evolvent.trajectory import Generation, Score, Step, Task, Trajectory
+
+POLICY = small_policy(layers=1)
+EOS = 2
+SAY = ["go", "take", "drop", "north", "south", "lamp", "key", "door"]
+
+
+def played(name: str, unit: float | None, *, task: int = 0, group: str | None = None, **more: Any) -> Trajectory:
+    action = SAY[int(name.rpartition("-")[2]) % len(SAY)]
+    return Trajectory(name, Task("small", "1", {"n": task}), (Step("you see a door", action),),
+                      score=Score(unit, unit, None), group=group, **more)  # fmt: skip
+
+
+def paired(trajectories: list[Trajectory], **more: Any) -> Any:
+    return pairs(trajectories, POLICY.dialect, **{"instructions": lambda task: "", "context": 64, **more})
+
+
+def named(found: Any) -> list[tuple[str, str]]:
+    return [(a.trajectory, b.trajectory) for a, b in zip(found.parts[::2], found.parts[1::2], strict=True)]
+
+
+def test_the_better_score_is_chosen_within_a_group_only() -> None:
+    episodes = [
+        played("a-0", 0.2), played("a-1", 1.0), played("b-2", 0.9, task=1), played("b-3", 0.9, task=1),
+        played("g-4", 0.0, task=2, group="g"), played("g-5", 0.5, task=3, group="g"), played("x-6", None),
+        Trajectory("e-7", Task("small", "1", {"n": 0}), (), ended_by="error", error=ErrorRecord("EnvLost", "gone")),
+    ]  # fmt: skip
+    found = paired(episodes)
+    assert sorted(named(found)) == [("a-1", "a-0"), ("g-5", "g-4")]
+    assert (found.ties, found.unscored, found.refused) == (1, 2, [])
+    flat = flatten(episodes[:2], POLICY.dialect, instructions=lambda task: "", context=64).parts
+    sides = {parts.trajectory: parts for parts in found.parts}
+    for parts in flat:
+        assert np.array_equal(sides[parts.trajectory].ids, parts.ids)
+        assert np.array_equal(sides[parts.trajectory].weight, parts.weight)
+    assert named(paired(episodes, margin=0.6)) == [("a-1", "a-0")] and paired(episodes, margin=0.6).ties == 2
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0.0, 0.5, 1.0])), max_size=14), st.integers(1, 5),
+       st.integers(0, 3))  # fmt: skip
+def test_what_is_taken_depends_on_ids_and_seed_alone(scores: list[tuple[int, float]], most: int, seed: int) -> None:
+    episodes = [played(f"e-{n}", unit, task=task) for n, (task, unit) in enumerate(scores)]
+    found = paired(episodes, most=most, seed=seed)
+    shuffled = random.Random(seed).sample(episodes, len(episodes))
+    again = paired(shuffled, most=most, seed=seed)
+    assert named(found) == named(again) and (found.ties, found.unscored) == (again.ties, again.unscored)
+    wins = dict.fromkeys(range(3), 0)
+    ties = 0
+    by_name = {episode.id: episode for episode in episodes}
+    for a in range(len(episodes)):
+        for b in range(a):
+            if scores[a][0] == scores[b][0]:
+                wins[scores[a][0]] += scores[a][1] != scores[b][1]
+                ties += scores[a][1] == scores[b][1]
+    assert found.ties == ties and len(named(found)) == sum(min(most, won) for won in wins.values())
+    assert len(set(named(found))) == len(named(found))
+    for chosen, rejected in named(found):
+        assert by_name[chosen].task == by_name[rejected].task
+        assert (by_name[chosen].score.unit or 0) > (by_name[rejected].score.unit or 0)
+
+
+def test_seeds_choose_other_pairs() -> None:
+    episodes = [played(f"e-{n}", n / 8) for n in range(8)]
+    chosen = {tuple(named(paired(episodes, most=2, seed=seed))) for seed in range(5)}
+    assert len(chosen) == 5
+
+
+def test_refused_episodes_give_way_to_others() -> None:
+    fork = (Generation(np.int32([1, 9]), np.array([False, True]), np.zeros(2, np.float32)),
+            Generation(np.int32([1, 8]), np.array([False, True]), np.zeros(2, np.float32)))  # fmt: skip
+    episodes = [
+        played("good-1", 1.0), played("bad-2", 0.0),
+        replace(played("fork-3", 0.5), steps=(Step("a", "b", generations=fork),)),
+        replace(played("long-4", 0.4), steps=(Step("you see a door", "go"),) * 9),
+        replace(played("strange-5", 0.3), steps=(Step("a dragon", "go"),)), replace(played("none-6", 0.2), steps=()),
+    ]  # fmt: skip
+    found = paired(episodes, most=15)
+    assert named(found) == [("good-1", "bad-2")] and found.ties == 0
+    told = {problem.where: problem.what for problem in found.refused}
+    assert set(told) == {"fork-3", "long-4", "strange-5", "none-6"} and len(found.refused) == 4
+    assert "2 of 2" in told["fork-3"] and "do not fit the context of 64" in told["long-4"]
+    assert "'dragon'" in told["strange-5"] and "0 of 0" in told["none-6"]
+
+
+def test_wrong_settings_are_listed_together() -> None:
+    with pytest.raises(ConfigError, match=r"most: must be 1 or more, got 0\nmargin: must be 0 or more, got nan"):
+        paired([], most=0, margin=float("nan"))
+
+
+# ------------------------------------------------------------------ read-outs
+
+
+def flat(trajectory: Trajectory) -> Parts:
+    (parts,) = flatten([trajectory], POLICY.dialect, instructions=lambda task: "", context=64).parts
+    return parts
+
+
+def test_a_readout_reads_the_state_after_the_last_token() -> None:
+    parts = flat(played("a-0", 1.0))
+    parts = replace(parts, columns={"reference": np.ones(len(parts), np.float32)})
+    read = readout(parts, token=EOS)
+    assert read.ids.tolist() == [*parts.ids.tolist(), EOS] and read.weight.tolist() == [0.0] * len(parts) + [1.0]
+    assert read.feed == len(parts)  # all of it is fed, and not the token after it
+    assert not read.written[-1] and read.span[-1] == -1 and read.step[-1] == parts.step[-1]
+    assert {getattr(read, name).dtype for name in ("ids", "step", "span")} == {np.dtype(np.int32)}
+    assert read.columns["reference"].tolist() == [1.0] * len(parts) + [0.0]
+    longer = readout(flat(replace(played("b-1", 0.0), steps=(Step("you", "go"),) * 4)), token=EOS)
+    for collate, rows in ((collate_padded, [[0], [1]]), (collate_packed, [[0, 1]])):
+        batch = collate([replace(read, columns={}), longer], rows)
+        states = batch.ids.flatten()[batch.index]
+        assert states.tolist() == [read.ids[-2], longer.ids[-2]] and batch.count == 2
+        assert batch.sequence is not None and batch.sequence.tolist() == [0, 1]
+
+
+def test_outcomes_are_unit_scores_and_the_unscored_are_refused() -> None:
+    read = outcome_readout(played("a-0", 0.25), flat(played("a-0", 0.25)), token=EOS)
+    batch = collate_padded([read], [[0]])
+    assert batch.columns["outcome"].tolist() == [0.25] and batch.weights.tolist() == [1.0]
+    episodes = [played("a-0", 0.25), played("b-1", None), played("c-2", 2.0), played("d-3", 1.0)]
+    tally = Intake()
+    made = list(read_trajectories(episodes, POLICY, Reading(), instructions=lambda task: "",
+                                  then=partial(outcome_readout, token=EOS), intake=tally))  # fmt: skip
+    assert [parts.trajectory for parts in made] == ["a-0", "d-3"] and tally.refused == 2
+    assert tally.problems[0].what.startswith("episode 'b-1' is not scored; got None")
+    cutting = Reading(context=6, too_long="truncate")  # its end is what is judged
+    assert not list(read_trajectories(episodes, POLICY, cutting, instructions=lambda task: "",
+                                      then=partial(outcome_readout, token=EOS)))  # fmt: skip
+
+
+# ------------------------------------------------------------------ returns
+
+
+def test_returns_golden() -> None:
+    assert returns_to_go([1.0, 0.0, 4.0], 0.5).tolist() == [2.0, 2.0, 4.0]
+    assert returns_to_go([], 0.5).tolist() == []
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=8), st.floats(0, 1))
+def test_returns_are_discounted_sums(rewards: list[float], discount: float) -> None:
+    wanted = [sum(discount**k * r for k, r in enumerate(rewards[at:])) for at in range(len(rewards))]
+    assert returns_to_go(rewards, discount).tolist() == pytest.approx(wanted, abs=1e-9)
+
+
+def stepped(*rewards: float | None, score: float | None = None, **more: Any) -> Trajectory:
+    steps = tuple(Step("you", SAY[number], reward) for number, reward in enumerate(rewards))
+    return Trajectory("t", Task("small", "1", {}), steps, score=Score(score, None, None), **more)
+
+
+def test_every_token_of_an_action_has_its_steps_return() -> None:
+    episode = stepped(1.0, 0.0, 4.0)
+    parts = with_returns(episode, flat(episode), discount=0.5)
+    column = parts.columns["returns"]
+    assert column.dtype == np.float32 and column[~parts.written].tolist() == [0.0] * int((~parts.written).sum())
+    assert column[parts.written].tolist() == [2.0, 2.0, 2.0, 2.0, 4.0, 4.0]  # a word and its stop token each
+    batch = collate_padded([parts], [[0]])
+    assert batch.columns["returns"].tolist() == [2.0, 2.0, 2.0, 2.0, 4.0, 4.0]
+
+
+def test_a_score_alone_is_paid_at_the_end() -> None:
+    episode = stepped(None, None, score=3.0)
+    parts = with_returns(episode, flat(episode), discount=0.5)
+    assert parts.columns["returns"][parts.written].tolist() == [1.5, 1.5, 3.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    "episode",
+    [
+        stepped(None, None), stepped(1.0, None), stepped(1.0, None, score=1.0),
+        stepped(1.0, ended_by="error", error=ErrorRecord("EnvLost", "gone")),
+    ],
+)  # fmt: skip
+def test_what_is_not_scored_is_never_0(episode: Trajectory) -> None:
+    with pytest.raises(SampleInvalid, match="'t' is not scored"):
+        with_returns(episode, flat(episode))
+
+
+def test_truncated_episodes_are_worth_what_they_earned() -> None:
+    episode = stepped(1.0, 1.0, ended_by="horizon")
+    assert with_returns(episode, flat(episode)).columns["returns"].max() == 2.0

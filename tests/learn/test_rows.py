@@ -1,0 +1,399 @@
+"""Rows of text, conversations and pairs become sequences; what is wrong or too long is named and counted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from byte_policy import END, START, byte_policy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from small_training import episode, small_policy
+
+from evolvent.errors import ConfigError, MissingExtra, SampleInvalid
+from evolvent.learn.parts import Parts, flatten
+from evolvent.learn.rows import Reading, read_rows, read_trajectories
+from evolvent.learn.sources import (
+    dataset_rows,
+    file_digest,
+    json_lines,
+    open_dataset,
+    source_digest,
+    vocabulary_digest,
+)
+from evolvent.learn.windows import Intake, blocks, cut, fitted, text_parts, windows
+from evolvent.store.store import Store
+from evolvent.trajectory import Step, Task, Trajectory
+
+POLICY = byte_policy(context=200)
+
+
+def read(*rows: Any, intake: Intake | None = None, policy: Any = POLICY, **reading: Any) -> list[Parts]:
+    named = [(f"r{number}", row) for number, row in enumerate(rows)]
+    return list(read_rows(named, policy, Reading(**reading), intake=intake))
+
+
+def text(parts: Parts, where: Any = slice(None)) -> str:
+    return str(POLICY.tokenizer.decode(parts.ids[where], skip_special_tokens=False))
+
+
+def learned(parts: Parts) -> str:
+    return text(parts, parts.weight != 0)
+
+
+def same(one: Parts, other: Parts) -> bool:
+    arrays = ("ids", "written", "sampled", "logprobs", "step", "span", "weight")
+    return one.trajectory == other.trajectory and all(
+        np.array_equal(getattr(one, name), getattr(other, name)) for name in arrays
+    )
+
+
+# ------------------------------------------------------------------ raw text
+
+
+def test_a_document_is_learned_but_for_its_first_token() -> None:
+    (parts,) = read({"text": f"Hi {END}."}, kind="text")
+    assert text(parts) == f"Hi {END}.{END}" and (parts.ids == 257).sum() == 1  # only the last one is the control token
+    assert parts.weight.tolist() == [0.0] + [1.0] * (len(parts) - 1)
+    assert parts.written.all() and not parts.sampled.any()
+    (parts,) = read({"text": "Hi"}, kind="text", policy=byte_policy(begin=True))
+    assert text(parts) == f"{START}Hi{END}" and learned(parts) == f"Hi{END}"
+
+
+def test_a_long_document_is_cut_into_windows_or_blocks() -> None:
+    rows = [{"text": "abcdefghij"}, {"text": "klm"}]
+    made = read(*rows, kind="text", context=5, too_long="split")
+    assert [text(parts) for parts in made] == ["abcde", "fghij", f"klm{END}"]  # the end alone teaches nothing
+    assert [learned(parts) for parts in made] == ["bcde", "ghij", f"lm{END}"]
+    assert [parts.trajectory for parts in made] == ["r0/0", "r0/5", "r1"]
+    made = read(*rows, kind="text", context=5, too_long="split", overlap=2)
+    assert [text(parts) for parts in made] == ["abcde", "defgh", f"ghij{END}", f"klm{END}"]
+    assert "".join(learned(parts) for parts in made) == f"bcdefghij{END}lm{END}"
+    made = read(*rows, kind="text", context=6, join=True)
+    assert [text(parts) for parts in made] == ["abcdef", f"ghij{END}k", f"lm{END}"]
+    assert [learned(parts) for parts in made] == ["bcdef", f"hij{END}k", f"m{END}"]
+    made = read(*rows, kind="text", context=6, join=True, overlap=1)
+    assert "".join(learned(parts) for parts in made) == f"bcdefghij{END}klm{END}"
+
+
+def test_longer_ones_are_refused_or_truncated_and_counted() -> None:
+    rows = [{"text": "abcdefghij"}, {"text": "klm"}]
+    tally = Intake()
+    assert [text(parts) for parts in read(*rows, kind="text", context=5, intake=tally)] == [f"klm{END}"]
+    assert (tally.rows, tally.parts, tally.refused, tally.truncated, tally.split) == (2, 1, 1, 0, 0)
+    assert str(tally.problems[0]).startswith("r0: longer than the context; got 11 tokens; expected at most 5")
+    tally = Intake()
+    made = read(*rows, kind="text", context=5, too_long="truncate", intake=tally)
+    assert [text(parts) for parts in made] == ["abcde", f"klm{END}"]
+    assert (tally.rows, tally.parts, tally.refused, tally.truncated, tally.split) == (2, 2, 0, 1, 0)
+    tally = Intake()
+    read(*rows, kind="text", context=5, too_long="split", intake=tally)
+    assert (tally.rows, tally.parts, tally.refused, tally.truncated, tally.split) == (2, 3, 0, 0, 1)
+
+
+def test_bad_documents_are_refused_by_place_and_reason() -> None:
+    tally = Intake()
+    rows = [{"text": "fine"}, {"text": ""}, {"text": 3}, ["text"], {"words": "x"}, {"text": "half \ud800"}]
+    for join in (False, True):
+        tally = Intake()
+        assert len(read(*rows, kind="text", join=join, intake=tally)) == 1
+        assert (tally.rows, tally.parts, tally.refused) == (6, 1, 5)
+        assert [problem.where for problem in tally.problems] == ["r1", "r2", "r3", "r4", "r5"]
+        assert [problem.what.partition(";")[0] for problem in tally.problems] == [
+            "a document without text", *["a row of another form"] * 3, "text with half a character"
+        ]  # fmt: skip
+    words = small_policy()
+    tally = Intake()
+    made = read({"text": "take a lamp"}, {"text": "take a dragon"}, kind="text", policy=words, intake=tally)
+    assert len(made) == 1 and "a word that the policy's vocabulary does not have" in tally.problems[0].what
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(2, 12), st.data())
+def test_windows_and_blocks_lose_nothing(lengths: list[int], context: int, data: st.DataObject) -> None:
+    """With an overlap every token but the first is a target exactly once; without one, all but each window's first."""
+    overlap = data.draw(st.integers(0, context - 1))
+    documents, at = [], 0
+    for length in lengths:
+        documents.append(np.arange(at, at + length, dtype=np.int32))
+        at += length
+    joined = list(blocks(documents, context, overlap=overlap))
+    apart = [windows(text_parts("d", document), context, overlap=overlap) for document in documents]
+    for made, whole in [(joined, np.arange(at)), *zip(apart, documents, strict=True)]:
+        targets = np.concatenate([whole[:0], *(parts.ids[parts.weight != 0] for parts in made)])
+        starts = {int(parts.ids[0]) for parts in made}
+        wanted = [token for token in whole[1:].tolist() if overlap or token not in starts]
+        lost = set(wanted) - set(targets.tolist())
+        assert len(set(targets.tolist())) == len(targets) and set(targets.tolist()) <= set(wanted)
+        assert lost <= {int(whole[-1])} and (not overlap or not lost)  # a window of one token is left out
+        for parts in made:
+            assert len(parts) <= context and (np.diff(parts.ids) == 1).all()
+    assert all(len(parts) == context for parts in joined[:-1])
+
+
+def test_cutting_keeps_columns_and_what_is_known() -> None:
+    parts = text_parts("d", list(range(6)))
+    parts = Parts(*[getattr(parts, name) for name in ("trajectory", "ids", "written", "sampled", "logprobs", "step",
+                  "span", "weight")], columns={"returns": np.arange(12).reshape(6, 2)}, unit=0.5)  # fmt: skip
+    piece = cut(parts, 2, 5, known=2)
+    assert piece.ids.tolist() == [2, 3, 4] and piece.weight.tolist() == [0, 0, 1] and piece.unit == 0.5
+    assert piece.columns["returns"].tolist() == [[4, 5], [6, 7], [8, 9]] and piece.feed == 2
+    assert parts.weight.tolist() == [0, 1, 1, 1, 1, 1]  # the whole is as it was
+    late = Parts(*[getattr(parts, name) for name in ("trajectory", "ids", "written", "sampled", "logprobs", "step",
+                 "span")], np.float32([0, 0, 0, 0, 0, 1]))  # fmt: skip
+    with pytest.raises(SampleInvalid, match=r"nothing that is learned fits.*number 5; expected .* first 3"):
+        fitted(late, 3, too_long="truncate")
+    assert [window.ids.tolist() for window in fitted(late, 4, too_long="split", overlap=1)] == [[3, 4, 5]]
+
+
+# ------------------------------------------------------------------ conversations
+
+
+def test_a_conversation_is_what_the_template_writes_and_replies_are_learned() -> None:
+    messages = [
+        {"role": "system", "content": "be brief"}, {"role": "user", "content": "where?"},
+        {"role": "assistant", "content": "here"}, {"role": "user", "content": f"and {START}"},
+        {"role": "assistant", "content": "there"}, {"role": "user", "content": "thanks"},
+    ]  # fmt: skip
+    (parts,) = read({"messages": messages})
+    plain = POLICY.tokenizer.apply_chat_template(messages[:5], tokenize=False)
+    assert text(parts) == plain.rstrip("\n")
+    assert learned(parts) == f"here{END}there{END}"
+    assert (parts.ids == 256).sum() == 5  # the one that the user spelled out stays letters
+    assert parts.step.max() == 1 and set(parts.span[parts.written].tolist()) == {0, 1}
+    steps = (Step("where?", "here"), Step(f"and {START}", "there"))
+    flat = flatten([Trajectory("r0", Task("w", "1", {}), steps)], POLICY.dialect,
+                   instructions=lambda task: "be brief", context=200)  # fmt: skip
+    assert same(parts, flat.parts[0])
+
+
+def test_prompt_and_completion_are_a_conversation() -> None:
+    whole = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
+    apart = [{"prompt": "q", "completion": "a"},
+             {"prompt": whole["messages"][:1], "completion": whole["messages"][1:]}]  # fmt: skip
+    assert all(read(row)[0].ids.tolist() == read(whole)[0].ids.tolist() for row in apart)
+
+
+def test_weights_of_replies() -> None:
+    messages = [
+        {"role": "user", "content": "a"}, {"role": "assistant", "content": "first", "weight": 0},
+        {"role": "user", "content": "b"}, {"role": "assistant", "content": "second", "weight": 0.5},
+        {"role": "user", "content": "c"}, {"role": "assistant", "content": " "},
+    ]  # fmt: skip
+    (parts,) = read({"messages": messages})
+    assert learned(parts) == f"second{END}" and set(parts.weight[parts.weight != 0].tolist()) == {0.5}
+
+
+def user(content: object = "q") -> dict[str, object]:
+    return {"role": "user", "content": content}
+
+
+def reply(content: object = "a", **more: object) -> dict[str, object]:
+    return {"role": "assistant", "content": content, **more}
+
+
+CALL = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"messages": [user()]}, "without a reply to learn"),
+        ({"messages": [user(), reply("")]}, "without a reply to learn"),
+        ({"messages": [user(), reply(), reply()]}, "message 2 is a reply right after a reply"),
+        ({"messages": [user(), reply(None, tool_calls=[CALL])]}, "a reply that calls tools; got look"),
+        ({"messages": [user(), reply(weight=float("nan"))]}, "a weight of a reply that is no number"),
+        ({"messages": [user(), reply(weight=True)]}, "a weight of a reply that is no number"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "a message without a known role"),
+        ({"messages": [user(3), reply()]}, "content of a message that is not text"),
+        ({"messages": [user("\udfff"), reply()]}, "text with half a character"),
+        ({"messages": "hello"}, "a row of another form"),
+        ({"prompt": "q", "completion": []}, "neither text nor messages"),
+        ({"text": "q"}, "a row of another form; got ['text']"),
+        (None, "a row of another form; got NoneType"),
+    ],
+)
+def test_bad_conversations_are_refused_by_place_and_reason(row: Any, reason: str) -> None:
+    tally = Intake()
+    good = {"messages": [user(), reply()]}
+    assert len(read(good, row, good, intake=tally)) == 2
+    assert (tally.rows, tally.parts, tally.refused) == (3, 2, 1)
+    assert tally.problems[0].where == "r1" and reason in tally.problems[0].what
+
+
+def test_only_the_first_hundred_problems_are_kept() -> None:
+    tally = Intake()
+    assert read(*[None] * 250, intake=tally) == []
+    assert tally.refused == 250 and len(tally.problems) == 100
+
+
+# ------------------------------------------------------------------ pairs
+
+
+def test_pairs_share_their_prompt_and_learn_the_replies() -> None:
+    prompt = [user("a"), reply("b"), user("c")]
+    rows = [
+        {"prompt": prompt, "chosen": "good", "rejected": [reply("bad")]},
+        {"chosen": [*prompt, reply("good")], "rejected": [*prompt, reply("bad")]},
+    ]
+    one, other = read(rows[0], kind="pairs"), read(rows[1], kind="pairs")
+    for chosen, rejected in (one, other):
+        assert (learned(chosen), learned(rejected)) == (f"good{END}", f"bad{END}")
+        assert text(chosen).replace("good", "bad") == text(rejected)
+        assert (chosen.trajectory, rejected.trajectory) == ("r0/chosen", "r0/rejected")
+    assert all(same(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_pairs_that_are_too_long_stay_pairs() -> None:
+    short = {"prompt": "q", "chosen": "yes", "rejected": "no"}
+    long = {"prompt": "q", "chosen": "yes" * 20, "rejected": "no"}
+    hidden = {"prompt": "q" * 90, "chosen": "yes", "rejected": "no"}
+    tally = Intake()
+    made = read(short, long, hidden, short, kind="pairs", context=60, intake=tally)
+    assert [parts.trajectory for parts in made] == ["r0/chosen", "r0/rejected", "r3/chosen", "r3/rejected"]
+    assert (tally.rows, tally.parts, tally.refused) == (4, 4, 2)
+    tally = Intake()
+    made = read(short, long, hidden, short, kind="pairs", context=60, too_long="truncate", intake=tally)
+    assert [parts.trajectory[:2] for parts in made] == ["r0", "r0", "r1", "r1", "r3", "r3"]
+    assert (tally.refused, tally.truncated) == (1, 1) and len(made[2]) == 60
+    assert "nothing that is learned fits" in tally.problems[0].what
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"prompt": "q", "chosen": "a", "rejected": "a"}, "a pair whose sides are equal; got a"),
+        ({"chosen": [user(), reply()], "rejected": [user(), reply()]}, "a pair whose sides are equal; got no reply"),
+        ({"chosen": [user(), reply()], "rejected": [user()]}, "without a reply to learn"),
+        ({"chosen": "a", "rejected": "b"}, "a pair of texts without a prompt"),
+        ({"prompt": "q", "chosen": "a"}, "a row of another form"),
+        ({"prompt": "q", "chosen": "a", "rejected": ""}, "without a reply to learn"),
+        ({"prompt": [user(), reply()], "chosen": "a", "rejected": "b"}, "a reply right after a reply"),
+    ],
+)
+def test_bad_pairs_are_refused_whole(row: Any, reason: str) -> None:
+    tally = Intake()
+    assert read(row, kind="pairs", intake=tally) == []
+    assert tally.refused == 1 and reason in tally.problems[0].what
+
+
+def test_readings_that_contradict_themselves() -> None:
+    for wrong, reason in (
+        ({"kind": "pairs", "too_long": "split"}, "a pair cannot be split"),
+        ({"join": True}, "only documents"), ({"overlap": 3}, "an overlap is of windows"),
+        ({"too_long": "split", "context": 8, "overlap": 8}, "must be shorter"),
+    ):  # fmt: skip
+        with pytest.raises(ValidationError, match=reason):
+            Reading(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="does not fit the policy; got 201; expected 1 to 200 tokens"):
+        read({"text": "x"}, kind="text", context=201)
+    with pytest.raises(ConfigError, match="expected 201 to 200 tokens"):
+        read({"text": "x"}, kind="text", join=True, overlap=200)
+
+
+# ------------------------------------------------------------------ sources
+
+
+def test_json_lines_name_their_line_and_count_what_is_no_json(tmp_path: Path) -> None:
+    path = tmp_path / "qa.jsonl"
+    path.write_bytes(b'{"question": "q", "answer": "a"}\n\n{"question": \n\xff\n[1]\n{"question": "r", "answer": "b"}')
+    tally = Intake()
+    rows = json_lines(path, intake=tally, columns={"prompt": "question", "completion": "answer"})
+    made = list(read_rows(rows, POLICY, Reading(), intake=tally))
+    assert [parts.trajectory for parts in made] == ["qa.jsonl:1", "qa.jsonl:6"]
+    assert (tally.rows, tally.parts, tally.refused) == (5, 2, 3)
+    assert [problem.where for problem in tally.problems] == ["qa.jsonl:3", "qa.jsonl:4", "qa.jsonl:5"]
+    assert tally.problems[0].what.startswith("not JSON") and "another form" in tally.problems[2].what
+
+
+def test_a_store_streams_into_sequences(tmp_path: Path) -> None:
+    policy = small_policy()
+    with Store.open(tmp_path / "store", writing=True) as store:
+        for number in range(12):
+            store.append(episode(number))
+        store.append(Trajectory("strange", Task("small", "1", {}), (Step("you see a dragon", "go"),)))
+        store.append(Trajectory("idle", Task("small", "1", {}), (Step("you", ""),)))
+    tally = Intake()
+    stored = Store.open(tmp_path / "store").trajectories()
+    made = list(read_trajectories(stored, policy, Reading(), instructions=lambda task: "", intake=tally))
+    flat = flatten([episode(n) for n in range(12)], policy.dialect, instructions=lambda task: "", context=64)
+    assert all(same(a, b) for a, b in zip(made, flat.parts, strict=True))
+    assert (tally.rows, tally.parts, tally.refused) == (14, 12, 2)
+    assert [problem.where for problem in tally.problems] == ["strange", "idle"]
+    tally = Intake()
+    reading = Reading(context=20, too_long="split", overlap=4)
+    some = list(read_trajectories([episode(n) for n in range(12)], policy, reading, instructions=lambda task: "",
+                                  intake=tally))  # fmt: skip
+    assert sum((p.weight != 0).sum() for p in some) == sum((p.weight != 0).sum() for p in flat.parts)
+    assert tally.split == sum(len(parts) > 20 for parts in flat.parts) > 0 and len(some) > 12
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    rows = [{"text": f"document {number}"} for number in range(5)]
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+    return datasets
+
+
+def test_data_sets_of_both_kinds_are_read(data: Path, tmp_path: Path, offline: Any) -> None:
+    saved = offline.Dataset.from_list([{"text": f"document {number}"} for number in range(5)])
+    saved.save_to_disk(str(tmp_path / "saved"))
+    offline.DatasetDict({"train": saved}).save_to_disk(str(tmp_path / "splits"))
+    texts = []
+    for found in (open_dataset(data), open_dataset(tmp_path / "saved"), open_dataset(tmp_path / "splits"), saved):
+        made = list(read_rows(dataset_rows(found, name="d"), POLICY, Reading(kind="text")))
+        assert [parts.trajectory for parts in made] == [f"d:{number}" for number in range(5)]
+        texts.append([text(parts) for parts in made])
+    assert texts[0] == texts[1] == texts[2] == texts[3] and texts[0][4] == f"document 4{END}"
+    with pytest.raises(ConfigError, match=r"unknown split 'trian'.*did you mean 'train'"):
+        open_dataset(tmp_path / "splits", split="trian")
+
+
+def test_data_sets_that_cannot_be_read(data: Path, tmp_path: Path, offline: Any) -> None:
+    with pytest.raises(ConfigError, match="no such folder"):
+        open_dataset(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SampleInvalid, match="cannot be read as a data set"):
+        open_dataset(tmp_path / "empty")
+    (data / "train.jsonl").write_text('{"text": "a"}\n{"text": ', encoding="utf-8")
+    with pytest.raises(SampleInvalid, match="'d' cannot be read"):
+        list(dataset_rows(open_dataset(data), name="d"))
+
+
+def test_without_datasets_the_extra_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'evolvent\[data\]'"):
+        open_dataset(data)
+
+
+def test_digests_tell_what_tokens_depend_on(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("one", encoding="utf-8")
+    first = file_digest(path)
+    assert first == file_digest(path) and file_digest(path, path) != first
+    path.write_text("two", encoding="utf-8")
+    assert file_digest(path) != first and file_digest(tmp_path) == file_digest(path)
+    other = byte_policy(context=200, begin=True)
+    seen = {
+        source_digest(first, POLICY, Reading()), source_digest(first, other, Reading()),
+        source_digest(first, POLICY, Reading(kind="text")), source_digest(first, POLICY, Reading(context=100)),
+        source_digest(first, small_policy(), Reading()), source_digest(file_digest(path), POLICY, Reading()),
+    }  # fmt: skip
+    assert len(seen) == 6
+    assert source_digest(first, POLICY, Reading()) == source_digest(first, byte_policy(context=200), Reading())
+    assert vocabulary_digest(POLICY.tokenizer) == vocabulary_digest(byte_policy().tokenizer)
+    assert vocabulary_digest(POLICY.tokenizer) != vocabulary_digest(small_policy().tokenizer)
