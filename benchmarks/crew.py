@@ -60,7 +60,7 @@ class Crew:
     def __init__(self, size, *, timeout=120):
         self.size, self._timeout = size, timeout
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "torch.distributed.tensor", "transformers"])
+        context.set_forkserver_preload(["torch.distributed.pipelining", "transformers.models.llama.modeling_llama"])
         self._results = context.Queue()
         self._calls = [context.Queue() for _ in range(size)]
         self._processes = [

@@ -43,7 +43,7 @@ SHAPES = {
     ("qwen3", 20): (384, 1024, 5, 6, 3),
     ("qwen3", 40): (512, 1536, 8, 8, 4),
     ("qwen3", 80): (640, 1920, 13, 10, 5),
-    ("qwen3", 300): (1024, 3072, 22, 16, 8),
+    ("qwen3", 160): (896, 2688, 14, 14, 7),
     ("llama", 7000): (4096, 11008, 32, 32, 32),
 }
 
@@ -64,7 +64,7 @@ class Cell:
     weights: str = "float32"
     dtype: str = "float32"
     words: int = WORDS
-    updates: int = 3
+    updates: int = 2
     seed: int = 0
 
 

@@ -24,23 +24,28 @@ from benchmarks.parallel_cells import UPDATES, Cell, Trained, cells, resumes, tr
 
 
 class Crews:
-    """Ranks by their number, started when they are first asked for; one number at a time."""
+    """Ranks by their number, started when they are first asked for, and kept."""
 
     def __init__(self) -> None:
-        self._crew: Crew | None = None
+        self._crews: dict[int, Crew] = {}
 
     def train(self, cell: Cell, folder: str | None = None, updates: int = UPDATES) -> Trained:
-        """What rank 0 saw."""
+        """What rank 0 saw; AssertionError where a rank failed."""
         size = cell.parallelism.mesh.size
-        if self._crew is None or self._crew.size != size:
-            self.close()
-            self._crew = Crew(size)
-        return self._crew.run(train, cell, folder, updates)[0]
+        if size == 1:
+            return train(cell, folder, updates)
+        crew = self._crews.get(size) or Crew(size)
+        self._crews[size] = crew
+        try:
+            return crew.run(train, cell, folder, updates)[0]
+        except AssertionError:
+            del self._crews[size]
+            raise
 
     def close(self) -> None:
-        if self._crew is not None:
-            self._crew.close()
-            self._crew = None
+        for crew in self._crews.values():
+            crew.close()
+        self._crews.clear()
 
 
 def difference(one: Sequence[float], other: Sequence[float]) -> float:
@@ -63,7 +68,6 @@ def measure(chosen: Sequence[Cell], crews: Crews) -> list[dict[str, Any]]:
             worst, error = difference(alone[key].losses, found.losses), ""
         except AssertionError as failure:
             worst, error = float("inf"), str(failure).strip().splitlines()[-1][:300]
-            crews.close()
         rows.append({"cell": str(cell), "ranks": cell.parallelism.mesh.size, "diff": worst, "bound": cell.bound,
                      "adapter": cell.adapter, "same_order": not error and found.order == alone[key].order,
                      "fall": alone[key].losses[0] - alone[key].losses[-1], "error": error})  # fmt: skip

@@ -7,6 +7,10 @@ attention, fused AdamW, clipping at 1 and one thread. Plain loop and HF Trainer 
 ready made; TRL makes its own, of about as many tokens, grouped by length and by default. A token is real if it is in an
 episode, whoever feeds it. Time is CPU time from the first update's beginning to the last one's end, set-up excluded.
 Runs are interleaved; ratios are of medians, so over 1 the Learner is faster.
+
+Then the same over sizes of model, batch and text, for pre-training and fine-tuning (`benchmarks/train_shapes.py`), and
+two ranks against one (`benchmarks/train_ranks.py`). With `--device cuda`: 0.5B and 1.5B shapes in bfloat16, beside the
+HF Trainer with the same attention, and the share of the card's measured matrix-product ceiling.
 """
 
 from __future__ import annotations
@@ -20,47 +24,23 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from evolvent.learn.learner import Learner, TrainConfig
-from evolvent.learn.loader import Stream
+from benchmarks.train_gpu import on_a_gpu
+from benchmarks.train_ranks import ranks2
+from benchmarks.train_shapes import POINTS, Bench, Point, labelled
+from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.packing import Batch, collate_padded
-from evolvent.learn.parts import Parts, flatten
-from evolvent.models.policy import Policy, tiny_policy
+from evolvent.learn.parts import flatten
+from evolvent.models.policy import tiny_policy
 from evolvent.trajectory import Step, Task, Trajectory, sample_rng
 
 WORDS = [f"word{number}" for number in range(154)]
-ROWS = 12  # of a TRL batch: with episodes of 67 tokens about as many as the Learner's 768 padded tokens
-
-
-@dataclass(frozen=True)
-class Bench:
-    """One workload: the policy to start from, the parts to learn, and for how many epochs."""
-
-    policy: Policy
-    parts: list[Parts]
-    epochs: int
-    seed: int
-
-    @property
-    def tokens(self) -> int:
-        """Real tokens of all epochs."""
-        return self.epochs * sum(len(sequence) for sequence in self.parts)
-
-    @property
-    def config(self) -> TrainConfig:
-        return TrainConfig(epochs=self.epochs, layout="bucketed")
-
-    def batches(self) -> list[Batch]:
-        """The Learner's batches of all epochs."""
-        stream = Stream([s.feed for s in self.parts], budget=self.config.batch_tokens, seed=self.seed)
-        return [collate_padded(self.parts, rows) for epoch in range(self.epochs) for rows in stream.epoch(epoch)]
 
 
 def workload(*, episodes: int, epochs: int, seed: int) -> Bench:
@@ -79,16 +59,6 @@ def workload(*, episodes: int, epochs: int, seed: int) -> Bench:
     return Bench(policy, [s for s in flat.parts if 40 <= len(s) <= 110], epochs, seed)
 
 
-def labelled(batch: Batch) -> dict[str, torch.Tensor]:
-    """A batch in the form that transformers trains on: `input_ids` and `labels`, both `[B, T + 1]`."""
-    ids = torch.nn.functional.pad(batch.ids, (0, 1))
-    labels = torch.full_like(ids, -100)
-    rows, places = batch.index // batch.ids.shape[1], batch.index % batch.ids.shape[1] + 1
-    ids[rows, places] = batch.targets
-    labels[rows, places] = batch.targets
-    return {"input_ids": ids, "labels": labels}
-
-
 def ours(bench: Bench) -> float:
     learner = Learner(bench.policy.clone(), weighted_nll, bench.config, seed=bench.seed)
     began = time.process_time()
@@ -99,7 +69,7 @@ def ours(bench: Bench) -> float:
 def plain(bench: Bench) -> float:
     """The loop that one would write by hand, on ready batches."""
     model, batches = bench.policy.clone().model.train(), [labelled(batch) for batch in bench.batches()]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3, betas=(0.9, 0.98), weight_decay=0.1, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=bench.lr, betas=(0.9, 0.98), weight_decay=0.1, fused=True)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=len(batches))
     began = time.process_time()
     for batch in batches:
@@ -115,7 +85,7 @@ def shared_arguments(folder: str, bench: Bench) -> dict[str, Any]:
     return {
         "output_dir": folder, "use_cpu": True, "bf16": False, "gradient_checkpointing": False, "report_to": "none",
         "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True, "optim": "adamw_torch_fused",
-        "learning_rate": 4e-3, "adam_beta2": 0.98, "weight_decay": 0.1, "max_grad_norm": 1.0, "warmup_steps": 50,
+        "learning_rate": bench.lr, "adam_beta2": 0.98, "weight_decay": 0.1, "max_grad_norm": 1.0, "warmup_steps": 50,
         "lr_scheduler_type": "linear", "seed": bench.seed, "num_train_epochs": bench.epochs,
     }  # fmt: skip
 
@@ -164,7 +134,7 @@ def trl(bench: Bench, strategy: str) -> float:
                 model=bench.policy.clone().model,
                 args=SFTConfig(
                     **shared_arguments(folder, bench),
-                    per_device_train_batch_size=ROWS,
+                    per_device_train_batch_size=bench.rows,
                     train_sampling_strategy=strategy,
                     dataset_kwargs={"skip_prepare_dataset": True},
                     max_length=None,
@@ -195,6 +165,21 @@ def measure(bench: Bench, repeats: int, sides: Sequence[str]) -> dict[str, list[
     return found
 
 
+def shapes(points: Sequence[Point], *, repeats: int, updates: int, seed: int) -> list[dict[str, Any]]:
+    """One row a point: real tokens per CPU-second of every side, and the Learner's over each of the others."""
+    rows = []
+    for point in points:
+        bench = point.bench(updates=updates, seed=seed)
+        found = measure(bench, repeats, list(SIDES))
+        median = {name: statistics.median(values) for name, values in found.items()}
+        over = {name: round(median["ours"] / rate, 3) for name, rate in median.items() if name != "ours"}
+        rows.append({"point": str(point), "parameters": bench.policy.parameters(), "median": median, "over": over})
+        print(
+            f"{point!s:42} {median['ours']:9.0f} tokens/cpu-s   over " + ", ".join(f"{n} {x}" for n, x in over.items())
+        )
+    return rows
+
+
 def report(bench: Bench, rates: dict[str, list[float]]) -> dict[str, Any]:
     median = {name: statistics.median(values) for name, values in rates.items()}
     batches = bench.batches()
@@ -218,20 +203,35 @@ def report(bench: Bench, rates: dict[str, list[float]]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.train", description=str(__doc__).splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON in the last line")
     parser.add_argument("--quick", action="store_true", help="a small workload: a smoke test, not a measurement")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="cuda: 0.5B and 1.5B shapes in bfloat16"
+    )
+    parser.add_argument("--save", type=Path, help="write the JSON to this file too")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    bench = workload(episodes=60 if options.quick else 400, epochs=1 if options.quick else 2, seed=options.seed)
-    result = report(bench, measure(bench, 1 if options.quick else 5, list(SIDES)))
+    if options.device == "cuda":
+        result = on_a_gpu(seed=options.seed, quick=options.quick)
+    else:
+        torch.set_num_threads(1)
+        bench = workload(episodes=60 if options.quick else 400, epochs=1 if options.quick else 2, seed=options.seed)
+        result = report(bench, measure(bench, 1 if options.quick else 5, list(SIDES)))
+        for name, rate in result["median"].items():
+            print(
+                f"{name:12} {rate:10.0f} tokens/cpu-s   ours over it {result['median']['ours'] / rate:.2f}", flush=True
+            )
+        few = {"repeats": 1 if options.quick else 3, "updates": 3 if options.quick else 8, "seed": options.seed}
+        result["shapes"] = shapes(POINTS[:1] if options.quick else POINTS, **few)
+        result |= ranks2(repeats=1 if options.quick else 4, updates=3 if options.quick else 6, seed=options.seed)
+        print(f"two ranks over twice one: {result['ranks2']}")
+    if options.save:
+        options.save.parent.mkdir(parents=True, exist_ok=True)
+        options.save.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     if options.json:
         print(json.dumps(result))
-        return
-    for name, rate in result["median"].items():
-        print(f"{name:12} {rate:10.0f} tokens/cpu-s   ours over it {result['median']['ours'] / rate:.2f}")
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ __all__ = ["Cell", "Protocol", "ready", "refusal", "run_cell", "sources"]
 
 _MARGIN = 16  # tokens that every policy leaves free in its context: as many as virtual tokens take
 _SLOTS = 100  # episodes open at once
+_LOOK = 10  # updates of a base's cloning from one look at it to the next
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,17 @@ class Protocol:
     """All that the study fixes before it runs; its digest is in every row.
 
     Args:
-        worlds: a base is cloned on their tasks as the worlds state them, then tuned on the same tasks' worlds in other
-            words; both halves are measured in words that neither has seen.
+        cloned: the worlds that a base is cloned on, as they state their tasks.
+        worlds: those of them that it is then tuned on, told in other words, and measured on: held-out tasks in
+            words that neither training has.
         shown, told: tasks of each world's first tier that the base is cloned on, and others that the tuning learns.
         namings: how often each of the latter is told, each time in other words.
-        base_tokens, tokens: learned tokens of the base's cloning and of every tuning.
+        solved: the base is cloned until it solves this share of the dev panel, so that the bases of all seeds are
+            alike; `base_tokens` are the most that it learns.
+        tokens: learned tokens of every tuning.
         base, train: how both are trained; the rate of `train` is the cell's.
-        dev, test: tasks of each world on the panels that choose the rate and that give the result.
+        tiers: those that are measured.
+        dev, test: tasks of each tier on the panels that choose the rate and that give the result.
         adapters, optimizers: tunings and rules by name.
         centres: the middle of each rule's grid of rates for full tuning; `times` multiplies it for each tuning.
         exceptions: middles of single cells, "optimizer/tuning".
@@ -61,14 +66,17 @@ class Protocol:
         tuning_seed, seeds: of the base on which rates are chosen, and of the bases of the result.
     """
 
+    cloned: tuple[str, ...]
     worlds: tuple[str, ...]
     shown: int
     told: int
     namings: int
+    solved: float
     base_tokens: int
     tokens: int
     base: TrainConfig
     train: TrainConfig
+    tiers: tuple[str, ...]
     dev: int
     test: int
     adapters: Mapping[str, AdapterConfig]
@@ -90,7 +98,8 @@ class Protocol:
         own |= {"adapters": {name: one.model_dump(mode="json") for name, one in self.adapters.items()}}
         own |= {"optimizers": {name: one.model_dump(mode="json") for name, one in self.optimizers.items()}}
         panels = {split: digest(panel(self, split)) for split in ("dev", "test")}
-        return {**own, "panels": panels, "versions": {name: version(name) for name in ("torch", "transformers", "peft")}}
+        versions = {name: version(name) for name in ("torch", "transformers", "peft")}
+        return {**own, "panels": panels, "versions": versions}
 
     def digest(self) -> str:
         """SHA-256 of all that, 16 hex digits."""
@@ -129,41 +138,54 @@ class Ready:
 
 
 @cache
-def _made(chosen: tuple[str, ...]) -> tuple[Mapping[str, World], Mapping[str, World]]:
-    """The worlds as they are, and in other words."""
-    plain = names.worlds(chosen)
-    worded = [Worded(world, WORDINGS[world.name], times=3) for world in plain.values()]
-    return plain, {world.name: world for world in worded}
+def _plain(chosen: tuple[str, ...]) -> Mapping[str, World]:
+    """The worlds as they are."""
+    return names.worlds(chosen)
+
+
+@cache
+def _worded(chosen: tuple[str, ...]) -> Mapping[str, Worded]:
+    """The worlds told in other words."""
+    worded = [Worded(world, WORDINGS[world.name], times=3) for world in _plain(chosen).values()]
+    return {world.name: world for world in worded}
 
 
 def panel(protocol: Protocol, split: str) -> list[Task]:
-    """The held-out tasks of a split: of every world's first tier, in that split's own words."""
+    """The held-out tasks of a split: of each tier of every world, in that split's own words."""
     count = protocol.dev if split == "dev" else protocol.test
-    worded = _made(protocol.worlds)[1].values()
-    return [task for world in worded for task in world.tasks(split, world.tiers[0])[:count]]
+    worlds = _worded(protocol.worlds).values()
+    return [task for world in worlds for tier in protocol.tiers for task in world.tasks(split, tier)[:count]]
 
 
-def _drawn(protocol: Protocol, seed: int) -> tuple[list[Task], list[Task]]:
-    """(tasks to clone, tellings of other tasks to tune on) of a seed."""
-    shown: list[Task] = []
+def _order(protocol: Protocol, seed: int, world: World) -> list[Task]:
+    """A world's training tasks in the order of a seed: the first are cloned, those after them told in other words."""
+    tasks = world.tasks("train", world.tiers[0])
+    return [tasks[at] for at in sample_rng("tuning", seed, world.name).permutation(len(tasks))]
+
+
+def _shown(protocol: Protocol, seed: int) -> list[Task]:
+    worlds = _plain(protocol.cloned).values()
+    return [task for world in worlds for task in _order(protocol, seed, world)[: protocol.shown]]
+
+
+def _told(protocol: Protocol, seed: int) -> list[Task]:
     told: list[Task] = []
-    for plain, worded in zip(*(group.values() for group in _made(protocol.worlds)), strict=True):
-        tasks = plain.tasks("train", plain.tiers[0])
-        order = sample_rng("tuning", seed, plain.name).permutation(len(tasks))
-        shown += [tasks[at] for at in order[: protocol.shown]]
-        others = {tasks[at].id for at in order[protocol.shown : protocol.shown + protocol.told]}
-        tellings: dict[str, list[Task]] = {}
-        for task in worded.tasks("train", worded.tiers[0]):
-            own = worded.untold(task).id  # type: ignore[attr-defined]
-            if own in others:
-                tellings.setdefault(own, []).append(task)
+    for world in _worded(protocol.worlds).values():
+        others = _order(protocol, seed, world.base)[protocol.shown : protocol.shown + protocol.told]
+        tellings: dict[str, list[Task]] = {task.id: [] for task in others}
+        for task in world.tasks("train", world.tiers[0]):
+            tellings.get(world.untold(task).id, []).append(task)
         told += [task for own in tellings.values() for task in own[: protocol.namings]]
-    return shown, told
+    return told
+
+
+def _every(protocol: Protocol) -> dict[str, World]:
+    return {**_plain(protocol.cloned), **_worded(protocol.worlds)}
 
 
 def _parts(protocol: Protocol, policy: Policy, tasks: Sequence[Task], seed: int) -> list[Parts]:
     """What the worlds' experts do on these tasks, as the policy learns it."""
-    every = {name: world for group in _made(protocol.worlds) for name, world in group.items()}
+    every = _every(protocol)
     played = demonstrations(list(every.values()), tasks, seed=seed)
     flat = flatten(played, policy.dialect, instructions=lambda t: every[t.world].instructions, context=policy.context)
     if flat.refused:
@@ -171,9 +193,12 @@ def _parts(protocol: Protocol, policy: Policy, tasks: Sequence[Task], seed: int)
     return list(flat.parts)
 
 
-@cache
-def _clock() -> dict[int, float]:
-    return {}
+def _is_ready(protocol: Protocol, learner: Learner) -> bool:
+    """Whether the base solves enough; looked at every few updates."""
+    if learner.updates % _LOOK:
+        return False
+    won = played(protocol, learner.policy, panel(protocol, "dev"))
+    return sum(won) >= protocol.solved * len(won)
 
 
 def ready(protocol: Protocol, seed: int, kept: dict[int, Ready]) -> Ready:
@@ -181,17 +206,17 @@ def ready(protocol: Protocol, seed: int, kept: dict[int, Ready]) -> Ready:
     if seed in kept:
         return kept[seed]
     began = time.process_time()
-    worlds = [world for group in _made(protocol.worlds) for world in group.values()]
-    made = policy_for(worlds, context=protocol.context, seed=seed)
+    made = policy_for(list(_every(protocol).values()), context=protocol.context, seed=seed)
     policy = replace(made, limit=protocol.context - _MARGIN)
-    shown, told = _drawn(protocol, seed)
     config = protocol.base.model_copy(update={"tokens": protocol.base_tokens})
     learner = Learner(policy, weighted_nll, config, seed=sample_seed("base", seed) % 2**31)
-    report = learner.fit(_parts(protocol, policy, shown, seed))
+    report = learner.fit(
+        _parts(protocol, policy, _shown(protocol, seed), seed), should_stop=lambda: _is_ready(protocol, learner)
+    )
     weights = hashlib.sha256()
     for _, weight in sorted(policy.model.state_dict().items()):
         weights.update(weight.contiguous().numpy().tobytes())
-    parts = _parts(protocol, policy, told, seed)
+    parts = _parts(protocol, policy, _told(protocol, seed), seed)
     base = learner.policy.advanced()
     kept[seed] = Ready(base, parts, report, weights.hexdigest()[:16], time.process_time() - began)
     return kept[seed]
@@ -256,7 +281,7 @@ def played(protocol: Protocol, policy: Policy, tasks: Sequence[Task]) -> list[bo
     """Whether each task was solved, greedily."""
     agent = LanguageAgent(policy, Sampling(temperature=0.0), max_tokens=protocol.max_tokens)
     playing = collect(
-        _made(protocol.worlds)[1], [Start(task) for task in tasks], agent, engine=_engine(policy), seed=0, slots=_SLOTS,
+        _every(protocol), [Start(task) for task in tasks], agent, engine=_engine(policy), seed=0, slots=_SLOTS,
         limits=Limits(horizon=protocol.horizon),
     )  # fmt: skip
     won = {trajectory.task.id: trajectory.success for trajectory in playing}

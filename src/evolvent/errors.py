@@ -223,7 +223,9 @@ class NothingToLearn(TrainingError):
 
 
 class RankFailed(TrainingError):
-    """Another process of the same training job failed."""
+    """Another process of the same training job failed; `told`: that one has said itself what happened."""
+
+    told = False
 
 
 class DeviceMemory(TrainingError):

@@ -176,6 +176,23 @@ def test_a_training_that_went_back_publishes_beside(tmp_path):
     assert folders(tmp_path) == ["step-000200.1", "step-000210"]
 
 
+def test_an_adapter_is_a_snapshot_too(tmp_path):
+    """With its base in a folder below, whose weight files are part of what was published."""
+
+    def write(folder):
+        (folder / "adapter_config.json").write_text("{}")
+        save_file({"a": np.zeros(4, np.float32)}, folder / "adapter_model.safetensors")
+        (folder / "base").mkdir()
+        writer(3)(folder / "base")
+
+    path = publish_snapshot(tmp_path, 3, write)
+    with lease(tmp_path) as taken:
+        assert steps_in(taken.path / "base") == {3}
+    damaged(path / "base", "missing")
+    with pytest.raises(Incomplete, match="model-00002"), lease(tmp_path):
+        pass
+
+
 # ---------------------------------------------------------------------- killed
 
 

@@ -105,7 +105,8 @@ class Following:
 
     def _found(self) -> Snapshot | Path | None:
         final = self.run / "model"
-        if (final / "config.json").is_file() and run_state(self.run) not in ("running", "interrupted", "failed"):
+        there = any((final / name).is_file() for name in ("config.json", "adapter_config.json"))
+        if there and run_state(self.run) not in ("running", "interrupted", "failed"):
             return final
         return newest_snapshot(self.run)
 

@@ -16,7 +16,7 @@ from evolvent.cli.names import world_origins
 from evolvent.config import Config, knobs, resolve, to_toml
 from evolvent.errors import ConfigError, Problem, nearest, unknown
 
-__all__ = ["Command", "Given", "OverWorlds", "command_help", "read_given"]
+__all__ = ["Command", "Given", "OverWorlds", "command_help", "read_given", "verb_of"]
 
 C = TypeVar("C", bound=Config)
 _OWN = ("--preset", "--config", "--resume")
@@ -47,6 +47,7 @@ class Command(Generic[C]):
         main: the field that a leading word sets ("" where there is none).
         presets: by name; the first is used where none is named.
         resumes: whether it takes `--resume RUN`.
+        free: settings that may be given anew when a run goes on, by name or, as `parallel.`, by their beginning.
     """
 
     verb: str
@@ -55,6 +56,16 @@ class Command(Generic[C]):
     main: str = ""
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     resumes: bool = False
+    free: tuple[str, ...] = ()
+
+    def frees(self, name: str) -> bool:
+        """Whether a setting may change when a run goes on."""
+        return any(name == one or (one.endswith(".") and name.startswith(one)) for one in self.free)
+
+    @property
+    def freely(self) -> str:
+        """The free settings as people write them."""
+        return ", ".join(f"{one}*" if one.endswith(".") else one for one in self.free)
 
 
 @dataclass(frozen=True)
@@ -91,7 +102,7 @@ def read_given(command: Command[C], words: Sequence[str], console: Console) -> G
     resume = Path(parts.own["--resume"]) if "--resume" in parts.own else None
     file = Path(parts.own["--config"]) if "--config" in parts.own else None
     if resume is not None:
-        problems += _not_with_resume(command.verb, parts, resume)
+        problems += _not_with_resume(command, parts, resume)
         if problems:
             raise ConfigError(problems)
         file, name = resume / "config.toml", None
@@ -140,21 +151,35 @@ def _apart(command: Command[Any], words: Sequence[str]) -> _Words:
     return _Words(own, tuple(overrides), tuple(problems))
 
 
-def _not_with_resume(verb: str, parts: _Words, resume: Path) -> list[Problem]:
-    problems = []
-    began = _verb_of(resume)
+def _not_with_resume(command: Command[Any], parts: _Words, resume: Path) -> list[Problem]:
+    problems, verb = [], command.verb
+    began = verb_of(resume)
     if began not in (None, verb):
         what = f"{resume} is a run of evolvent {began}, not of evolvent {verb}"
         problems.append(Problem("--resume", what, f"go on with: evolvent {began} --resume {resume}"))
-    if parts.overrides or "--config" in parts.own or "--preset" in parts.own:
-        what = f"a resumed run keeps its settings, got {' '.join(parts.overrides) or 'a file or preset'}"
-        problems.append(Problem("--resume", what, "leave them out, or start a new run"))
+    kept = _kept(command, parts.overrides)
+    if kept or "--config" in parts.own or "--preset" in parts.own:
+        what = f"a resumed run keeps its settings, got {' '.join(kept) or 'a file or preset'}"
+        more = f"; only {command.freely} may change" if command.free else ""
+        problems.append(Problem("--resume", what, f"leave them out, or start a new run{more}"))
     if not (resume / "config.toml").is_file():
         problems.append(Problem("--resume", f"{resume} is no run: it holds no config.toml", "name the folder of a run"))
     return problems
 
 
-def _verb_of(run: Path) -> str | None:
+def _kept(command: Command[Any], overrides: Sequence[str]) -> list[str]:
+    """Those of the overrides, as they were written, that a resumed run does not take."""
+    kept: list[str] = []
+    free = False
+    for word in overrides:
+        if word.startswith("--"):
+            free = command.frees(word[2:].partition("=")[0].replace("-", "_"))
+        if not free:
+            kept.append(word)
+    return kept
+
+
+def verb_of(run: Path) -> str | None:
     """The verb that began a run, None where its record does not tell."""
     try:
         row = json.loads((run / "run.json").read_text(encoding="utf-8"))
@@ -174,7 +199,8 @@ def command_help(command: Command[Any]) -> str:
         names = ", ".join(command.presets)
         options = {"--preset NAME": f"settings to begin with: {names} (the first is the default)", **options}
     if command.resumes:
-        options["--resume RUN"] = "go on with an interrupted run, with its own settings"
+        but = f"; {command.freely} may change" if command.free else ""
+        options["--resume RUN"] = f"go on with an interrupted run, with its own settings{but}"
     lines += [_entry(name, about) for name, about in options.items()]
     lines += ["", "settings (preset < file < command line):"]
     for knob in knobs(command.config):
@@ -185,5 +211,5 @@ def command_help(command: Command[Any]) -> str:
 def _entry(name: str, about: str) -> str:
     lines = textwrap.wrap(about, 78 - 26)
     head = f"  {name:24}"
-    first = head + (lines.pop(0) if len(head) == 26 and lines else "")
+    first = head + (lines.pop(0) if len(name) < 24 and lines else "")
     return "\n".join([first.rstrip(), *(" " * 26 + line for line in lines)])

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -37,6 +38,7 @@ from evolvent.models.policy import Policy
 from evolvent.scale.training import Training, train
 from evolvent.store.lock import WriterLock
 from evolvent.view.escape import plain
+from evolvent.view.redraw import redrawing
 
 __all__ = ["COMMANDS", "run"]
 
@@ -96,7 +98,6 @@ class _Job:
             if not report.finished:
                 self._leave()
         if ranks.leads:
-            write_report(folder)
             self._console.print(f"model {folder / 'model'}", soft_wrap=True)
             self._console.print(f"report {folder / 'report.html'}", soft_wrap=True)
         return 0
@@ -154,16 +155,18 @@ class _Job:
 
     @contextmanager
     def _writing(self, folder: Path) -> Iterator[None]:
-        """In the leading rank: the folder locked, its record kept, its report drawn at the end."""
+        """In the leading rank: the folder locked, its record kept, its report drawn now and then and at the end."""
         if not self._ranks.leads:
             yield
             return
         folder.mkdir(parents=True, exist_ok=True)
         lock = WriterLock(folder / ".train.lock")
         try:
-            with recorded(folder, Record(f"train {self._name}", self._config, self._config.seed, ("base",))):
+            record = Record(f"train {self._name}", self._config, self._config.seed, ("base",))
+            with recorded(folder, record), redrawing(partial(write_report, folder)):
                 yield
         finally:
+            write_report(folder)
             lock.release()
 
     def _leave(self) -> NoReturn:

@@ -29,7 +29,6 @@ from evolvent.learn.packing import Batch
 from evolvent.learn.parallel.lay import check_layout, lay
 from evolvent.learn.parallel.mesh import Parallelism
 from evolvent.learn.parallel.ranks import ALONE, Ranks
-from evolvent.learn.parallel.stages import micro_batches
 from evolvent.learn.parts import Parts
 from evolvent.learn.progress import FitReport, Metrics, Progress, Trained, identity, restore, save
 from evolvent.learn.settings import TrainConfig
@@ -45,14 +44,14 @@ _DECAYING = ("none", "lora", "dora")  # what others learn are vectors: scales, a
 _PACKED_ROW = 4096  # tokens: a block mask is quadratic in its row
 
 
-def _in_float32(model: Any) -> Any:
-    """The model, its trained weights in float32; those below an adapter keep the precision they came in."""
-    frozen = [weight for weight in model.parameters() if not weight.requires_grad]
-    if not frozen:
-        return model.float()
+def _in_precision(model: Any, config: TrainConfig) -> Any:
+    """The model, its trained weights in float32 or as the config says; those below an adapter stay as they came."""
+    dtype = torch.bfloat16 if config.dtype == "bfloat16_weights" else torch.float32
+    if all(weight.requires_grad for weight in model.parameters()):
+        return model.to(dtype)
     for weight in model.parameters():
         if weight.requires_grad:
-            weight.data = weight.data.float()
+            weight.data = weight.data.to(dtype)
     return model
 
 
@@ -105,7 +104,7 @@ class Learner:
         check = check_fused(self.optimizer_config, self._forwards(), self.parallelism.pp)
         if check:
             raise ConfigError(check)
-        model = _in_float32(policy.model)
+        model = _in_precision(policy.model, config)
         self.device = next(model.parameters()).device if ranks is ALONE else ranks.device
         self.ranks = ranks if ranks is not ALONE else replace(ranks, device=self.device)
         if "values" in objective.needs:
@@ -131,8 +130,8 @@ class Learner:
     def _forwards(self) -> int:
         """Least number of micro-batches of an update, as far as the configuration tells."""
         config = self.config
-        number = 2 if config.micro_tokens is not None and config.micro_tokens < config.batch_tokens else 1
-        return micro_batches(self.parallelism.schedule, self.parallelism.pp, number)
+        several = config.micro_tokens is not None and config.micro_tokens < config.batch_tokens
+        return 2 if several or self.parallelism.pp > 1 else 1
 
     def _value_head(self) -> nn.Module:
         head = self.policy.value_head

@@ -5,30 +5,46 @@ Rows are plain JSON values under the update's number; they are measurements, so 
 
 from __future__ import annotations
 
+import math
+import resource
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from evolvent.learn.parallel.ranks import ALONE, Ranks
+from evolvent.learn.parts import Parts
 from evolvent.learn.progress import Metrics
 
-__all__ = ["Cost", "Monitor", "gemm_ceiling", "memory"]
+if TYPE_CHECKING:
+    from evolvent.learn.learner import Learner
+
+__all__ = ["Cost", "Monitor", "gemm_ceiling", "memory", "monitored"]
+
+_WORDS = {"logprobs", "teacher", "sampled"}  # needs that run the head
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Floating-point operations of training, by what is fed and what is learned (forward and backward).
+    """Floating-point operations of forward and backward, in matrix products: what any training of the model needs.
+
+    Not counted: what is recomputed, what is fed as padding, a second backward (two-pass clipping), the masked half of
+    attention, an optimizer's own work. So the share of the ceiling is the utilisation (MFU, arXiv 2204.02311 appendix
+    B), but for attention, which is taken as causal, and the head, which runs at targets only.
 
     Attributes:
-        body: a fed token's, in the matrix products of the layers: 6 times their weights.
-        head: a target's, in the output embedding, which sees targets only.
-        attention: a fed token's, for each token of its row: 12 x layers x heads x head size, halved by causality.
+        body: a fed token's, in the matrix products of the layers: 6 times their weights; 4 times the frozen ones, which
+            have no gradient of their own.
+        head: a scored token's, in the output embedding.
+        attention: a fed token's, for each token of its sequence: 12 x layers x heads x head size, halved by causality.
+            Query heads count: keys and values that several of them share are multiplied as often.
     """
 
     body: float
@@ -37,102 +53,163 @@ class Cost:
 
     @classmethod
     def of(cls, model: Any) -> Cost:
-        """The cost of a whole Hugging Face causal LM; frozen weights cost their forward and the way through, 4 of 6."""
-        config = model.config
-        head, embedding = model.get_output_embeddings().weight, model.get_input_embeddings().weight
-        body = sum(
-            (6.0 if weight.requires_grad else 4.0) * weight.numel()
-            for weight in model.parameters()
-            if weight.dim() > 1 and weight is not head and weight is not embedding
-        )
+        """The cost of a whole Hugging Face causal LM, with or without an adapter; before it is laid over ranks."""
+        config, head = model.config, model.get_output_embeddings().weight
+        looked_up = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)} | {id(head)}
+        products = [weight for weight in model.parameters() if weight.dim() > 1 and id(weight) not in looked_up]
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         attention = 6.0 * config.num_hidden_layers * config.num_attention_heads * size
-        return cls(body, (6.0 if head.requires_grad else 4.0) * head.numel(), attention)
+        return cls(sum(_times(weight) * weight.numel() for weight in products), _times(head) * head.numel(), attention)
 
-    def operations(self, fed: int, targets: int, length: float) -> float:
-        """Of `fed` tokens in rows of `length`, with so many targets."""
-        return fed * (self.body + self.attention * length) + targets * self.head
+    def operations(self, fed: float, scored: float, length: float) -> float:
+        """Of `fed` tokens in sequences of `length`, so many of which the head scores."""
+        return fed * (self.body + self.attention * length) + scored * self.head
+
+    def each(self, parts: Sequence[Parts], *, worded: bool = True) -> float:
+        """Of a fed token, on average over a data set.
+
+        Args:
+            worded: the head runs, as it does not for values alone.
+        """
+        feeds = getattr(parts, "feeds", None)
+        targets = getattr(parts, "targets_each", None)
+        lengths = np.asarray([one.feed for one in parts] if feeds is None else feeds, np.float64)
+        scored = [np.count_nonzero(one.weight[1:]) for one in parts] if targets is None else targets
+        fed = float(lengths.sum())
+        if fed == 0:
+            return 0.0
+        count = float(np.asarray(scored, np.float64).sum()) if worded else 0.0
+        return self.operations(fed, count, float((lengths**2).sum()) / fed) / fed
 
 
 def gemm_ceiling(device: torch.device, dtype: torch.dtype, *, seconds: float = 0.2) -> float:
-    """Operations per second of large square matrix products on this device, the median of what fits the time."""
-    size = 1024 if device.type == "cpu" else 8192
-    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    _ = left @ right
+    """Operations per second of large square matrix products here, in this dtype and with torch's threads.
+
+    The fastest of what fits the time: on a shared machine others take turns. Called by all ranks at once they share
+    what they share. Random numbers of the training are not touched.
+    """
+    size = 512 * math.ceil(torch.get_num_threads() ** (1 / 3)) if device.type == "cpu" else 8192
+    numbers = torch.Generator(device).manual_seed(0)
+    left, right = (torch.randn(size, size, device=device, dtype=dtype, generator=numbers) for _ in range(2))
+    out = left @ right
     times: list[float] = []
     began = time.perf_counter()
     while time.perf_counter() - began < seconds or len(times) < 3:
         _wait(device)
         start = time.perf_counter()
-        _ = left @ right
+        torch.matmul(left, right, out=out)
         _wait(device)
         times.append(time.perf_counter() - start)
-    return 2.0 * size**3 / sorted(times)[len(times) // 2]
+    return 2.0 * size**3 / min(times)
 
 
 def memory(parameters: Iterable[Tensor], optimizer: Optimizer, device: torch.device) -> dict[str, int]:
-    """Bytes of this rank by kind: weights, gradients, optimizer state (its parts only), and the process' peak."""
+    """Bytes of this rank by kind: weights, gradients, optimizer state (its parts only), and the process' peak.
+
+    The peak is of tensors on CUDA, since the monitor was made; elsewhere of the process' whole memory.
+    """
     weights = list(parameters)
     state = [value for entry in optimizer.state.values() for value in entry.values() if isinstance(value, Tensor)]
     grads = [weight.grad for weight in weights if weight.grad is not None]
-    if device.type == "cuda":
-        peak = torch.cuda.max_memory_allocated(device)
-    else:
-        import resource
-
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return {"parameters": _bytes(weights), "gradients": _bytes(grads), "optimizer": _bytes(state), "peak": int(peak)}
+    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else _most_resident()
+    return {"parameters": _bytes(weights), "gradients": _bytes(grads), "optimizer": _bytes(state), "peak": peak}
 
 
 @dataclass
 class Monitor:
     """Turns metrics of updates into rows about their cost, one for every `every` seconds.
 
+    The first update is not measured: its time holds what came before it. The second gives the first row, so that a
+    short training has one.
+
     Args:
-        cost: of the whole model. ceiling: operations per second of one rank's device.
-        parameters, optimizer: of this rank. ranks: all of them share the work.
+        each: operations for a fed token (`Cost.each`). ceiling: operations per second of one rank's device.
+        parameters, optimizer: of this rank, frozen ones too. ranks: all of them share the work.
+    Attributes:
+        process: bytes that were held before training, beside the weights: interpreter, libraries, data.
     """
 
-    cost: Cost
+    each: float
     ceiling: float
     parameters: list[Tensor]
     optimizer: Optimizer
     ranks: Ranks = ALONE
     every: float = 2.0
-    _since: float = field(default_factory=time.perf_counter)
-    _sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("fed", "padded", "tokens", "waited"), 0.0))
+    process: int = field(init=False)
+    _since: float | None = None
+    _due: float = 0.0
+    _sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("fed", "padded", "waited"), 0.0))
 
-    def __call__(self, metrics: Metrics, *, waited: float = 0.0, length: float = 0.0) -> Mapping[str, Any] | None:
+    def __post_init__(self) -> None:
+        device = self.ranks.device
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        held = torch.cuda.memory_allocated(device) if device.type == "cuda" else _resident()
+        self.process = max(0, held - _bytes(self.parameters))
+
+    def __call__(self, metrics: Metrics, *, waited: float = 0.0) -> Mapping[str, Any] | None:
         """A row where one is due.
 
         Args:
-            waited: seconds that the update waited for its batches. length: mean tokens of its rows.
+            waited: seconds that the update waited for its batches.
         """
-        sums = self._sums
-        for name, value in (("fed", metrics.fed), ("padded", metrics.padded), ("tokens", metrics.tokens)):
-            sums[name] += value
-        sums["waited"] += waited
-        spent = time.perf_counter() - self._since
-        if spent < self.every or spent <= 0:
+        now = time.perf_counter()
+        if self._since is None:
+            self._since = now
             return None
-        work = self.cost.operations(int(sums["fed"]), int(sums["tokens"]), length)
-        kinds = memory(self.parameters, self.optimizer, self.ranks.device)
-        row = {
+        for name, value in (("fed", metrics.fed), ("padded", metrics.padded), ("waited", waited)):
+            self._sums[name] += value
+        if now < self._due:
+            return None
+        spent, sums = max(1e-9, now - self._since), self._sums
+        self._since, self._due, self._sums = now, now + self.every, dict.fromkeys(sums, 0.0)
+        kinds = memory(self.parameters, self.optimizer, self.ranks.device) | {"process": self.process}
+        return {
             "step": metrics.update,
             "tokens_per_s": round(sums["fed"] / spent, 1),
             "pad_fraction": round(sums["padded"] / max(1.0, sums["fed"] + sums["padded"]), 4),
-            "gemm_share": round(work / spent / (self.ceiling * self.ranks.mesh.size), 4),
+            "gemm_share": round(sums["fed"] * self.each / spent / (self.ceiling * self.ranks.mesh.size), 4),
+            "gemm_per_s": round(self.ceiling),
             "data_wait": round(sums["waited"] / spent, 4),
             **{f"{kind}_bytes": size for kind, size in kinds.items()},
         }
-        self._since = time.perf_counter()
-        self._sums = dict.fromkeys(sums, 0.0)
-        return row
+
+
+def monitored(learner: Learner, cost: Cost, parts: Sequence[Parts]) -> Monitor:
+    """The monitor of a training. All ranks make one, so that ceilings are measured while all are at work.
+
+    Args:
+        cost: of the whole model, before it was laid over ranks. parts: what is learned.
+    """
+    worded = bool(_WORDS & set(learner.objective.needs))
+    low = torch.bfloat16 if learner.config.dtype == "bfloat16" else torch.float32
+    weights = [weight for _, weight in learner.laid.named_parameters()]
+    ceiling = gemm_ceiling(learner.device, low)
+    return Monitor(cost.each(parts, worded=worded), ceiling, weights, learner.optimizer, learner.ranks)
+
+
+def _times(weight: Tensor) -> float:
+    """Operations for each of its numbers: forward, the way through, and its own gradient, two each."""
+    return 6.0 if weight.requires_grad else 4.0
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
+    """What tensors hold on this rank: of a sharded one its own part."""
     local = (getattr(tensor, "_local_tensor", tensor) for tensor in tensors)
     return sum(tensor.numel() * tensor.element_size() for tensor in local)
+
+
+def _most_resident() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _resident() -> int:
+    """Bytes of memory that this process holds now; where the system does not say, the most that it has held."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return _most_resident()
+    return pages * resource.getpagesize()
 
 
 def _wait(device: torch.device) -> None:

@@ -36,7 +36,9 @@ class TrainConfig(Config):
     layout: Literal["auto", "bucketed", "packed"] = Field(
         default="auto", description="padded rows of like length, or packed rows"
     )
-    dtype: Literal["float32", "bfloat16"] = Field(default="float32", description="of the forward; weights stay float32")
+    dtype: Literal["float32", "bfloat16", "bfloat16_weights"] = Field(
+        default="float32", description="of the forward; weights stay float32, unless they are named too"
+    )
     patience: int = Field(default=5, ge=1, description="updates in a row that may be not finite before training stops")
 
     def rate(self, update: int, share: float) -> float:

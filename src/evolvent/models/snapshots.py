@@ -34,6 +34,7 @@ __all__ = ["Snapshot", "lease", "newest_snapshot", "publish_snapshot", "run_stat
 
 _log = logging.getLogger(__name__)
 _FORMAT, _PREFIX = 1, "step-"
+_CONFIGS = ("config.json", "adapter_config.json")  # of a model, and of an adapter as peft saves it
 _GATE_S, _PAUSE_S = 10.0, 0.01  # how long a reader waits for the gate, which is held for the time of a few renames
 _HEADER = 100 * 2**20  # bytes: longer headers are refused by safetensors too
 
@@ -301,16 +302,16 @@ def _digest(folder: Path) -> str:
     Raises:
         Incomplete: no model folder, or a weight file that is cut short or that the index names in vain.
     """
-    weights = sorted(folder.glob("*.safetensors"))
-    if not (folder / "config.json").is_file() or not weights:
+    weights = sorted(folder.rglob("*.safetensors"))
+    if not any((folder / name).is_file() for name in _CONFIGS) or not weights:
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else "nothing"
         raise Incomplete(f"{folder} is no model folder", value=names, expected="config.json and *.safetensors")
     digest = hashlib.sha256()
     for path in weights:
-        size, header = path.stat().st_size, _header(path)
-        digest.update(f"{path.name} {size} {len(header)} ".encode() + header)
-    for index in sorted(folder.glob("*.safetensors.index.json")):
-        _check_index(index, {path.name for path in weights})
+        name, size, header = path.relative_to(folder).as_posix(), path.stat().st_size, _header(path)
+        digest.update(f"{name} {size} {len(header)} ".encode() + header)
+    for index in sorted(folder.rglob("*.safetensors.index.json")):
+        _check_index(index, {path.name for path in weights if path.parent == index.parent})
         digest.update(index.read_bytes())
     return digest.hexdigest()
 

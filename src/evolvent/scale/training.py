@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from pydantic import Field
 
 from evolvent.config import Config
@@ -19,7 +18,7 @@ from evolvent.errors import EvolventError
 from evolvent.files import disk_errors
 from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.learner import FitReport, Learner, Metrics, TrainConfig
-from evolvent.learn.monitor import Cost, Monitor, gemm_ceiling
+from evolvent.learn.monitor import Cost, monitored
 from evolvent.learn.objectives import Objective
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.parallel.mesh import Parallelism
@@ -94,14 +93,7 @@ def train(
         job.policy, job.objective, job.train, seed=job.seed, optimizer=job.optimizer, parallelism=job.parallelism,
         ranks=ranks,
     )  # fmt: skip
-    low = torch.bfloat16 if job.train.dtype == "bfloat16" else torch.float32
-    monitor = Monitor(
-        cost,
-        gemm_ceiling(learner.device, low),
-        list(learner.trained.weights.values()),
-        learner.optimizer,
-        learner.ranks,
-    )
+    monitor = monitored(learner, cost, job.parts)
     keeping = job.keeping
     checkpoints = Checkpointer(
         job.folder / "checkpoints", every=keeping.every, keep=keeping.last, ranks=ranks,
@@ -113,7 +105,7 @@ def train(
             if not ranks.leads:
                 return
             log(metrics.as_row())
-            row = monitor(metrics, waited=learner.waited, length=learner.length)
+            row = monitor(metrics, waited=learner.waited)
             if row is not None:
                 log(row)
             publisher.look()

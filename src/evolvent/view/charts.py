@@ -18,6 +18,7 @@ from evolvent.view.escape import clip, plain
 __all__ = [
     "ArmStyle",
     "Bar",
+    "Event",
     "Frame",
     "Line",
     "Reference",
@@ -53,6 +54,14 @@ class Reference:
 
     name: str
     y: float
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened at an x, such as an update that was skipped."""
+
+    name: str
+    x: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +145,8 @@ def _span(
 class _Axes:
     """Where data lies on the drawing."""
 
-    def __init__(self, frame: Frame, lines: Sequence[Line]) -> None:
-        xs = [x for line in lines for x, _ in line.points]
+    def __init__(self, frame: Frame, lines: Sequence[Line], events: Sequence[Event] = ()) -> None:
+        xs = [x for line in lines for x, _ in line.points] + [event.x for event in events]
         ys = [y for line in lines for _, y in line.points] + [y for line in lines for b in line.band for y in b[1:]]
         self.x_low, self.x_high = _span(xs, frame.x_range)
         self.y_low, self.y_high = _span(ys, frame.y_range, floor_zero=True)
@@ -164,11 +173,14 @@ def _svg(width: float, height: float, label: str, body: str, *, style: str = "ch
     )
 
 
-def line_chart(frame: Frame, lines: Sequence[Line], references: Sequence[Reference] = ()) -> Markup:
-    """Lines over bands over references. Lines without points are left out; points must be finite."""
+def line_chart(
+    frame: Frame, lines: Sequence[Line], references: Sequence[Reference] = (), events: Sequence[Event] = ()
+) -> Markup:
+    """Lines over bands over events and references. Lines without points are left out; points must be finite."""
     shown = [line for line in lines if line.points]
-    axes = _Axes(frame, shown)
+    axes = _Axes(frame, shown, events)
     parts = [_grid(frame, axes)]
+    parts += [_event(event, axes) for event in events]
     parts += _references(references, shown, frame, axes)
     parts += [_band(line, axes) for line in shown if line.band]
     parts += [_line(line, frame, axes) for line in shown]
@@ -204,12 +216,19 @@ def _grid(frame: Frame, axes: _Axes) -> str:
         parts.append(f'<path class="grid" d="M{axes.left} {at:.1f}H{axes.right}"/>')
         label = number(100 * y if frame.percent else y)
         parts.append(f'<text class="tick end" x="{axes.left - 6}" y="{at + 3.5:.1f}">{label}</text>')
-    for x in ticks(axes.x_low, axes.x_high, whole=frame.whole_x):
+    for x in ticks(axes.x_low, axes.x_high, max(5, frame.width // 50), whole=frame.whole_x):
         parts.append(f'<text class="tick middle" x="{axes.x(x):.1f}" y="{axes.bottom + 14}">{number(x)}</text>')
     parts.append(f'<text class="tick end" x="{axes.right}" y="{axes.bottom + 27}">{_safe(frame.x_label)}</text>')
     if frame.y_label:
         parts.append(f'<text class="tick" x="{axes.left}" y="{axes.bottom + 27}">{_safe(frame.y_label)}</text>')
     return "".join(parts)
+
+
+def _event(event: Event, axes: _Axes) -> str:
+    """A thin line across the chart that stands on a wedge."""
+    x, bottom = axes.x(event.x), axes.bottom
+    drawn = f"M{x:.1f} {axes.top}V{bottom}M{x - 3.5:.1f} {bottom + 4}h7l-3.5 -5.5Z"
+    return f'<path class="event" d="{drawn}"><title>{_safe(event.name)}</title></path>'
 
 
 def _band(line: Line, axes: _Axes) -> str:

@@ -14,7 +14,10 @@ from typing import Any, NoReturn, TypeVar
 
 from evolvent.errors import ConfigError, StoreUnavailable
 
-__all__ = ["Episode", "EpisodeStep", "Metric", "ReportData", "Result", "RunInfo", "StageRow", "Token", "read_run"]
+__all__ = [
+    "Episode", "EpisodeStep", "Evaluated", "Measured", "Metric", "ReportData", "Result", "RunInfo", "StageRow", "Token",
+    "read_run",
+]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -90,6 +93,32 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """One number of an evaluation; `value` is None where withheld, `low` and `high` where there is no interval."""
+
+    metric: str
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """One line of `evaluations.jsonl`: what an evaluator found of the snapshot of an update, or the error that it had.
+
+    `settings` is a digest: numbers are one series only where it is the same.
+    """
+
+    step: float
+    stage: str
+    settings: str
+    seconds: float
+    measures: tuple[Measured, ...]
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class Token:
     """One token as text; `logprob` (natural logarithm) only where the model sampled it."""
 
@@ -138,6 +167,7 @@ class ReportData:
     examples: tuple[Episode, ...] = ()
     floors: Mapping[tuple[str, str], Mapping[str, float]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    evaluations: tuple[Evaluated, ...] = ()
 
 
 def read_run(run: Path) -> ReportData:
@@ -159,6 +189,7 @@ def read_run(run: Path) -> ReportData:
         results=tuple(results.values()),
         examples=tuple(_episode(row) for row in _list(examples) if isinstance(row, dict)),
         floors=_floors(_mapping(_document(run / "floors.json", notes))),
+        evaluations=tuple(_rows(run / "evaluations.jsonl", _evaluated, notes)),
         notes=tuple(notes),
     )
 
@@ -302,6 +333,23 @@ def _result(row: Mapping[str, Any]) -> Result | None:
         _text(row.get("split")), n, _rate(row.get("mean")), _rate(row.get("low")), _rate(row.get("high")),
         _count(row.get("errors")) or 0, _count(row.get("generated")), _count(row.get("computed")), outcomes,
     )  # fmt: skip
+
+
+def _evaluated(row: Mapping[str, Any]) -> Evaluated | None:
+    step = _number(row.get("step"))
+    if step is None:
+        return None
+    measures = tuple(
+        Measured(
+            _text(one.get("metric")), _number(one.get("value")), _number(one.get("low")), _number(one.get("high")),
+            _count(one.get("n")) or 0,
+        )
+        for one in _list(row.get("measures")) if isinstance(one, dict)
+    )  # fmt: skip
+    error = _mapping(row.get("error"))
+    told = ": ".join(filter(None, (_text(error.get("kind")), _text(error.get("message")))))
+    seconds = max(0.0, _number(row.get("seconds")) or 0.0)
+    return Evaluated(step, _text(row.get("stage")), _text(row.get("settings")), seconds, measures, told)
 
 
 def _episode(row: Mapping[str, Any]) -> Episode:

@@ -21,6 +21,7 @@ from evolvent.view import charts, sections
 from evolvent.view.data import ReportData, Token, read_run
 from evolvent.view.escape import clip, marked, plain
 from evolvent.view.outcome import headline, kinds, main_arm, pairs, panels
+from evolvent.view.training import training_page
 
 __all__ = ["page", "report"]
 
@@ -47,7 +48,7 @@ def page(data: ReportData) -> str:
         curves=sections.curves(data), speeds=sections.speeds(data), cost=sections.cost(data),
         kinds=[(panel, kinds(panel)) for panel in shown], pairs=pairs(data), floors=sections.floors(data),
         config=sections.flat(data.info.config), versions=sections.flat(data.info.versions),
-        errors=[row for row in data.results if row.errors],
+        errors=[row for row in data.results if row.errors], training=training_page(data),
     )  # fmt: skip
     return text.encode("utf-8", "replace").decode("utf-8")
 
@@ -70,8 +71,8 @@ def _environment() -> Environment:
     )  # fmt: skip
     environment.filters |= {
         "arm": sections.arm_style, "count": _count, "marked": marked, "marker": charts.marker, "moment": _moment,
-        "percent": _percent, "points": _points, "range": _range, "seconds": _seconds, "short": _short,
-        "token_class": _token_class,
+        "percent": _percent, "points": _points, "range": _range, "rate_of_work": _rate_of_work, "seconds": _seconds,
+        "short": _short, "size": _size, "token_class": _token_class, "value": _value,
     }  # fmt: skip
     return environment
 
@@ -111,6 +112,28 @@ def _range(low: float | None, high: float | None) -> str:
 
 def _count(value: float | None) -> str:
     return "–" if value is None else f"{value:,.0f}"
+
+
+def _value(value: float | None) -> str:
+    """A number of any size in four digits."""
+    if value is None:
+        return "–"
+    return (f"{value:,.0f}" if 1000 <= abs(value) < 1e7 else f"{value:.4g}").replace("-", "−")
+
+
+def _size(value: float | None) -> str:
+    """Bytes in the unit that they fill."""
+    if value is None:
+        return "–"
+    for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if value >= 2**power:
+            return f"{value / 2**power:.3g} {unit}" if value < 1000 * 2**power else f"{value / 2**power:,.0f} {unit}"
+    return f"{value:.0f} B"
+
+
+def _rate_of_work(value: float) -> str:
+    """Operations per second."""
+    return f"{value / 1e12:.3g} TFLOP/s" if value >= 1e12 else f"{value / 1e9:.3g} GFLOP/s"
 
 
 def _seconds(value: float | None) -> str:

@@ -13,7 +13,7 @@ from evolvent.learn.optim import OptimizerConfig, make
 from evolvent.learn.packing import Batch
 from evolvent.learn.parallel.lay import lay
 from evolvent.learn.parallel.mesh import Parallelism
-from evolvent.learn.parallel.ranks import ALONE, ranks_of
+from evolvent.learn.parallel.ranks import ranks_of
 
 
 def config_of(family="llama", *, tied=False, layers=4, **more):
@@ -30,7 +30,9 @@ def batch_of(rows, tokens, *, share=1.0, packed=False):
     docs = (torch.arange(tokens) // 5).expand(rows, tokens) + 9 * torch.arange(rows)[:, None] if packed else None
     positions = (torch.arange(tokens) % 5).expand(rows, tokens) if packed else None
     sequence = index // tokens
-    return Batch(ids, index, index % 90, torch.ones(count), tuple(range(rows)), rows * tokens, positions, docs, sequence)
+    return Batch(
+        ids, index, index % 90, torch.ones(count), tuple(range(rows)), rows * tokens, positions, docs, sequence
+    )
 
 
 def local(tensor):
@@ -40,7 +42,7 @@ def local(tensor):
 def held(config, settings, optimizer="adamw", rows=2, tokens=16, micro=1):
     """Bytes on this rank after one update: weights, gradients, states, and what the first layer left for backward."""
     layout = Parallelism(**settings)
-    with ranks_of(layout.mesh) if layout.mesh.size > 1 else _alone() as ranks:
+    with ranks_of(layout.mesh) as ranks:
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).train()
         laid = lay(model, layout, ranks, dtype=torch.float32)
@@ -55,19 +57,13 @@ def held(config, settings, optimizer="adamw", rows=2, tokens=16, micro=1):
         laid.reduce()
         made.step()
         weights = list(dict.fromkeys(named.values()))
-        states = [value for weight in weights for value in made.state[weight].values() if isinstance(value, torch.Tensor)]
+        states = [value for weight in weights for value in made.state[weight].values()]
         return {
             "parameters": sum(local(weight).nbytes for weight in weights),
             "gradients": sum(local(weight.grad).nbytes for weight in weights),
-            "optimizer": sum(local(state).nbytes for state in states),
+            "optimizer": sum(local(state).nbytes for state in states if isinstance(state, torch.Tensor)),
             "layer": sum(saved.values()),
         }
-
-
-def _alone():
-    from contextlib import nullcontext
-
-    return nullcontext(ALONE)
 
 
 def _watch(layer: nn.Module, weights, saved):

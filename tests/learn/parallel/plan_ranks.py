@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from contextlib import contextmanager
 
 import torch
@@ -12,10 +13,9 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from evolvent.errors import BatchMismatch, ConfigError
-from evolvent.learn.parallel import plan
+from evolvent.learn.parallel import local, plan
 from evolvent.learn.parallel.mesh import Mesh
 from evolvent.learn.parallel.ranks import ALONE, ranks_of
-from evolvent.learn.parallel.stages import Skip
 from evolvent.models.heads import ValueHead
 
 STEPS, ROWS, LENGTH, WORDS, WIDTH = 10, 4, 16, 64, 32
@@ -41,7 +41,9 @@ def lora(model, targets, *, warm=False, **changes):
     """LoRA on linears; `warm`: with a B that is not 0, so that one backward says something of A."""
     from peft import LoraConfig, get_peft_model
 
-    model = get_peft_model(model, LoraConfig(r=4, lora_alpha=8, target_modules=targets, **changes))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by an old name
+        model = get_peft_model(model, LoraConfig(r=4, lora_alpha=8, target_modules=targets, **changes))
     for name, weight in model.named_parameters():
         if warm and "lora_B" in name:
             nn.init.normal_(weight)
@@ -103,13 +105,13 @@ def train(model, ranks, *, micro=1):
 
 def curve(family, settings, mesh, *, targets=None, sequence=True, micro=1, deaf=False):
     """`train` of a model on a mesh. `deaf`: gradients of whole weights are not summed over the ranks."""
-    shared = plan.SHARED
+    shared = local.SHARED
     with ranks_of(mesh) as ranks:
         model = tiny(family, **settings)
         model = lora(model, targets) if targets else model
-        plan.SHARED = plan.COPY if deaf else shared
+        local.SHARED = local.COPY if deaf else shared
         plan.tensor_parallel(model, ranks, sequence=sequence)
-        plan.SHARED = shared
+        local.SHARED = shared
         if mesh.dp > 1:
             over = ranks.devices["replicate", "shard"] if mesh.replicate > 1 else ranks.devices["shard"]
             for layer in base_of(model).model.layers:
@@ -199,6 +201,13 @@ def compared(way, family, settings, targets, sequence):
         return abs(loss - expected) / abs(expected), worst
 
 
+class Skip(nn.Module):
+    """In the place of a layer that another stage has."""
+
+    def forward(self, hidden_states, *_, **__):
+        return hidden_states
+
+
 def staged(sequence):
     """A middle stage of a pipeline: differences of hidden states, of their gradients and of a norm's."""
     with ranks_of(Mesh(tp=2)) as ranks:
@@ -206,7 +215,7 @@ def staged(sequence):
         for here in (ALONE, ranks):
             model = tiny("qwen3", num_hidden_layers=4)
             for number in (0, 3):
-                model.model.layers[number] = Skip(model.model.layers[number])
+                model.model.layers[number] = Skip()
             model.model.embed_tokens, model.model.norm, model.lm_head = None, nn.Identity(), None
             plan.tensor_parallel(model, here, sequence=sequence)
             states = torch.randn(2, 8, WIDTH, generator=torch.Generator().manual_seed(5)).requires_grad_()

@@ -129,6 +129,11 @@ def test_shards_of_stages(four, schedule, updates):
     assert (weights[0]["model.embed_tokens.weight"] == head).all()
 
 
+def test_split_layers_under_a_schedule_that_detaches_in_place(four):
+    """Tensor parallelism along the sequence leaves a stage with a view, which zero bubbles cannot detach."""
+    check(four, Training(Mesh(pp=2, tp=2), "zero_bubble", family="qwen3", tied=True, updates=3))
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("schedule", ["gpipe", "interleaved", "looped_bfs", "zero_bubble"])
 @pytest.mark.parametrize("mesh", [Mesh(pp=2, shard=2), Mesh(pp=2, replicate=2)], ids=str)
@@ -140,6 +145,13 @@ def test_shards_under_every_schedule(four, mesh, schedule):
 @pytest.mark.parametrize("schedule", ALL)
 def test_four_stages_or_eight(four, schedule):
     check(four, Training(PP4, schedule, layers=9, micro=8, tied=True))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("schedule", ["1f1b", "zbv"])
+def test_everything_at_once(schedule):
+    with Crew(8) as eight:
+        check(eight, Training(Mesh(pp=2, shard=2, tp=2), schedule, tied=True, updates=4))
 
 
 @pytest.mark.long

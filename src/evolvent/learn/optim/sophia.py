@@ -58,5 +58,5 @@ class SophiaG(Fused):
         m.lerp_(g, 1.0 - group["betas"][0])
         move = state["hessian"].mul(group["rho"]).add_(1e-15)
         torch.div(m, move, out=move).clamp_(-1.0, 1.0)
-        self._clipped.add(p, (move.abs() == 1.0).sum())
         theta.add_(move, alpha=-lr)
+        self._clipped.add(p, move.abs_().floor_().sum())  # 1 where the step has full length

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from evolvent.errors import ConfigError, Problem
 from evolvent.learn.forward import outputs
@@ -68,19 +68,29 @@ def lay(model: Any, parallelism: Parallelism, ranks: Ranks, *, dtype: torch.dtyp
         ConfigError: a model without a plan, or one that does not divide.
     """
     compute = partial(outputs, dtype=dtype, ranks=ranks)
+    if parallelism.recompute:
+        recompute_layers(model)
     chunks = cut(model, ranks, parallelism.schedule, compute=compute, dtype=dtype) if ranks.mesh.pp > 1 else [model]
+    if ranks.mesh.pp > 1:
+        _forget(model, {id(weight) for chunk in chunks for weight in chunk.parameters()})
     for chunk in chunks:
         inner = chunk.model if ranks.mesh.pp > 1 else chunk
         if ranks.mesh.tp > 1:
             tensor_parallel(inner, ranks, sequence=parallelism.sequence)
-        if parallelism.recompute:
-            recompute_layers(inner)
         if parallelism.compile:
             compile_layers(layers_of(inner))
         if ranks.mesh.dp > 1:
             shard(chunk, layers_of(inner), ranks, dtype=dtype)
     pipeline = Pipeline(chunks, ranks, parallelism.schedule) if ranks.mesh.pp > 1 else None
     return Laid(model, ranks, pipeline, dtype)
+
+
+def _forget(model: nn.Module, own: set[int]) -> None:
+    """Give up the memory of weights that other ranks own; their names and shapes stay."""
+    for module in model.modules():
+        for name, weight in module.named_parameters(recurse=False):
+            if id(weight) not in own:
+                setattr(module, name, nn.Parameter(weight.to("meta"), weight.requires_grad))
 
 
 def check_layout(config: Any, parallelism: Parallelism, *, world: int, adapter: str = "none") -> None:

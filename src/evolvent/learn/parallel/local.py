@@ -11,19 +11,33 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 
 from evolvent.errors import BatchMismatch
 
-__all__ = ["COLWISE", "COPY", "ROWS", "ROWWISE", "SHARED", "TERM", "WHOLE", "Use", "entering", "leaving", "localise"]
+__all__ = [
+    "COLWISE", "COPY", "ROWS", "ROWWISE", "SHARED", "TERM", "WHOLE",
+    "Move", "Use", "entering", "leaving", "localise", "moved",
+]  # fmt: skip
 
-WHOLE, TERM = Replicate(), Partial()  # all of it on every rank; one term of a sum over the ranks
+WHOLE = Replicate()  # all of it on every rank
+TERM = Partial()  # one term of a sum over the ranks
 
 
-def moved(x: Tensor, mesh: DeviceMesh, source: Placement, target: Placement, grad: Placement | None = None) -> Tensor:
-    """A local tensor that lies as `source` over the ranks, made to lie as `target`.
+class Move(NamedTuple):
+    """How a tensor lies over the ranks (`source`), and how it shall (`target`).
 
-    Args:
-        grad: how the gradient comes in, where not as `target`. What goes out lies as `source` (a term's as the whole).
-    Raises:
-        BatchMismatch: a dimension that is to be cut does not divide.
+    `grad` is how its gradient comes back, where not as `target`. It goes on as `source`; that of a term is whole.
     """
+
+    source: Placement
+    target: Placement
+    grad: Placement | None = None
+
+
+def moved(x: Tensor, mesh: DeviceMesh, move: Move) -> Tensor:
+    """A local tensor, laid otherwise.
+
+    Raises:
+        BatchMismatch: it is to be cut, and does not divide.
+    """
+    source, target, grad = move
     if isinstance(target, Shard) and source == WHOLE and x.shape[target.dim] % mesh.size():
         raise BatchMismatch(
             "hidden states cannot be cut along their sequence",
@@ -35,22 +49,20 @@ def moved(x: Tensor, mesh: DeviceMesh, source: Placement, target: Placement, gra
     return spread.to_local(grad_placements=None if grad is None else [grad])
 
 
-def entering(
-    module: nn.Module, mesh: DeviceMesh, source: Placement, target: Placement, *, grad: Placement | None = None
-) -> None:
+def entering(module: nn.Module, mesh: DeviceMesh, move: Move) -> None:
     """From now on, `moved` what a module gets first: hidden states, by position or by name."""
 
     def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if args:
-            return (moved(args[0], mesh, source, target, grad), *args[1:]), kwargs
-        return args, kwargs | {"hidden_states": moved(kwargs["hidden_states"], mesh, source, target, grad)}
+            return (moved(args[0], mesh, move), *args[1:]), kwargs
+        return args, kwargs | {"hidden_states": moved(kwargs["hidden_states"], mesh, move)}
 
     module.register_forward_pre_hook(hook, with_kwargs=True)
 
 
-def leaving(module: nn.Module, mesh: DeviceMesh, source: Placement, target: Placement) -> None:
+def leaving(module: nn.Module, mesh: DeviceMesh, move: Move) -> None:
     """From now on, `moved` what a module gives."""
-    module.register_forward_hook(lambda _, __, result: moved(result, mesh, source, target))
+    module.register_forward_hook(lambda _, __, result: moved(result, mesh, move))
 
 
 def _own(weight: DTensor) -> Tensor:
@@ -58,7 +70,7 @@ def _own(weight: DTensor) -> Tensor:
 
 
 def _summed(weight: DTensor) -> Tensor:
-    return moved(weight.to_local(), weight.device_mesh, WHOLE, WHOLE, TERM)
+    return moved(weight.to_local(), weight.device_mesh, Move(WHOLE, WHOLE, TERM))
 
 
 def _portion(weight: DTensor) -> Tensor:
@@ -111,7 +123,7 @@ class _Words(_Local):
         own = ids - mesh.get_local_rank() * size
         here = (own >= 0) & (own < size)
         found = super().forward(own.where(here, 0)).masked_fill(~here.unsqueeze(-1), 0.0)
-        return moved(found, mesh, TERM, WHOLE)
+        return moved(found, mesh, Move(TERM, WHOLE))
 
 
 def localise(

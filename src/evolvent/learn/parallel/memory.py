@@ -21,6 +21,7 @@ from evolvent.learn.optim import OptimizerConfig, make
 from evolvent.learn.packing import Batch
 from evolvent.learn.parallel.mesh import Parallelism
 from evolvent.learn.parallel.stages import spread
+from evolvent.models.tuned import virtual_tokens
 
 __all__ = ["Load", "MemoryEstimate", "Plan", "estimate", "meta_model", "nearest_fit", "plan_table"]
 
@@ -215,12 +216,14 @@ def _waiting(kept: _Kept, own: Sequence[_Weight], p: Parallelism, *, stage: int,
 
 def _kept(model: Any, p: Parallelism, load: Load) -> _Kept:
     """Run the forward that trains over the first layer, and see what autograd keeps: each storage once, no weights."""
-    model, low = copy.deepcopy(model), getattr(torch, load.dtype)
+    meta = {id(w): nn.Parameter(w.detach().to("meta"), requires_grad=w.requires_grad) for w in model.parameters()}
+    model, low = copy.deepcopy(model, meta), getattr(torch, load.dtype)
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     decoder, head = base.get_decoder(), base.get_output_embeddings()
     decoder.layers = decoder.layers[:1]
-    plain = not load.packed and load.tokens <= (getattr(model.config, "sliding_window", None) or load.tokens)
-    with FakeTensorMode():
+    window = getattr(model.config, "sliding_window", None) or load.tokens
+    plain = not load.packed and load.tokens <= window and not virtual_tokens(model)[0]
+    with FakeTensorMode(allow_non_fake_inputs=True):  # peft holds the ids of virtual tokens
         for module in model.modules():
             _materialise(module, low if p.mesh.dp > 1 else None)
         weights = {weight.untyped_storage()._cdata for weight in model.parameters()}
@@ -287,7 +290,7 @@ def _batch(load: Load) -> Batch:
 
 
 def nearest_fit(
-    model: Any, card: int, parallelism: Parallelism, optimizer: OptimizerConfig, *, load: Load
+    model: Any, parallelism: Parallelism, optimizer: OptimizerConfig, *, load: Load, card: int
 ) -> list[Plan]:
     """Plans that fit a card of `card` bytes, with the least change of each kind: none or recomputation, which change no
     result; more ranks; another optimizer. Arguments are those of `estimate`; empty where nothing helps."""

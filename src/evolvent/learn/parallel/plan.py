@@ -18,26 +18,15 @@ from torch.distributed.tensor import Placement, Shard
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from evolvent.errors import ConfigError, Problem, unknown
-from evolvent.learn.parallel.local import (
-    COLWISE,
-    COPY,
-    ROWS,
-    ROWWISE,
-    SHARED,
-    TERM,
-    WHOLE,
-    Use,
-    entering,
-    leaving,
-    localise,
-)
+from evolvent.learn.parallel import local
+from evolvent.learn.parallel.local import TERM, WHOLE, Move, Use, entering, leaving, localise
 from evolvent.learn.parallel.ranks import Ranks
 from evolvent.learn.parallel.vocab import vocab_logprobs, vocab_sample
 
 __all__ = ["check_tensor_parallel", "tensor_parallel", "vocab_logprobs", "vocab_sample"]
 
 _TUNERS = "plain linears and plain LoRA on them can be; not DoRA, IA3, prefix or prompt tuning: use tp 1"
-_LINEAR = {"colwise": COLWISE, "colwise_gather_output": COLWISE, "head": COLWISE, "rowwise": ROWWISE}
+_LINEAR = dict.fromkeys(("colwise", "colwise_gather_output", "head"), local.COLWISE) | {"rowwise": local.ROWWISE}
 _BLOCK = ("colwise", "colwise_gather_output")
 _STYLES = (*_BLOCK, "rowwise", "embedding_rowwise", "replicated_with_grad_allreduce")
 
@@ -148,25 +137,25 @@ def _uses(unit: _Unit, *, sequence: bool) -> Iterator[tuple[nn.Module, dict[str,
         for role, linear in _linears(unit.module):
             yield linear, dict(zip(("weight", "bias"), _LINEAR[unit.style][role], strict=True))
     elif unit.style == "embedding_rowwise":
-        yield unit.module, {"weight": ROWS}
+        yield unit.module, {"weight": local.ROWS}
     else:
         same = unit.style == "outside" or (unit.style == "token" and not sequence)
         names = dict(unit.module.named_parameters(recurse=False))
-        yield unit.module, dict.fromkeys(names, COPY if same else SHARED)
+        yield unit.module, dict.fromkeys(names, local.COPY if same else local.SHARED)
 
 
 def _connect(base: Any, units: Sequence[_Unit], mesh: DeviceMesh, *, stream: Placement) -> None:
     """Let the ranks talk where modules are entered and left. `stream` is how hidden states lie between blocks."""
     for _, module, style in units:
         if style == "rowwise":
-            leaving(module, mesh, TERM, stream)
+            leaving(module, mesh, Move(TERM, stream))
         elif style == "colwise_gather_output":
-            leaving(module, mesh, Shard(-1), WHOLE)
+            leaving(module, mesh, Move(Shard(-1), WHOLE))
         elif style == "head":
-            entering(module, mesh, WHOLE, WHOLE, grad=TERM)
+            entering(module, mesh, Move(WHOLE, WHOLE, TERM))
     for block in dict.fromkeys(name.rpartition(".")[0] for name, _, style in units if style in _BLOCK):
-        entering(base.get_submodule(block), mesh, stream, WHOLE, grad=TERM)
+        entering(base.get_submodule(block), mesh, Move(stream, WHOLE, TERM))
     layers = [layer for layer in base.get_decoder().layers if hasattr(layer, "self_attn")]
     if layers and stream != WHOLE:
-        entering(layers[0], mesh, WHOLE, stream)
-        leaving(layers[-1], mesh, stream, WHOLE)
+        entering(layers[0], mesh, Move(WHOLE, stream))
+        leaving(layers[-1], mesh, Move(stream, WHOLE))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from types import TracebackType
 from typing import Any, Literal
 
 import torch
@@ -15,12 +18,13 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.rendezvous import rendezvous
 
-from evolvent.errors import ConfigError, EvolventError, Problem, RankFailed
+from evolvent.errors import ConfigError, Problem, RankFailed
 from evolvent.learn.parallel.mesh import Mesh
 
-__all__ = ["ALONE", "Ranks", "ranks_of"]
+__all__ = ["ALONE", "Meeting", "Ranks", "ranks_of"]
 
-_FAILED = "evolvent/failed"
+_FAILED, _HERE, _BEAT, _READY = (f"evolvent/{name}" for name in ("failed", "here", "beat", "ready"))
+_GRACE_S, _PAUSE_S = 3.0, 0.05  # how long ranks that lost another wait for its own words, and between two looks
 
 Dim = Literal["pp", "replicate", "shard", "tp", "dp"]
 
@@ -44,7 +48,7 @@ class Ranks:
 
     def at(self, dim: Dim) -> int:
         """This rank's number along a dimension."""
-        return 0 if self.devices is None else int(self.devices[dim].get_local_rank())
+        return 0 if self.devices is None else dist.get_rank(self.group(dim))
 
     @property
     def rank(self) -> int:
@@ -68,8 +72,116 @@ class Ranks:
 ALONE = Ranks(Mesh(), torch.device("cpu"))
 
 
+class Meeting:
+    """What the ranks that torchrun started share beside their process groups: here what failed first is told once.
+
+    Use it in a `with` statement around all that may fail. A process that torchrun did not start meets nobody.
+
+    Args:
+        timeout: seconds after which waiting for a silent rank ends; may be changed.
+    Raises:
+        RankFailed: on leaving, on every rank but the one that failed first, which raises what it raised. `told` says
+            whether that rank has told it. Where it died without a word, one of the others names it, and is not `told`.
+    """
+
+    def __init__(self, timeout: float = 600.0) -> None:
+        self.timeout = timeout
+        self.rank, self.world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        self.store: Any = None
+
+    def __enter__(self) -> Meeting:
+        if self.world > 1 and {"RANK", "MASTER_ADDR"} <= set(os.environ):
+            self.store = next(iter(rendezvous("env://", timeout=timedelta(seconds=self.timeout))))[0]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.store is None or not isinstance(error, Exception):
+            return
+        first = self._after(error) if _lost(error) else self._claim(f"rank {self.rank}: {error}")
+        if first is not None:
+            failed = RankFailed("another rank failed", value=first, hint="resume when it is mended")
+            failed.told = True
+            raise failed from error
+        if self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            self.store.set(f"{_HERE}/0", "")
+            self._missing(told=True)  # the store goes when this process does
+
+    def _after(self, error: Exception) -> str | None:
+        """Wait for the words of the rank that failed first, and return them; where it has none, name it."""
+        try:
+            self.store.set(f"{_HERE}/{self.rank}", "")
+            missing = self._missing()
+        except RuntimeError:  # the store went away with rank 0: the next one speaks
+            missing = [0]
+            if self.rank != 1:
+                return "rank 0 died"
+        first = self._claim(f"ranks {missing} died, or were silent")
+        if first is not None or not missing:
+            return first
+        who = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(map(str, missing))}"
+        hint = "what it printed may say why; resume when it is mended"
+        raise RankFailed(f"{who} died, or was silent for too long", value=str(error), hint=hint) from error
+
+    def _missing(self, *, told: bool = False) -> list[int]:
+        """The ranks of which nothing was heard in the time that they need; `told`: whether this rank failed first."""
+        end = time.monotonic() + min(_GRACE_S, self.timeout)
+        missing = list(range(self.world))
+        while missing and time.monotonic() < end and (told or not self.store.check([_FAILED])):
+            missing = [rank for rank in missing if not self.store.check([f"{_HERE}/{rank}"])]
+            time.sleep(_PAUSE_S)
+        return missing
+
+    def _claim(self, text: str) -> str | None:
+        """Tell the ranks what failed first; returns what another rank told before, or None."""
+        try:
+            found = self.store.compare_set(_FAILED, "", text).decode()
+        except RuntimeError:
+            return None
+        return None if found == text else str(found)
+
+    def first(self, work: Callable[[], None]) -> None:
+        """Rank 0 does something alone, however long it takes; the others wait while it lives.
+
+        Raises:
+            RankFailed: rank 0 failed, or was silent for `timeout` seconds.
+        """
+        if self.store is None:
+            work()
+        elif self.rank == 0:
+            done = threading.Event()
+            beat = threading.Thread(target=self._beat, args=(done,), daemon=True)
+            beat.start()
+            try:
+                work()
+            finally:
+                done.set()
+                beat.join()
+            self.store.set(_READY, "")
+        else:
+            self._wait()
+
+    def _beat(self, done: threading.Event) -> None:
+        with suppress(RuntimeError):
+            while not done.wait(min(1.0, self.timeout / 5)):
+                self.store.add(_BEAT, 1)
+
+    def _wait(self) -> None:
+        seen, since = -1, time.monotonic()
+        while not self.store.check([_READY]):
+            count = self.store.add(_BEAT, 0)
+            if count != seen:
+                seen, since = count, time.monotonic()
+            if self.store.check([_FAILED]) or time.monotonic() - since > self.timeout:
+                raise RankFailed("rank 0 did not get ready", value=f"nothing for {time.monotonic() - since:.0f} s")
+            time.sleep(_PAUSE_S)
+
+
 @contextmanager
-def ranks_of(mesh: Mesh, *, device: str = "cpu", timeout: float = 600.0) -> Iterator[Ranks]:
+def ranks_of(
+    mesh: Mesh, *, device: str = "cpu", timeout: float = 600.0, meeting: Meeting | None = None
+) -> Iterator[Ranks]:
     """Join the process group that torchrun describes in the environment, and leave it at the end.
 
     A group that is there already is used, and stays. One process needs none.
@@ -77,56 +189,40 @@ def ranks_of(mesh: Mesh, *, device: str = "cpu", timeout: float = 600.0) -> Iter
     Args:
         device: "cpu" or "cuda"; on CUDA each rank takes the device of its local number.
         timeout: seconds after which waiting for a silent rank ends.
+        meeting: one that has begun; None: one of its own.
     Raises:
-        ConfigError: a mesh of several ranks in a process that torchrun did not start. RankFailed: another rank failed,
-            died or was silent for too long. What failed first is raised as it is, in that rank only.
+        ConfigError: a mesh of several ranks in a process that torchrun did not start. RankFailed: see `Meeting`.
     """
     if mesh.size == 1:
         yield Ranks(mesh, torch.device(device))
         return
-    owned = not dist.is_initialized()
-    store = _join(mesh, device, timeout) if owned else None
-    here = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if device == "cuda" else torch.device(device)
-    try:
+    with ExitStack() as stack:
+        if not dist.is_initialized():
+            met = stack.enter_context(Meeting(timeout)) if meeting is None else meeting
+            _join(met, mesh, device, timeout)
+            stack.callback(dist.destroy_process_group)  # before others are waited for: they learn of it by that
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+        here = torch.device("cuda", local) if device == "cuda" else torch.device(device)
         sizes = (mesh.pp, mesh.replicate, mesh.shard, mesh.tp)
         devices = init_device_mesh(here.type, sizes, mesh_dim_names=("pp", "replicate", "shard", "tp"))
         devices["replicate", "shard"]._flatten("dp")
         yield Ranks(mesh, here, devices)
-    except (EvolventError, RuntimeError) as error:
-        if store is None or not _lost(error):
-            _claim(store, f"rank {dist.get_rank()}: {error}")
-            raise
-        told = _claim(store, f"rank {dist.get_rank()} lost another rank: {error}")
-        what = "another rank failed" if told else "a rank died, or was silent for too long"
-        raise RankFailed(what, value=told or str(error), hint="look at its output; resume when it is mended") from error
-    finally:
-        if owned:
-            dist.destroy_process_group()
 
 
-def _join(mesh: Mesh, device: str, timeout: float) -> Any:
-    if "RANK" not in os.environ or "MASTER_ADDR" not in os.environ:
+def _join(meeting: Meeting, mesh: Mesh, device: str, timeout: float) -> None:
+    if meeting.store is None:
         launch = f"torchrun --nproc-per-node {mesh.size} -m evolvent ..."
         raise ConfigError([Problem("parallel", f"{mesh} needs {mesh.size} processes", f"start it with: {launch}")])
     limit = timedelta(seconds=timeout)
-    store, rank, world = next(iter(rendezvous("env://", timeout=limit)))
+    meeting.store.set_timeout(limit)
     backend = "nccl" if device == "cuda" else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=limit)
-    return store
+    dist.init_process_group(backend, store=meeting.store, rank=meeting.rank, world_size=meeting.world, timeout=limit)
 
 
-def _lost(error: Exception) -> bool:
-    """Whether an error says that another rank is gone or silent."""
+def _lost(error: BaseException | None) -> bool:
+    """Whether an error says, or comes of one that says, that another rank is gone, silent or has failed."""
+    if error is None or isinstance(error, (dist.DistError, RankFailed)):
+        return error is not None
     words = ("gloo", "nccl", "connection closed", "timed out", "connection reset")
-    return isinstance(error, dist.DistError) or any(word in str(error).lower() for word in words)
-
-
-def _claim(store: Any, text: str) -> str | None:
-    """Tell the ranks what failed first; returns what another rank told before, or None."""
-    if store is None:
-        return None
-    try:
-        found = store.compare_set(_FAILED, "", text).decode()
-    except RuntimeError:  # the store went away with the rank that held it
-        return None
-    return None if found == text else found
+    said = isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
+    return said or _lost(error.__cause__)

@@ -24,7 +24,7 @@ def layers_of(model: Any) -> list[nn.Module]:
 def recompute_layers(model: Any) -> None:
     """Keep the inputs of layers only; backward computes the rest again (activation checkpointing, non-reentrant)."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    base.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
 
 
 def compile_layers(layers: Sequence[nn.Module]) -> None:

@@ -69,7 +69,8 @@ class Chunk(nn.Module):
         with nullcontext() if self._dtype == torch.float32 else torch.autocast(x.device.type, self._dtype):
             body = _causal_lm(self.model).model
             states: Tensor = body(**fed(self.model, batch, hidden, explicit=True), use_cache=False).last_hidden_state
-        return states.to(self.wire)
+        states = states.to(self.wire)
+        return states.clone() if states._is_view() else states  # zero bubbles detach it in place
 
     def shared(self) -> nn.Parameter | None:
         """The copy that this stage trains of a weight that is embedding and head in one, if it has one."""
