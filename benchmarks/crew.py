@@ -16,7 +16,6 @@ import socket
 import sys
 import time
 import traceback
-from contextlib import suppress
 from datetime import timedelta
 
 
@@ -33,6 +32,8 @@ def _serve(rank, size, calls, results, path):
     import torch
     import torch.distributed as dist
 
+    from evolvent.errors import EvolventError, TrainingError, boundary
+
     torch.set_num_threads(1)
     while (call := calls.get()) is not None:
         module, name, arguments, port, seconds = call
@@ -41,17 +42,28 @@ def _serve(rank, size, calls, results, path):
             MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
         )  # fmt: skip
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), boundary(TrainingError, f"rank {rank} failed"):
                 warnings.simplefilter("ignore")
                 dist.init_process_group("gloo", timeout=timedelta(seconds=seconds))
                 found = getattr(importlib.import_module(module), name)(*arguments)
                 dist.barrier()
             results.put((rank, True, found))
-        except Exception:  # noqa: BLE001  whatever it is, rank 0 must hear of it
+        except EvolventError:
             results.put((rank, False, traceback.format_exc()))
         finally:
-            with suppress(Exception):
+            if dist.is_initialized():
                 dist.destroy_process_group()
+            _forget()
+
+
+def _forget():
+    """Drop what torch keeps of meshes that are gone: a new one that equals them would be led to their groups."""
+    import torch._dynamo
+    from torch.distributed.tensor import _redistribute, debug
+
+    _redistribute._gen_transform_infos.cache_clear()
+    debug._clear_sharding_prop_cache()
+    torch._dynamo.reset()
 
 
 class Crew:

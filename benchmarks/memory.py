@@ -33,7 +33,8 @@ from evolvent.learn.optim import OptimizerConfig
 from evolvent.learn.parallel.memory import Load, MemoryEstimate, estimate
 from evolvent.learn.parallel.mesh import Parallelism
 
-METHODS = ("adamw", "sgd", "adafactor", "lion", "adan", "sophiag", "lomo", "adalomo", "lora")
+METHODS = {"adamw": "AdamW", "sgd": "SGD", "adafactor": "Adafactor", "lion": "Lion", "adan": "Adan",
+           "sophiag": "SophiaG", "lomo": "LOMO", "adalomo": "AdaLomo", "lora": "LoRA, AdamW"}  # fmt: skip
 PEERS = {
     "adamw": ("torch",),
     "sgd": ("torch",),
@@ -201,7 +202,7 @@ def picture(ladder: Sequence[dict[str, Any]]) -> str:
     body = [
         f'<text class="t" x="{LEFT}" y="20">Peak training memory beyond the parameters, by model size</text>',
         f'<text x="{LEFT}" y="38">GB over parameters; both axes are logarithmic. Marks: measured (float32, batch 1 x '
-        "64). Lines: planned. Dashed: as much as the parameters.</text>",
+        "64). Lines: planned, without what a step itself needs for a moment. Dashed: the parameters.</text>",
         f'<circle class="llama" cx="{LEFT + 4}" cy="50" r="3.5"/><text x="{LEFT + 12}" y="54">Llama shapes</text>'
         f'<rect class="qwen3" x="{LEFT + 106}" y="46.5" width="7" height="7"/>'
         f'<text x="{LEFT + 118}" y="54">Qwen3 shapes (embedding and head are one)</text>',
@@ -223,7 +224,7 @@ def _y(value: float) -> float:
 
 
 def _panel(name: str, rows: Sequence[dict[str, Any]]) -> str:
-    parts = [f'<text class="t" x="0" y="-8">{name}</text>']
+    parts = [f'<text class="t" x="0" y="-8">{METHODS[name]}</text>']
     for size in (20e6, 50e6, 100e6, 200e6):
         parts.append(f'<path class="g" d="M{_x(size):.1f} 0V{HIGH}"/>')
         parts.append(f'<text x="{_x(size):.1f}" y="{HIGH + 14}" text-anchor="middle">{size / 1e6:.0f}M</text>')

@@ -69,7 +69,8 @@ class Cell:
             f"{name} {value}" for name, value in self.layout.items() if name in ("sequence", "recompute", "compile")
         ]
         tuned = [] if self.adapter == "none" else [self.adapter]
-        words = [self.family + (" tied" if self.tied else ""), mesh, *pipeline, *extra, self.optimizer, *tuned]
+        rule = " ".join([self.optimizer, *(f"{name} {value}" for name, value in self.options.items())])
+        words = [self.family + (" tied" if self.tied else ""), mesh, *pipeline, *extra, rule, *tuned]
         return ", ".join([*words, *(["packed"] if self.packed else [])])
 
 
@@ -142,7 +143,11 @@ def train(cell: Cell, folder: str | None = None, updates: int = UPDATES) -> Trai
 
 def cells() -> list[Cell]:
     """The published table: architecture x layout x schedule x optimizer x tuning."""
-    return list(dict.fromkeys([*_layouts(), *_families(), *_optimizers(), *_adapters(), *_options()]))
+    found: dict[str, Cell] = {}
+    for cell in (*_layouts(), *_families(), *_optimizers(), *_adapters(), *_options()):
+        if str(cell) not in found or not cell.long:
+            found[str(cell)] = cell
+    return list(found.values())
 
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "looped_bfs", "zero_bubble", "zbv")
@@ -159,7 +164,7 @@ def _layouts() -> Iterator[Cell]:
     for layout in EIGHT:
         yield Cell(layout, long=layout != EIGHT[0])
     for schedule in SCHEDULES:
-        yield Cell({"pp": 2, "schedule": schedule})
+        yield Cell({"pp": 2, "schedule": schedule}, long=schedule not in ("1f1b", "zero_bubble"))
         for beside in ("shard", "tp"):
             yield Cell({"pp": 2, beside: 2, "schedule": schedule}, long=True)
         if schedule not in ("zbv",):
@@ -170,10 +175,9 @@ def _families() -> Iterator[Cell]:
     for family in FAMILIES:
         for tied in (False, True):
             for layout in (*TWO, {"pp": 2}, *FOUR[2:5], EIGHT[0]):
-                wide = layout == FOUR[2] and not tied
-                yield Cell(layout, family, tied, long=not wide)
-    for tied in ({"shard": 2}, {"tp": 2}, {"pp": 2}, {"pp": 2, "schedule": "zbv"}):
-        yield Cell(tied, "qwen3", True)
+                yield Cell(layout, family, tied, long=layout != FOUR[2] or tied or family == "mistral")
+    for layout in ({"pp": 2}, {"pp": 2, "schedule": "zbv"}):
+        yield Cell(layout, "qwen3", True)
 
 
 def _optimizers() -> Iterator[Cell]:
@@ -193,7 +197,7 @@ def _adapters() -> Iterator[Cell]:
     for layout in ({"shard": 2}, {"tp": 2}, {"pp": 2}, {"shard": 2, "tp": 2}, {"pp": 2, "shard": 2, "tp": 2}):
         yield Cell(layout, adapter="lora", lr=1e-2, long=layout not in ({"shard": 2, "tp": 2}, {"pp": 2}))
     for adapter in ("dora", "ia3", "prefix", "prompt"):
-        yield Cell({"shard": 2}, adapter=adapter, lr=1e-2)
+        yield Cell({"shard": 2}, adapter=adapter, lr=1e-2, long=adapter != "prompt")
         yield Cell({"replicate": 2, "shard": 2}, adapter=adapter, lr=1e-2, long=True)
 
 

@@ -4,12 +4,12 @@
     python -m benchmarks.tuning --report [--json] only prints what is there
     python -m benchmarks.tuning --quick [--json]  the same machinery in a minute; supports no claim
 
-For each seed one small policy is cloned on two worlds until it solves some of the dev panel; every cell (optimizer x
-tuning) goes on from it with as many learned tokens, on instructions in other words, and is measured greedily on held-out
-tasks told in words that no training had. A cell's learning rate is chosen on the dev panel, with a base of its own:
-three rates around the method's middle, a ratio of 10 ** .5 apart, and one more beyond the end where the best of them is
-an end. The test panel is played at the chosen rate alone, once for each seed. Intervals draw seeds and kinds of tasks
-again (`stats.crossed`).
+For each seed one small policy is cloned on two worlds until it begins to solve the dev panel; every cell (optimizer x
+tuning) goes on from it with as many learned tokens, on instructions in other words, and is measured greedily on
+held-out tasks told in words that no training had. A cell's learning rate is chosen on the dev panel, with a base of its
+own: three rates around the method's middle, a ratio of 10 ** .5 apart, and one more beyond the end where the best of
+them is an end. The test panel is played at the chosen rate alone, once for each seed. Intervals draw seeds and kinds of
+tasks again (`stats.crossed`).
 
 Seeds are played one after the other over all cells. If time runs short the last ones are dropped whole: only seeds that
 every cell has played are reported.
@@ -63,16 +63,17 @@ EXCEPTIONS = {
 }  # fmt: skip
 PROTOCOL = Protocol(
     cloned=("lookup", "crafting:0"), worlds=("lookup",), shown=600, told=600, namings=3,
-    solved=0.4, base_tokens=90_000, tokens=8_000,
+    solved=0.15, base_tokens=100_000, tokens=3_000,
     base=TrainConfig(lr=5e-3, betas=(0.9, 0.95), batch_tokens=512, final_lr=1.0),
-    train=TrainConfig(betas=(0.9, 0.999), weight_decay=0.0, warmup_updates=20, batch_tokens=256),
-    tiers=("seen", "evo", "combo"), dev=40, test=60,
+    train=TrainConfig(betas=(0.9, 0.999), weight_decay=0.0, warmup_updates=10, batch_tokens=128),
+    tiers=("seen", "evo", "combo"), dev=60, test=100,
     adapters=TUNINGS, optimizers={name: OptimizerConfig(name=name) for name in OPTIMIZERS},
-    centres=MIDDLES, times=TIMES, exceptions=EXCEPTIONS, tuning_seed=900, seeds=(1000, 1001, 1002),
+    centres=MIDDLES, times=TIMES, exceptions=EXCEPTIONS, tuning_seed=900, seeds=(1000, 1001, 1002, 1003, 1004),
 )  # fmt: skip
 QUICK = Protocol(
-    cloned=("lookup",), worlds=("lookup",), shown=60, told=60, namings=1, solved=0.05, base_tokens=2_000, tokens=300,
-    base=PROTOCOL.base, train=PROTOCOL.train, tiers=("seen",), dev=5, test=8, adapters=TUNINGS,
+    cloned=("lookup",), worlds=("lookup",), shown=60, told=60, namings=1, solved=0.3, base_tokens=2_000, tokens=300,
+    base=PROTOCOL.base, train=PROTOCOL.train, tiers=("seen",), dev=3, test=4,
+    adapters={name: TUNINGS[name] for name in ("full", "lora", "prompt")},
     optimizers={name: OptimizerConfig(name=name) for name in ("adamw", "lomo")},
     centres=MIDDLES, times=TIMES, exceptions=EXCEPTIONS, tuning_seed=0, seeds=(1, 2),
 )  # fmt: skip
@@ -115,7 +116,7 @@ class Rows:
         if cell.key not in self.kept:
             start = self.base(cell.seed)
             row = {**run_cell(self.protocol, start, cell), "digest": self.digest}
-            row |= {"base_tokens": start.report.tokens, "base_solved": start.report.finished is False}
+            row |= {"base_tokens": start.report.tokens, "base_solved": not start.report.finished}
             append_line(self._path, row)
             self.kept[cell.key] = row
             print(f"{cell.key:44} {row['success']:.3f} {row['loss']} {row['note'][:60]}", flush=True)
@@ -247,7 +248,7 @@ def report(rows: Rows, *, quick: bool) -> dict[str, Any]:
         **(tables(rows, chosen, seeds) if seeds else {"success": {}}),
         "base": {"success": interval(protocol, base, []), "by_seed": [round(row["success"], 4) for row in base],
                  "tokens": [row["base_tokens"] for row in base]} if seeds else {},
-        "interval": "95 %, pigeonhole bootstrap over seeds and kinds of tasks, Student's t for few seeds",
+        "interval": "95 %, pigeonhole bootstrap over seeds and kinds of tasks, Student's t below 5 seeds",
         "seeds": seeds, "dropped_seeds": [seed for seed in protocol.seeds if seed not in seeds],
         "rates": table(lambda pair: chosen[pair]["rate"]),
         "at_end": [
@@ -306,7 +307,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         folder = Path(scratch) if options.quick else options.folder
         rows = Rows(folder, QUICK if options.quick else PROTOCOL)
         if not options.report:
-            lock = WriterLock(folder / "writer.lock")
+            (folder / "locks").mkdir(exist_ok=True)
+            lock = WriterLock(folder / "locks" / "writer")
             try:
                 run_study(rows)
             finally:

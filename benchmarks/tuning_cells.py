@@ -40,7 +40,7 @@ __all__ = ["Cell", "Protocol", "ready", "refusal", "run_cell", "sources"]
 
 _MARGIN = 16  # tokens that every policy leaves free in its context: as many as virtual tokens take
 _SLOTS = 100  # episodes open at once
-_LOOK = 10  # updates of a base's cloning from one look at it to the next
+_LOOK, _BEGIN = 4, 0.2  # a base is looked at every so many updates, from this share of its longest cloning on
 
 
 @dataclass(frozen=True)
@@ -193,9 +193,9 @@ def _parts(protocol: Protocol, policy: Policy, tasks: Sequence[Task], seed: int)
     return list(flat.parts)
 
 
-def _is_ready(protocol: Protocol, learner: Learner) -> bool:
+def _solves(protocol: Protocol, learner: Learner) -> bool:
     """Whether the base solves enough; looked at every few updates."""
-    if learner.updates % _LOOK:
+    if learner.updates % _LOOK or learner.share < _BEGIN:
         return False
     won = played(protocol, learner.policy, panel(protocol, "dev"))
     return sum(won) >= protocol.solved * len(won)
@@ -210,9 +210,8 @@ def ready(protocol: Protocol, seed: int, kept: dict[int, Ready]) -> Ready:
     policy = replace(made, limit=protocol.context - _MARGIN)
     config = protocol.base.model_copy(update={"tokens": protocol.base_tokens})
     learner = Learner(policy, weighted_nll, config, seed=sample_seed("base", seed) % 2**31)
-    report = learner.fit(
-        _parts(protocol, policy, _shown(protocol, seed), seed), should_stop=lambda: _is_ready(protocol, learner)
-    )
+    shown = _parts(protocol, policy, _shown(protocol, seed), seed)
+    report = learner.fit(shown, should_stop=lambda: _solves(protocol, learner))
     weights = hashlib.sha256()
     for _, weight in sorted(policy.model.state_dict().items()):
         weights.update(weight.contiguous().numpy().tobytes())

@@ -2,4 +2,7 @@
 
 from evolvent.cli.main import main
 
-raise SystemExit(main())
+__all__ = ["main"]
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -101,9 +101,9 @@ def test_eval(work, tmp_path, capsys, monkeypatch, named):
 
 
 def test_the_stored_settings_resolve_to_themselves(work):
-    from evolvent.cli.train import Train
+    from evolvent.cli.train import COMMANDS
 
-    again = resolve(Train, file=work / "taught" / "config.toml")
+    again = resolve(COMMANDS["sft"].config, file=work / "taught" / "config.toml")
     assert again.train.tokens == 2000 and again.worlds == ("lookup",)
 
 
@@ -116,7 +116,7 @@ def test_the_stored_settings_resolve_to_themselves(work):
         (
             ["collect", "--resume", "WORK/taught"],
             2,
-            "is a run of evolvent train, not of evolvent collect (go on with: ",
+            "is a run of evolvent train sft, not of evolvent collect (go on with: ",
         ),
         (["train", "WORK/shown", "--worlds", "crafting"], 2, "unknown world 'lookup' (known: crafting)"),
         (

@@ -178,10 +178,10 @@ def test_a_run_of_train(tmp_path, capsys):
     assert told(capsys, tmp_path / "taught", "--to", tmp_path / "o")[0] == 0
     front, text = card(tmp_path / "o")
     assert "model-index" not in front and "has not been evaluated in its run" in text
-    assert "| `train.tokens` | `300` |" in text and "Recorded episodes cloned from `shown`." in text
+    assert "| `train.tokens` | `300` |" in text and "Learned from `shown` by the recipe `sft`." in text
     kept = note(tmp_path / "o")
     assert kept["run"]["settings"]["train"]["tokens"] == 300 and kept["run"]["state"] == "finished"
-    assert set(kept["records"]) == {"run.json", "config.toml", "stages.jsonl"}
+    assert "targets in " in text and set(kept["records"]) == {"run.json", "config.toml"}
     for name, raw in content(tmp_path / "o").items():
         assert str(tmp_path).encode() not in raw, f"{name} tells where the run lies"
 

@@ -22,7 +22,10 @@ sys.meta_path.insert(0, Blocked())
 """
 # Rooms whose modules may import torch; everything else is the core. Below `models` and in worlds and store: never.
 WITH_TORCH = ("models", "engine", "learn", "scale", "methods", "agents")
-WITH_TORCH_IN_CLI = ("evolvent.cli.jobs", "evolvent.cli.evolve", "evolvent.cli.eval", "evolvent.cli.train")
+WITH_TORCH_IN_CLI = tuple(
+    f"evolvent.cli.{name}"
+    for name in ("jobs", "evolve", "eval", "train", "recipes", "planning", "lesson", "readiness", "material")
+)
 
 
 def python(code: str) -> str:

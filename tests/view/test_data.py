@@ -99,7 +99,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.lists(st.dictionaries(keys, values, max_size=14), max_size=4), other=values)
 def test_any_json_in_any_file_is_drawn(tmp_path: Path, rows: list[dict[str, object]], other: object) -> None:
     lines = "".join(json.dumps(row) + "\n" for row in rows)

@@ -17,7 +17,7 @@ from evolvent.cli.console import open_console, rate, table
 from evolvent.cli.progress import Planned, Progress, Watched
 from evolvent.cli.record import Record, recorded
 from evolvent.config import Config
-from evolvent.errors import EvolventError
+from evolvent.errors import EvolventError, boundary
 from evolvent.learn.learner import TrainConfig
 from evolvent.models.policy import Policy
 from evolvent.rollout.evaluate import panel_starts
@@ -86,7 +86,8 @@ def opened(job: Job, console: Console) -> Iterator[Run[Policy]]:
 def write_report(folder: Path) -> None:
     """Write `report.html` of a run. Where that fails the run goes on, and a line says what happened."""
     try:
-        report(folder, folder / "report.html")
+        with boundary(EvolventError, "a fault in drawing it"):
+            report(folder, folder / "report.html")
     except EvolventError as error:
         open_console(stderr=True).print(plain(f"no report was written: {error}"), soft_wrap=True)
 

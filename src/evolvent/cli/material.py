@@ -18,6 +18,7 @@ from evolvent.worlds.base import World
 
 __all__ = ["Seen", "data_digest", "episodes", "holds_episodes", "rows", "strangers", "survey"]
 
+_STORE = "trajectories"
 _MOST = 5  # unknown worlds that are named
 
 
@@ -38,7 +39,9 @@ def holds_episodes(data: Path) -> bool:
         ConfigError: there is nothing in that place, or nothing in it. StoreUnavailable: it cannot be read.
     """
     if data.is_dir():
-        if any((place / name).exists() for place in (data, data / "trajectories") for name in ("log", "manifest.jsonl")):
+        if any(
+            (place / name).exists() for place in (data, data / "trajectories") for name in ("log", "manifest.jsonl")
+        ):
             return True
         if (data / "run.json").exists():
             raise _wrong(f"{data} is a run that holds no episodes", "name the run that collected some")
@@ -116,5 +119,5 @@ def _text(data: Path) -> str:
 
 def data_digest(data: Path) -> str:
     """A digest of what is learned from: of a run its episodes alone."""
-    inner = data / "trajectories"
+    inner = data / _STORE
     return file_digest(inner if inner.is_dir() else data)

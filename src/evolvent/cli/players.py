@@ -105,13 +105,13 @@ def _policy(config: PlayedBy, worlds: Mapping[str, World], verb: str) -> Playing
 
     from evolvent.agents.language import LanguageAgent
     from evolvent.engine.asks import Sampling
-    from evolvent.engine.local import LocalEngine
+    from evolvent.engine.fitting import engine_for
 
     torch.set_num_threads(config.threads)
     chosen = policy(config.policy, list(worlds.values()), seed=config.seed)
     longest = config.max_tokens or _LONGEST["policy"]
     agent = LanguageAgent(chosen, Sampling(temperature=config.temperature), max_tokens=longest)
-    engine = LocalEngine(chosen, slots=config.slots)
+    engine = engine_for(chosen, slots=config.slots)
     about: dict[str, Json] = {"policy": config.policy, "version": chosen.version, "temperature": config.temperature,
                               "max_tokens": longest}  # fmt: skip
     return Playing(agent, engine, Player(config.policy, "policy", about), lambda: Spent(engine.usage.computed))

@@ -78,19 +78,20 @@ class Progress:
             self._live.stop()
             self._live = None
 
-    def begin(self, verb: str, label: str, size: int | None) -> None:
+    def begin(self, verb: str, label: str, size: int | None, *, unit: str | None = None) -> None:
         """A stage begins. Planned stages before it were found in the ledger.
 
         Args:
             verb: "fit", "collect" or "evaluate".
             label: what its line begins with.
             size: its tokens or episodes; None: what is planned.
+            unit: what is counted, where it is neither.
         """
         while self._place < len(self.plan) and self.plan[self._place].verb != verb:
             self._place += 1
         planned = self.plan[self._place].size if self._place < len(self.plan) else None
         self._place += 1
-        self._now = _Now(_UNITS[verb], label, self.clock(), size if size is not None else planned)
+        self._now = _Now(unit or _UNITS[verb], label, self.clock(), size if size is not None else planned)
         self._draw(force=True)
 
     def note(self, values: Mapping[str, Any]) -> None:

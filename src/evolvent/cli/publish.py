@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -22,12 +24,15 @@ from evolvent.cli.parsing import Parser, whole
 from evolvent.cli.publishing import Before, before, copy, digests, put, weights_of, whole_folder
 from evolvent.config import redact
 from evolvent.errors import ConfigError, Problem, UnsafePath, nearest, unknown
-from evolvent.files import plain_json, safe_join
+from evolvent.files import TEMPORARY, disk_errors, plain_json, safe_join
 from evolvent.view.card import card, missing, placeless
 from evolvent.view.data import ReportData, StageRow, read_run
 from evolvent.view.escape import plain
 from evolvent.view.outcome import main_arm
 from evolvent.view.published import License, Line, Published, Weights, lineage, lines
+
+if TYPE_CHECKING:
+    from evolvent.models.policy import Policy
 
 __all__ = ["LICENSES", "Chosen", "chosen", "license_of", "run"]
 
@@ -83,8 +88,9 @@ def run(words: Sequence[str], console: Console) -> int:
     one = chosen(found.run, data, arm=found.arm, round=found.round, problems=problems)
     if one is None or problems:
         raise ConfigError(problems)
-    published = _published(found.run, data, one, license)
-    _write(to, published, one, note=_note(published, keys, digests(found.run, _RECORDS)))
+    with _whole_weights(one, to) as (policy, folder, adapter):
+        published = _published(found.run, data, one, license=license, policy=policy, adapter=adapter)
+        _write(to, published, folder, note=_note(published, keys, digests(found.run, _RECORDS)))
     _tell(console, to, published)
     return 0
 
@@ -115,7 +121,7 @@ def chosen(
     """The policy asked for; None where the run does not hold it, and why is added to the problems."""
     fits = [row for row in data.stages if row.verb == "fit"]
     main, model = _main(data, fits), run / "model"
-    kept = (model / "config.json").is_file()
+    kept = any((model / name).is_file() for name in ("config.json", "adapter_config.json"))
     if round is None and arm in (None, main) and kept:
         return Chosen(model, "model", _twin(run, fits, weights_of(model)), result=True)
     arms = sorted({row.arm for row in fits})
@@ -167,26 +173,53 @@ def _twin(run: Path, fits: Sequence[StageRow], weights: str) -> StageRow | None:
 # ---------------------------------------------------------------- what is written
 
 
-def _published(run: Path, data: ReportData, one: Chosen, license: License | None) -> Published:
-    """Load the policy, which proves that it can be loaded, and put together what the card says about it."""
+@contextmanager
+def _whole_weights(one: Chosen, to: Path) -> Iterator[tuple[Policy, Path, str]]:
+    """The policy, which proves that it can be loaded; a folder that holds all its weights; the adapter in them, or "".
+
+    An adapter lies on a base in another place of this machine, so it is merged, into a folder of its own beside `to`.
+
+    Raises:
+        ConfigError: virtual tokens, which cannot be merged.
+    """
+    from evolvent.models.adapters import kind_of, merged, virtual_tokens
     from evolvent.models.policy import load_policy
 
     policy = load_policy(one.folder, context=None)
+    kind = kind_of(policy.model)
+    if kind is None:
+        yield policy, one.folder, ""
+        return
+    if any(virtual_tokens(policy.model)):
+        what = f"{one.source} is tuned by {kind}: no weights can stand for its {sum(virtual_tokens(policy.model))} "
+        raise ConfigError([Problem("run", f"{what}virtual tokens", "publish a run tuned by lora, dora or ia3")])
+    with disk_errors(to):
+        to.resolve().parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=to.resolve().parent, prefix=f".{to.name}.", suffix=TEMPORARY) as folder:
+            plain_policy = merged(policy)
+            plain_policy.save(Path(folder))
+            yield plain_policy, Path(folder), kind
+
+
+def _published(
+    run: Path, data: ReportData, one: Chosen, *, license: License | None, policy: Policy, adapter: str
+) -> Published:
+    """What the card says about the policy."""
     config = policy.model.config
     shape = {"layers": "num_hidden_layers", "hidden units": "hidden_size", "attention heads": "num_attention_heads"}
     known = {name: getattr(config, key, None) for name, key in shape.items()}
     weights = Weights(
         type(policy.model).__name__, policy.parameters(), len(policy.tokenizer), policy.context,
         str(policy.model.dtype).removeprefix("torch."), policy.dialect.name,
-        {name: value for name, value in known.items() if isinstance(value, int)}, policy.version,
+        {name: value for name, value in known.items() if isinstance(value, int)}, policy.version, adapter,
     )  # fmt: skip
     name = data.info.name or run.resolve().name
     return Published(name, data, weights, one.source, one.fit, one.result, license)
 
 
-def _write(to: Path, published: Published, one: Chosen, *, note: dict[str, Any]) -> None:
+def _write(to: Path, published: Published, source: Path, *, note: dict[str, Any]) -> None:
     with whole_folder(to) as folder:
-        files = copy(one.folder, folder)
+        files = copy(source, folder)
         files["README.md"] = put(folder / "README.md", card(published))
         if published.license is not None:
             files["LICENSE"] = put(folder / "LICENSE", _license_text(published.license))
@@ -304,9 +337,11 @@ def _check_replaced(to: Path, there: Before | None, identity: str, *, force: boo
 
 def _tell(console: Console, to: Path, published: Published) -> None:
     fit, measured = published.fit, lines(published)
-    place = f"arm {fit.arm}, round {fit.round}" if fit else "of a stage that the ledger does not tell"
-    end = ", what the run ended with" if published.result else ""
-    said = [f"published {published.source} ({place}{end}), {len(measured)} panels, to {to}"]
+    unknown_fit = "of a stage that the ledger does not tell" if published.data.stages else ""
+    about = [f"arm {fit.arm}, round {fit.round}" if fit else unknown_fit]
+    about += ["what the run ended with"] if published.result else []
+    about += [f"its {published.weights.merged} merged"] if published.weights.merged else []
+    said = [f"published {published.source} ({', '.join(filter(None, about))}), {len(measured)} panels, to {to}"]
     if published.license is None:
         said.append("warning: no licence stated, so the card says `license: other` (give --license SPDX)")
     said += [f"note: {note}" for note in published.data.notes]

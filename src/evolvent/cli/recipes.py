@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+import torch
 from pydantic import Field
 
+from evolvent.cli.material import Seen, episodes, holds_episodes, rows
 from evolvent.cli.names import policy as policy_named
-from evolvent.cli.runs import store_folder
 from evolvent.cli.settings import OverWorlds
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.errors import ConfigError, Problem
 from evolvent.learn.annotate import annotate
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import Objective, distill, dpo, outcome, reward_pairs, value, weighted_nll
@@ -21,26 +23,32 @@ from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.parallel.mesh import Parallelism
 from evolvent.learn.parts import Parts
 from evolvent.learn.preferences import outcome_readout, pairs, readout, with_returns
-from evolvent.learn.rows import Reading, Row, read_rows, read_trajectories
-from evolvent.learn.sources import dataset_rows, json_lines, open_dataset, vocabulary_digest
+from evolvent.learn.rows import Reading, read_rows, read_trajectories
+from evolvent.learn.sources import vocabulary_digest
 from evolvent.learn.windows import Intake
 from evolvent.models.adapters import AdapterConfig
 from evolvent.models.policy import Policy
 from evolvent.scale.training import Keeping
-from evolvent.store.exchange import read_jsonl
-from evolvent.store.store import Store
 from evolvent.trajectory import Task, Trajectory
 from evolvent.worlds.base import World
 from evolvent.worlds.grammar import Parsed
 
-__all__ = ["RECIPES", "Prepared", "Recipe"]
+__all__ = ["RECIPES", "Given", "Prepared", "Recipe"]
+
+Form = Literal["episodes", "rows", "either"]
 
 
 class Recipe(OverWorlds):
-    """What every recipe can be told."""
+    """What every recipe can be told.
+
+    Attributes:
+        form: what its data may be.
+    """
+
+    form: ClassVar[Form] = "either"
 
     data: Path = Field(
-        description="a run, episodes exported as jsonl, JSON lines, or a folder of a Hugging Face data set"
+        description="a run, episodes exported as jsonl, JSON lines, a .txt file, or a folder of a Hugging Face data set"
     )
     policy: str = Field(default="xs", description="what to begin with: a size, a model folder, or a run")
     to: Path | None = Field(default=None, description="folder of the run; none: the next runs/train-N")
@@ -61,17 +69,22 @@ class Recipe(OverWorlds):
         """How rows become sequences."""
         return Reading(kind="messages", context=self.context, too_long=self.too_long)
 
+    def lacking(self, seen: Sequence[Seen]) -> Problem | None:
+        """Why there is nothing to learn in these episodes, which did not fail; None where there is something."""
+        return None if seen else Problem("data", f"{self.data} holds no episode that ended well", "collect some")
+
     def prepare(self, given: Given) -> Prepared:
-        """The parts and the objective."""
+        """The objective, and what makes the parts."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Given:
-    """What a recipe works with: the policy (not adapted yet) and the worlds by name."""
+    """What a recipe works with: the policy (not adapted yet), the worlds by name, and the device to compute on."""
 
     policy: Policy
     worlds: Mapping[str, World]
+    device: torch.device
 
     def instructions(self, task: Task) -> str:
         """What the agent is told first in a world."""
@@ -102,12 +115,29 @@ class Sft(Recipe):
 
     threshold: float | None = Field(default=0.99, description="learn episodes above this reward; none: all of them")
 
+    def lacking(self, seen: Sequence[Seen]) -> Problem | None:
+        if not seen or any(self._chosen(one.score) for one in seen):
+            return super().lacking(seen)
+        what = f"{self.data} holds no episode to learn above the reward {self.threshold}"
+        return Problem("data", what, "lower --threshold, or collect more")
+
+    def imitated(self, given: Given, intake: Intake) -> Iterator[Parts]:
+        """Episodes above the threshold, or conversations. Imported episodes have no score and are taken as they are."""
+        if not holds_episodes(self.data):
+            return read_rows(rows(self.data, intake), given.policy, self.reading(), intake=intake)
+        return _flattened(self, given, None, intake, chosen=lambda t: self._chosen(t.score.unit))
+
     def prepare(self, given: Given) -> Prepared:
-        return Prepared(weighted_nll, partial(_imitated, self, given), str(self.threshold))
+        return Prepared(weighted_nll, partial(self.imitated, given), str(self.threshold))
+
+    def _chosen(self, score: float | None) -> bool:
+        return self.threshold is None or score is None or score > self.threshold
 
 
 class Pretrain(Recipe):
     """Raw text is learned, every token of it."""
+
+    form: ClassVar[Form] = "rows"
 
     overlap: int = Field(default=0, ge=0, description="tokens of the window before that a window begins with")
     join: bool = Field(default=True, description="join documents and cut them into blocks of the context")
@@ -117,8 +147,10 @@ class Pretrain(Recipe):
         return Reading(kind="text", context=self.context, too_long=split, overlap=self.overlap, join=self.join)
 
     def prepare(self, given: Given) -> Prepared:
-        return Prepared(weighted_nll, lambda intake: read_rows(rows(self.data, intake), given.policy, self.reading(),
-                                                               intake=intake))  # fmt: skip
+        def made(intake: Intake) -> Iterator[Parts]:
+            return read_rows(rows(self.data, intake), given.policy, self.reading(), intake=intake)
+
+        return Prepared(weighted_nll, made)
 
 
 class OfPairs(Recipe):
@@ -130,13 +162,23 @@ class OfPairs(Recipe):
     def reading(self) -> Reading:
         return Reading(kind="pairs", context=self.context, too_long=self.too_long)
 
+    def lacking(self, seen: Sequence[Seen]) -> Problem | None:
+        groups = defaultdict(list)
+        for one in seen:
+            if one.score is not None:
+                groups[one.group].append(one.score)
+        if not seen or any(max(scores) - min(scores) > self.margin for scores in groups.values()):
+            return super().lacking(seen)
+        what = f"{len(seen)} episodes of {self.data} make no pair: none of one task is better than another"
+        return Problem("data", what, "collect several of each task: --samples 4")
+
     def both(self, given: Given, intake: Intake) -> Iterator[Parts]:
         """Chosen, rejected, chosen, rejected, ..."""
         if not holds_episodes(self.data):
             yield from read_rows(rows(self.data, intake), given.policy, self.reading(), intake=intake)
             return
         found = pairs(
-            episodes(self.data, given.worlds), given.policy.dialect, instructions=given.instructions,
+            episodes(self.data), given.policy.dialect, instructions=given.instructions,
             context=self.context or given.policy.context, most=self.most, margin=self.margin, seed=self.seed,
             render=given.text,
         )  # fmt: skip
@@ -158,6 +200,7 @@ class Dpo(OfPairs):
         digest = vocabulary_digest(given.policy.tokenizer)
 
         def made(intake: Intake) -> Iterator[Parts]:
+            given.policy.model.to(given.device)
             return annotate(given.policy, self.both(given, intake), vocabulary=digest)
 
         objective = dpo(beta=self.beta, kind=self.kind, smoothing=self.smoothing, sft=self.sft)
@@ -169,9 +212,13 @@ class Reward(OfPairs):
 
     kind: Literal["pairs", "scores"] = Field(default="pairs", description="which side is better; or an episode's score")
 
+    def lacking(self, seen: Sequence[Seen]) -> Problem | None:
+        return super().lacking(seen) if self.kind == "pairs" else _unscored(self.data, seen)
+
     def prepare(self, given: Given) -> Prepared:
         if self.kind == "scores":
-            return Prepared(outcome, partial(_scored, self, given), "scores")
+            then = partial(outcome_readout, token=given.end)
+            return Prepared(outcome, partial(_flattened, self, given, then), "scores")
 
         def made(intake: Intake) -> Iterator[Parts]:
             return (readout(parts, token=given.end) for parts in self.both(given, intake))
@@ -182,8 +229,13 @@ class Reward(OfPairs):
 class Value(Recipe):
     """A value head on every written token, from what episodes still earned."""
 
+    form: ClassVar[Form] = "episodes"
+
     discount: float = Field(default=1.0, gt=0, le=1, description="of later rewards, for each environment step")
     huber: float | None = Field(default=None, gt=0, description="errors beyond it count linearly; none: none do")
+
+    def lacking(self, seen: Sequence[Seen]) -> Problem | None:
+        return _unscored(self.data, seen)
 
     def prepare(self, given: Given) -> Prepared:
         then = partial(with_returns, discount=self.discount)
@@ -199,13 +251,16 @@ class Distill(Sft):
     share: float = Field(default=1.0, gt=0, le=1, description="of the divergence; the rest is likelihood")
 
     def prepare(self, given: Given) -> Prepared:
-        if not self.teacher:
-            raise ConfigError([Problem("teacher", "no teacher is named", "--teacher FOLDER, a model or a run")])
-        teacher = policy_named(self.teacher, list(given.worlds.values()), seed=self.seed)
         digest, k = vocabulary_digest(given.policy.tokenizer), min(self.top, len(given.policy.tokenizer))
 
         def made(intake: Intake) -> Iterator[Parts]:
-            return annotate(teacher, _imitated(self, given, intake), vocabulary=digest, teacher_k=k)
+            teacher = policy_named(self.teacher, [], seed=self.seed)
+            if vocabulary_digest(teacher.tokenizer) != digest:
+                sizes = f"{len(teacher.tokenizer):,} and {len(given.policy.tokenizer):,} tokens"
+                what = f"{self.teacher} has another tokenizer than {self.policy}: {sizes}"
+                raise ConfigError([Problem("teacher", what, "a distribution is over the same words: choose another")])
+            teacher.model.to(given.device)
+            return annotate(teacher, self.imitated(given, intake), vocabulary=digest, teacher_k=k)
 
         objective = distill(temperature=self.temperature, share=self.share)
         return Prepared(objective, made, f"{self.threshold} teacher {self.teacher} {k}")
@@ -221,64 +276,17 @@ RECIPES: dict[str, tuple[type[Recipe], str]] = {
 }
 
 
-# ---------------------------------------------------------------------- data
-
-
-def holds_episodes(data: Path) -> bool:
-    """Whether the data are episodes: a run's, or a file that `evolvent runs export` wrote as jsonl."""
-    if data.is_dir():
-        return any((data / name).exists() for name in ("trajectories", "log", "manifest.jsonl"))
-    if not data.is_file():
-        raise ConfigError([Problem("data", f"{data} is neither a folder nor a file", "name a run or a file")])
-    first = next(json_lines(data), ("", None))[1] if data.suffix != ".txt" else None
-    return isinstance(first, Mapping) and "task" in first and "steps" in first
-
-
-def episodes(data: Path, worlds: Mapping[str, World]) -> Iterator[Trajectory]:
-    """The recorded episodes, without those that failed.
-
-    Raises:
-        ConfigError: one of a world that is not named.
-    """
-    every = Store.open(store_folder(data)).trajectories() if data.is_dir() else read_jsonl(data)
-    for trajectory in every:
-        if trajectory.task.world not in worlds:
-            raise ConfigError([unknown("world", trajectory.task.world, worlds, where=str(data))])
-        if trajectory.error is None:
-            yield trajectory
-
-
-def rows(data: Path, intake: Intake) -> Iterator[Row]:
-    """The rows of a file of JSON lines, a text file (one document), or a folder of a Hugging Face data set."""
-    if data.is_dir():
-        return dataset_rows(open_dataset(data), name=data.name)
-    if data.suffix == ".txt":
-        return iter([(data.name, {"text": data.read_text(encoding="utf-8")})])
-    return json_lines(data, intake=intake)
-
-
-def _imitated(config: Sft, given: Given, intake: Intake) -> Iterator[Parts]:
-    if not holds_episodes(config.data):
-        return read_rows(rows(config.data, intake), given.policy, config.reading(), intake=intake)
-    return _flattened(config, given, None, intake, above=config.threshold)
-
-
-def _scored(config: Recipe, given: Given, intake: Intake) -> Iterator[Parts]:
-    return _flattened(config, given, partial(outcome_readout, token=given.end), intake)
+def _unscored(data: Path, seen: Sequence[Seen]) -> Problem | None:
+    if any(one.score is not None for one in seen):
+        return None
+    return Problem("data", f"{data} holds no episode with a score", "name a run that played them")
 
 
 def _flattened(
     config: Recipe, given: Given, then: Callable[[Trajectory, Parts], Parts] | None, intake: Intake, *,
-    above: float | None = None,
+    chosen: Callable[[Trajectory], bool] | None = None,
 ) -> Iterator[Parts]:  # fmt: skip
-    """Episodes above a score; imported ones have none and are taken as they are."""
-    if not holds_episodes(config.data):
-        raise ConfigError(
-            [Problem("data", f"{config.data} holds no episodes", "name a run, or an exported jsonl file")]
-        )
-    found = episodes(config.data, given.worlds)
-    chosen = (t for t in found if above is None or t.score.unit is None or t.score.unit > above)
     return read_trajectories(
-        chosen, given.policy, config.reading(), instructions=given.instructions, render=given.text, then=then,
-        intake=intake,
+        filter(chosen, episodes(config.data)) if chosen else episodes(config.data), given.policy, config.reading(),
+        instructions=given.instructions, render=given.text, then=then, intake=intake,
     )  # fmt: skip

@@ -37,6 +37,7 @@ class Record:
         seed: all its randomness derives from it.
         arms: the arms that its results name.
         method: the method that the verb runs, where it has another name.
+        program: how the command is started.
     """
 
     verb: str
@@ -44,6 +45,7 @@ class Record:
     seed: int
     arms: tuple[str, ...] = ()
     method: str = ""
+    program: str = "evolvent"
 
 
 def new_folder(verb: str, to: Path | None) -> Path:
@@ -88,7 +90,7 @@ def recorded(folder: Path, record: Record) -> Iterator[None]:
         state = "finished"
     except (KeyboardInterrupt, SystemExit):
         state = "interrupted"
-        words = plain(f"go on with: evolvent {record.verb} --resume {folder}")
+        words = plain(f"go on with: {record.program} {record.verb} --resume {folder}")
         open_console(stderr=True).print(words, soft_wrap=True)
         raise
     finally:

@@ -85,17 +85,18 @@ def _show(words: Sequence[str], console: Console) -> int:
     parser.add("run", type=Path, help="the folder of a run")
     parser.add("--trajectory", help="the id of an episode to show")
     found = parser.read(words)
-    store = Store.open(store_folder(found.run))
-    if found.trajectory is not None:
-        _show_episode(store.get(found.trajectory), console)
-        return 0
     said = _described(found.run)
+    if not str(said.get("method", "")).startswith("train "):  # a training plays nothing
+        store_folder(found.run)
+    if found.trajectory is not None:
+        _show_episode(Store.open(store_folder(found.run)).get(found.trajectory), console)
+        return 0
     for name in (name for name in ("state", "method", "seed", "created") if name in said):
         console.print(f"{name:8} {plain(str(said[name]))}", soft_wrap=True)
     for name in (name for name in ("model", "report.html") if (found.run / name).exists()):
         console.print(f"{name.partition('.')[0]:8} {plain(str(found.run / name))}", soft_wrap=True)
     counts: dict[tuple[str, ...], Counter[str]] = {}
-    for trajectory in store.trajectories():
+    for trajectory in _episodes(found.run):
         stage, slash, _ = trajectory.id.rpartition(f"/{trajectory.task.id}")
         task = trajectory.task
         where = (stage if slash else "-", f"{task.world}/{task.tier}/{task.split}")
@@ -113,6 +114,13 @@ def _show(words: Sequence[str], console: Console) -> int:
     if unscored:
         console.print(f"{unscored} of them not scored")
     return 0
+
+
+def _episodes(run: Path) -> Iterator[Trajectory]:
+    try:
+        return Store.open(store_folder(run)).trajectories()
+    except ConfigError:
+        return iter(())
 
 
 def _scored(count: Counter[str]) -> int:

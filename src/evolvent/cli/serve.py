@@ -186,14 +186,14 @@ def _app(
 
 def _policy(config: Serve, access: Access) -> tuple[App, str]:
     """The app around a policy, and what its model is called: the name of its folder, or its size."""
-    from evolvent.engine.local import LocalEngine
+    from evolvent.engine.fitting import engine_for
     from evolvent.serve.openai.face import PolicyFace, policy_app
     from evolvent.serve.openai.generator import Generator
 
     chosen = config.policy or ""
     served = policy(chosen, list(worlds(config.worlds).values()) if chosen in POLICIES else ())
     name = Path(chosen).resolve().name if chosen not in POLICIES else chosen
-    face = PolicyFace(Generator(served, LocalEngine(served, slots=config.slots)), name)
+    face = PolicyFace(Generator(served, engine_for(served, slots=config.slots)), name)
     return policy_app(face, access=access), name
 
 

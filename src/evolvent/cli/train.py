@@ -5,205 +5,143 @@ Under torchrun every rank runs this same program; the first speaks, writes the r
 
 from __future__ import annotations
 
+import io
+import logging
 import os
-import signal
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from functools import partial
+import re
+import shlex
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
 
 import torch
 from rich.console import Console
 
-from evolvent.cli.jobs import write_report
-from evolvent.cli.names import policy, worlds
+from evolvent.cli.console import console_for
+from evolvent.cli.lesson import INTERRUPTED, Lesson, Voice
 from evolvent.cli.planning import plan
-from evolvent.cli.progress import Planned, Progress
-from evolvent.cli.recipes import RECIPES, Given, Prepared, Recipe
-from evolvent.cli.record import Record, new_folder, recorded
-from evolvent.cli.settings import Command, read_given
-from evolvent.errors import ConfigError, Problem
-from evolvent.files import append_line
-from evolvent.learn.learner import FitReport
-from evolvent.learn.parallel.lay import check_layout
-from evolvent.learn.parallel.ranks import Ranks, ranks_of
-from evolvent.learn.sources import file_digest, source_digest, vocabulary_digest
-from evolvent.learn.tokens import TokenFile, write_tokens
-from evolvent.learn.windows import Intake
+from evolvent.cli.readiness import Asked, given
+from evolvent.cli.recipes import RECIPES, Recipe
+from evolvent.cli.settings import Command, read_given, verb_of
+from evolvent.errors import ConfigError, Problem, RankFailed, nearest, unknown
+from evolvent.learn.parallel.ranks import Meeting, ranks_of
 from evolvent.models.adapters import adapt
-from evolvent.models.policy import Policy
-from evolvent.scale.training import Training, train
-from evolvent.store.lock import WriterLock
-from evolvent.view.escape import plain
-from evolvent.view.redraw import redrawing
 
 __all__ = ["COMMANDS", "run"]
 
+_FREE = ("parallel.", "keep.", "device", "threads")  # a training goes on elsewhere with the same losses
 COMMANDS = {
-    name: Command(f"train {name}", about, config, main="data", resumes=True)
+    name: Command(f"train {name}", about, config, main="data", resumes=True, free=_FREE)
     for name, (config, about) in RECIPES.items()
 }
-_TERMINATED = 143
+_FAILED = 1
+_SIZE = re.compile(r"\d+(\.\d+)?")
 
 
 def run(words: Sequence[str], console: Console) -> int:
-    """Train by a recipe (`sft` where none is named); returns the exit code."""
-    if not words or (words[0] in ("-h", "--help")):
+    """Train by a recipe (`sft` where none is named); returns the exit code. Of several ranks one speaks."""
+    if not words or words[0] in ("-h", "--help"):
         console.print(_usage(), soft_wrap=True)
         return 0 if words else 2
-    name, rest = (words[0], words[1:]) if words[0] in RECIPES else ("sft", words)
-    planning = "--plan" in rest
-    given = read_given(COMMANDS[name], [word for word in rest if word != "--plan"], console)
-    if given is None:
+    rank = int(os.environ.get("RANK", "0"))
+    voice = Voice(rank, console if rank == 0 else console_for(io.StringIO(), {}), Meeting())
+    try:
+        with _calm(rank), voice.meeting:
+            return _run(words, voice)
+    except RankFailed as error:
+        if error.told:
+            raise SystemExit(_FAILED) from error
+        where = f" after update {voice.update}" if voice.update else ""
+        raise RankFailed(f"{error.what}{where}", value=error.value, hint=error.hint) from error
+    except KeyboardInterrupt:
+        if rank:
+            raise SystemExit(INTERRUPTED) from None
+        raise
+
+
+@contextmanager
+def _calm(rank: int) -> Iterator[None]:
+    """Without the warnings of torch and its kin; of all ranks but the first nothing is heard but what ends them."""
+    quiet = {"transformers": logging.ERROR, **({"evolvent": logging.CRITICAL} if rank else {})}
+    before = {name: logging.getLogger(name).level for name in quiet}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"(torch|transformers|peft)(\..*)?$")
+        if rank:
+            warnings.simplefilter("ignore")
+        try:
+            for name, level in quiet.items():
+                logging.getLogger(name).setLevel(level)
+            yield
+        finally:
+            for name, level in before.items():
+                logging.getLogger(name).setLevel(level)
+
+
+def _run(words: Sequence[str], voice: Voice) -> int:
+    """Read the words, look whether the training can begin, and train."""
+    name, rest, card = _taken_apart(words)
+    told = read_given(COMMANDS[name], rest, voice.console)
+    if told is None:
         return 0
-    config: Recipe = given.config
+    config: Recipe = told.config
     torch.set_num_threads(config.threads)
-    if planning:
-        return plan(config, console)
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    made = worlds(config.worlds)
-    initial = policy(config.policy, list(made.values()), seed=config.seed)
-    check_layout(initial.model.config, config.parallel, world=world)
-    with ranks_of(config.parallel.mesh, device=config.device, timeout=config.parallel.timeout) as ranks:
-        return _Job(name, config, console, ranks, given.resume).run(Given(initial, made))
+    if card is not None:
+        return plan(config, voice.console, card=card or None)
+    parallel, voice.meeting.timeout = config.parallel, config.parallel.timeout
+    command = ["train", name, *rest, *([] if told.resume or config.to else ["--to", "runs/NAME"])]
+    asked = Asked(config, shlex.join(command), told.resume, voice.meeting.world, voice.rank)
+    found = given(asked)
+    tuned = adapt(found.policy, config.adapter, seed=config.seed)
+    with ranks_of(parallel.mesh, device=config.device, timeout=parallel.timeout, meeting=voice.meeting) as ranks:
+        found = replace(found, device=ranks.device)
+        return Lesson(name, asked, given=found, tuned=tuned, ranks=ranks, voice=voice).run()
 
 
-class _Job:
-    """One training of the command line, in one rank."""
+def _taken_apart(words: Sequence[str]) -> tuple[str, list[str], float | None]:
+    """The recipe, the words of its settings, and for a plan the card in GiB (0: the usual one); None: no plan.
 
-    def __init__(self, name: str, config: Recipe, console: Console, ranks: Ranks, resume: Path | None) -> None:
-        self._name, self._config, self._console, self._ranks, self._resume = name, config, console, ranks, resume
-        self._began = time.monotonic()
-        self._stopped = 0  # the signal that asked for the end
-
-    def run(self, given: Given) -> int:
-        """Prepare, train, and say where the model is."""
-        config, ranks = self._config, self._ranks
-        folder = self._folder()
-        prepared = config.prepare(given)
-        with self._writing(folder), self._stopping():
-            tokens = self._tokens(folder / "tokens", given.policy, prepared)
-            model = (
-                given.policy if config.adapter.kind == "none" else adapt(given.policy, config.adapter, seed=config.seed)
-            )
-            model.model.to(ranks.device)
-            job = Training(
-                folder, model, prepared.objective, tokens, config.seed, config.train, config.optimizer,
-                config.parallel, config.keep,
-            )  # fmt: skip
-            report = self._train(job, tokens)
-            if not report.finished:
-                self._leave()
-        if ranks.leads:
-            self._console.print(f"model {folder / 'model'}", soft_wrap=True)
-            self._console.print(f"report {folder / 'report.html'}", soft_wrap=True)
-        return 0
-
-    def _folder(self) -> Path:
-        """The run's folder; all ranks are told the first one's choice by its name in the store of the group."""
-        if self._resume is not None:
-            return self._resume
-        if self._ranks.devices is None:
-            return new_folder("train", self._config.to)
-        if self._config.to is None:
-            raise ConfigError([Problem("to", "several ranks need one folder", "name it: --to runs/NAME")])
-        return new_folder("train", self._config.to) if self._ranks.leads else self._config.to
-
-    def _tokens(self, folder: Path, policy: Policy, prepared: Prepared) -> TokenFile:
-        """The data, tokenised once by the leading rank; the others open what it wrote."""
-        config = self._config
-        if self._ranks.leads:
-            intake = Intake()
-            content = f"{_data_digest(config.data)} {prepared.also} {prepared.objective!r}"
-            found = write_tokens(
-                folder, prepared.made(intake), source=source_digest(content, policy, config.reading()),
-                vocabulary=vocabulary_digest(policy.tokenizer), intake=intake,
-            )  # fmt: skip
-            self._tell(found, intake)
-        self._ranks.sum(torch.zeros(1, device=self._ranks.device), "dp", "pp", "tp")  # all wait for the first
-        return TokenFile(folder)
-
-    def _tell(self, found: TokenFile, intake: Intake) -> None:
-        say = self._console.print
-        say(f"{len(found):,} sequences, {found.tokens:,} tokens, {found.targets:,} learned", soft_wrap=True)
-        for problem in intake.problems[:5]:
-            say(f"left out: {plain(str(problem))}", soft_wrap=True)
-        if intake.refused > 5:
-            say(f"left out: {intake.refused - 5} more", soft_wrap=True)
-
-    def _train(self, job: Training, tokens: TokenFile) -> FitReport:
-        config = self._config.train
-        size = None if config.updates else config.tokens or config.epochs * tokens.targets
-        progress = Progress(self._console, (Planned("fit", size),))
-        with progress if self._ranks.leads else nullcontext():
-            if self._ranks.leads:
-                progress.begin("fit", self._name, size)
-
-            def log(values: Mapping[str, Any]) -> None:
-                spent = {"time_s": round(time.monotonic() - self._began, 3), "cpu_s": round(time.process_time(), 3)}
-                where = {"stage": self._name, "arm": "base", "round": 0, "kind": "fit"}
-                append_line(job.folder / "metrics.jsonl", {**spent, **where, **values}, durable=False)
-                progress.note(values)
-
-            report = train(job, self._ranks, log=log, should_stop=lambda: self._stopped != 0)
-            if self._ranks.leads:
-                progress.end()
-        return report
-
-    @contextmanager
-    def _writing(self, folder: Path) -> Iterator[None]:
-        """In the leading rank: the folder locked, its record kept, its report drawn now and then and at the end."""
-        if not self._ranks.leads:
-            yield
-            return
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = WriterLock(folder / ".train.lock")
-        try:
-            record = Record(f"train {self._name}", self._config, self._config.seed, ("base",))
-            with recorded(folder, record), redrawing(partial(write_report, folder)):
-                yield
-        finally:
-            write_report(folder)
-            lock.release()
-
-    def _leave(self) -> NoReturn:
-        if self._stopped == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise SystemExit(_TERMINATED)
-
-    @contextmanager
-    def _stopping(self) -> Iterator[None]:
-        """SIGTERM and Ctrl-C end the training after its update, with a checkpoint; a second one ends it at once."""
-
-        def ask(number: int, frame: FrameType | None) -> None:
-            if self._stopped:
-                self._leave()
-            self._stopped = number
-
-        before: dict[int, Callable[..., Any] | int | None] = {}
-        for number in (signal.SIGTERM, signal.SIGINT):
-            before[number] = signal.signal(number, ask)
-        try:
-            yield
-        finally:
-            for known, handler in before.items():
-                signal.signal(known, handler)
+    Raises:
+        ConfigError: a recipe that does not exist, or a card that is no number.
+    """
+    first, rest = words[0], list(words)
+    if first in RECIPES:
+        name, rest = first, rest[1:]
+    else:
+        near, more = nearest(first, RECIPES), words[1:2] and not words[1].startswith("--")
+        if not first.startswith("--") and (near or more) and not Path(first).exists():
+            raise ConfigError([unknown("recipe", first, RECIPES, where="evolvent train")])
+        name = _resumed(words) or "sft"
+    card = 0.0 if "--plan" in rest else None
+    rest = [word for word in rest if word != "--plan"]
+    if "--card" in rest:
+        at = rest.index("--card")
+        text = rest[at + 1] if at + 1 < len(rest) else ""
+        if not _SIZE.fullmatch(text) or not float(text):
+            raise ConfigError([Problem("--card", f"got {text!r}, expected GiB of a device", "as --plan --card 24")])
+        card = float(text)
+        del rest[at : at + 2]
+    return name, rest, card
 
 
-def _data_digest(data: Path) -> str:
-    inner = data / "trajectories"
-    return file_digest(inner if inner.is_dir() else data)
+def _resumed(words: Sequence[str]) -> str | None:
+    """The recipe of the run that is to go on, where the words name one."""
+    for at, word in enumerate(words):
+        name, mark, run = word.partition("=")
+        if name == "--resume" and (mark or at + 1 < len(words)):
+            recipe = (verb_of(Path(run if mark else words[at + 1])) or "").partition(" ")[2]
+            return recipe if recipe in RECIPES else None
+    return None
 
 
 def _usage() -> str:
     lines = "\n".join(f"  {name:9}{about}" for name, (_, about) in RECIPES.items())
     return (
         "usage: evolvent train RECIPE DATA [FILE.toml] [--key value ...]\n\n" + lines + "\n\n"
-        "Without a recipe it is sft. `evolvent train RECIPE --help` lists the settings,\n"
-        "`--plan` says what memory a rank needs and what fits. Over several processes:\n"
+        "Without a recipe it is sft. `evolvent train RECIPE --help` lists the settings.\n"
+        "`--plan` says what memory a rank needs and what would fit a device, `--card 24`\n"
+        "one of 24 GiB. `--resume RUN` goes on with a run. Over several processes:\n"
         "torchrun --nproc-per-node 4 -m evolvent train sft DATA --to runs/NAME \\\n"
         "  --parallel.shard 2 --parallel.tp 2"
     )

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from evolvent.errors import ConfigError, Problem
+from evolvent.errors import ConfigError, DeviceMemory, Problem
 from evolvent.learn.objectives import Need, Outputs
 from evolvent.learn.packing import Batch, block_mask
 from evolvent.learn.parallel.ranks import ALONE, Ranks
@@ -17,7 +17,7 @@ from evolvent.learn.parallel.vocab import vocab_logprobs as target_logprobs
 from evolvent.learn.parallel.vocab import vocab_sample
 from evolvent.trajectory import sample_seed
 
-__all__ = ["can_pack", "chosen_layout", "fed", "outputs", "target_logits"]
+__all__ = ["can_pack", "chosen_layout", "fed", "fitting", "outputs", "target_logits"]
 
 _WORDS: tuple[Need, ...] = ("logprobs",)
 
@@ -46,6 +46,25 @@ def chosen_layout(model: Any, layout: Literal["auto", "bucketed", "packed"]) -> 
     if layout == "auto":
         return "packed" if model.device.type == "cuda" and can_pack(model) else "bucketed"
     return layout
+
+
+@contextmanager
+def fitting(shape: tuple[int, ...], hint: str) -> Iterator[None]:
+    """Inside, running out of memory is told as what it is, on any device.
+
+    Args:
+        shape: of what is computed with, rows x tokens. hint: the knobs to turn.
+    Raises:
+        DeviceMemory: an allocation was refused.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError; on a CPU it has no name
+        refused = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
+        if not refused:
+            raise
+        what = "a batch does not fit the device's memory"
+        raise DeviceMemory(what, value=f"rows x tokens {shape}", hint=hint) from error
 
 
 def outputs(
@@ -87,7 +106,8 @@ def _logits(
 ) -> Tensor:
     low = torch.autocast(batch.ids.device.type, dtype) if dtype != torch.float32 else nullcontext()
     with low, head.on(model.get_output_embeddings()):
-        found: Tensor = model(**fed(model, batch, hidden, explicit=ranks.mesh.tp * ranks.mesh.pp > 1), use_cache=False).logits[0]
+        inputs = fed(model, batch, hidden, explicit=ranks.mesh.tp * ranks.mesh.pp > 1)
+        found: Tensor = model(**inputs, use_cache=False).logits[0]
     return found
 
 

@@ -11,14 +11,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import prod
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from evolvent.errors import BatchMismatch, ConfigError, DeviceMemory, NonFinite, NothingToLearn
+from evolvent.errors import BatchMismatch, ConfigError, NonFinite, NothingToLearn
 from evolvent.learn.checkpoint import Checkpointer
-from evolvent.learn.forward import chosen_layout
+from evolvent.learn.forward import chosen_layout, fitting
 from evolvent.learn.loader import Dealing, Learnable, Stream
 from evolvent.learn.objectives import Objective, Outputs, gauss_newton
 from evolvent.learn.optim.clip import clamp_, factor, scale_, total_norm
@@ -34,12 +35,13 @@ from evolvent.learn.progress import FitReport, Metrics, Progress, Trained, ident
 from evolvent.learn.settings import TrainConfig
 from evolvent.models.heads import ValueHead
 from evolvent.models.policy import Policy
-from evolvent.models.tuned import kind_of
+from evolvent.models.tuned import base_digest, kind_of
 from evolvent.trajectory import sample_seed
 
 __all__ = ["FitReport", "Learner", "Metrics", "TrainConfig"]
 
 _log = logging.getLogger(__name__)
+_LESS = "lower train.micro_tokens (same result), or train.batch_tokens; or --parallel.recompute true"
 _DECAYING = ("none", "lora", "dora")  # what others learn are vectors: scales, and states
 _PACKED_ROW = 4096  # tokens: a block mask is quadratic in its row
 
@@ -98,12 +100,14 @@ class Learner:
         self.parallelism, self.optimizer_config = parallelism or Parallelism(), optimizer or OptimizerConfig()
         adapter = kind_of(policy.model) or "none"
         check_layout(policy.model.config, self.parallelism, world=ranks.mesh.size, adapter=adapter)
+        if ranks.mesh != self.parallelism.mesh:
+            raise ConfigError("the ranks are of another layout", value=ranks.mesh, expected=self.parallelism.mesh)
+        self._base = base_digest(policy.model) if adapter != "none" else None  # while the base is whole
         if "target" in objective.needs:
             raise ConfigError(f"objective {objective.name!r} needs a target network, which this learner does not have")
         self.layout = chosen_layout(policy.model, config.layout)
-        check = check_fused(self.optimizer_config, self._forwards(), self.parallelism.pp)
-        if check:
-            raise ConfigError(check)
+        if problems := check_fused(self.optimizer_config, self._forwards(), self.parallelism.pp):
+            raise ConfigError(problems)
         model = _in_precision(policy.model, config)
         self.device = next(model.parameters()).device if ranks is ALONE else ranks.device
         self.ranks = ranks if ranks is not ALONE else replace(ranks, device=self.device)
@@ -121,7 +125,7 @@ class Learner:
             self.optimizer_config, named.items(), lr=config.lr, betas=config.betas, clip=config.clip,
             weight_decay=config.weight_decay if adapter in _DECAYING else 0.0,
         )  # fmt: skip
-        self.trained = Trained(named, self.optimizer)
+        self.trained = Trained(named, self.optimizer, {name: self.laid.whole_name(name) for name in named})
         self.updates = 0
         self.share = 0.0  # how much of the training is behind it; `fit` moves it on
         self.taken: tuple[str, ...] = ()
@@ -129,8 +133,7 @@ class Learner:
 
     def _forwards(self) -> int:
         """Least number of micro-batches of an update, as far as the configuration tells."""
-        config = self.config
-        several = config.micro_tokens is not None and config.micro_tokens < config.batch_tokens
+        several = self.config.micro_tokens is not None and self.config.micro_tokens < self.config.batch_tokens
         return 2 if several or self.parallelism.pp > 1 else 1
 
     def _value_head(self) -> nn.Module:
@@ -152,25 +155,24 @@ class Learner:
         Args:
             batches: this rank's; every data rank brings as many.
         Raises:
-            NothingToLearn: a count of 0. DeviceMemory: a forward or backward that does not fit the device.
+            NothingToLearn: a count of 0. DeviceMemory: it does not fit the device.
         """
-        config = self.config
+        if problems := check_fused(self.optimizer_config, len(batches), self.parallelism.pp):
+            raise ConfigError(problems)
         count = self._over_data(sum(self.objective.count(batch) for batch in batches))
         if count == 0:
             raise NothingToLearn("no target of this update has a learning weight", value=f"{len(batches)} batches")
-        on_device = [batch.to(self.device) for batch in batches]
-        lr = config.rate(self.updates, self.share)
+        lr = self.config.rate(self.updates, self.share)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        if isinstance(self.optimizer, SophiaG) and self.updates % self.optimizer.hessian_every == 0:
-            self._curvature(on_device)
-        torch.manual_seed(sample_seed(self.seed, "update", self.updates, self.ranks.at("dp")) % 2**63)
-        step = self._fused if self.optimizer_config.fuses else self._step
-        loss, norm = step(on_device, count)
+        with fitting(max((tuple(batch.ids.shape) for batch in batches), key=prod), _LESS):
+            on_device = [batch.to(self.device) for batch in batches]
+            if isinstance(self.optimizer, SophiaG) and self.updates % self.optimizer.hessian_every == 0:
+                self._curvature(on_device)
+            loss, norm = (self._fused if self.optimizer_config.fuses else self._step)(on_device, count)
         self.updates += 1
-        fed, padded = sum(batch.real for batch in batches), sum(batch.padded for batch in batches)
-        if self.ranks.devices is not None:
-            fed, padded = self._over_data(fed), self._over_data(padded)
+        fed = self._over_data(sum(batch.real for batch in batches))
+        padded = self._over_data(sum(batch.padded for batch in batches))
         finite = abs(loss) < float("inf") and norm < float("inf")
         return Metrics(self.updates, loss, norm, lr, count, fed, padded, not finite)
 
@@ -213,33 +215,25 @@ class Learner:
     def _backward(self, batches: Sequence[Batch], count: int, *, guarded: bool = False) -> Tensor:
         """Forward and backward of everything; returns this rank's part of the loss."""
         times = self.ranks.mesh.dp / count  # sharded gradients are divided by the data ranks
+        # Here, so that the second of two passes drops out what the first did.
+        self._sow("update", self.updates, self.ranks.at("dp"))
 
         def loss(outputs: Outputs, batch: Batch) -> Tensor:
             amount, counted = self.objective.loss(outputs, batch)
             if counted != self.objective.count(batch):
-                raise BatchMismatch(
-                    f"objective {self.objective.name!r} counts a batch in two ways",
-                    value=counted,
-                    expected=self.objective.count(batch),
-                )
+                what = f"objective {self.objective.name!r} counts a batch in two ways"
+                raise BatchMismatch(what, value=counted, expected=self.objective.count(batch))
             if guarded:
-                self._guard(amount)
+                self._guard(amount * times)
             return amount * times
 
-        try:
-            return self.laid.backward(batches, loss, self.objective.needs)
-        except torch.OutOfMemoryError as error:
-            raise DeviceMemory(
-                "a batch does not fit the device's memory",
-                value=f"rows x tokens {tuple(batches[0].ids.shape)}",
-                hint="lower train.micro_tokens (same result), or train.batch_tokens; or --parallel.recompute true",
-            ) from error
+        return self.laid.backward(batches, loss, self.objective.needs)
 
     def _guard(self, amount: Tensor) -> None:
         """What a fused update has changed cannot be taken back: all ranks look at the loss before backward."""
-        wrong = self.ranks.sum((~amount.detach().isfinite()).float(), "dp")
-        if float(wrong):
-            raise _NotFinite(float(amount))
+        whole = float(self._whole(amount))
+        if not abs(whole) < float("inf"):
+            raise _NotFinite(whole)
 
     def _curvature(self, batches: Sequence[Batch]) -> None:
         """SophiaG's estimate: the gradient of the loss on labels drawn from the model's own distribution."""
@@ -249,11 +243,17 @@ class Learner:
         def loss(outputs: Outputs, batch: Batch) -> Tensor:
             return gauss_newton.loss(outputs, batch)[0] * times
 
-        torch.manual_seed(sample_seed(self.seed, "curvature", self.updates) % 2**63)  # the same on all ranks
+        self._sow("curvature", self.updates)  # the same on all ranks
         self.optimizer.zero_grad(set_to_none=True)
         self.laid.backward(batches, loss, gauss_newton.needs)
         self.laid.reduce()
-        cast(SophiaG, self.optimizer).update_hessian(tokens)
+        if float(total_norm(self._weights, pp_group=self.ranks.group("pp"), skip=self._uncounted)) < float("inf"):
+            cast(SophiaG, self.optimizer).update_hessian(tokens)
+
+    def _sow(self, *parts: object) -> None:
+        seed = sample_seed(self.seed, *parts) % 2**63
+        # Without CUDA, torch.manual_seed notes where it was called from, which takes as long as a small layer.
+        (torch.manual_seed if self.device.type == "cuda" else torch.default_generator.manual_seed)(seed)
 
     def _whole(self, total: Tensor) -> Tensor:
         """The loss of the whole update from this rank's part of it."""
@@ -294,10 +294,11 @@ class Learner:
             while not (stopping or self._done(progress, goal)):
                 rows = progress.stream.take()
                 began = time.perf_counter()
-                batches = dealing.batches(learned, rows)
+                chosen = {index: learned[index] for row in rows for index in row}
+                batches = dealing.batches(chosen, rows)
                 self.waited = time.perf_counter() - began
                 self.length = sum(batch.ids.numel() for batch in batches) / sum(len(batch.ids) for batch in batches)
-                self.taken = tuple(learned[index].trajectory for row in rows for index in row)
+                self.taken = tuple(parts.trajectory for parts in chosen.values())
                 metrics = self.update(batches)
                 progress.note(metrics, self.taken)
                 if on_update is not None:
@@ -314,13 +315,9 @@ class Learner:
     ) -> Callable[[bool], None]:
         """Go to where the checkpoint is; returns what keeps it up to date: called with True, it saves in any case."""
         same = identity(
-            self.policy,
-            self.objective,
-            learned.digest(),
-            config=self.config,
-            optimizer=self.optimizer_config,
-            seed=self.seed,
-        )
+            self.policy, self.objective, learned.digest(), config=self.config, optimizer=self.optimizer_config,
+            seed=self.seed, base=self._base,
+        )  # fmt: skip
         if restore(checkpoint, progress, self.trained, same=same):
             self.updates = progress.updates
             rest = ": no work is left" if self._done(progress, goal) else ""

@@ -186,7 +186,7 @@ class Dealing:
     schedule: Schedule
     rank: int
 
-    def batches(self, parts: Sequence[Parts], rows: Sequence[Row]) -> list[Batch]:
+    def batches(self, parts: Sequence[Parts] | Mapping[int, Parts], rows: Sequence[Row]) -> list[Batch]:
         """This rank's micro-batches: as many as every other data rank's, with empty ones at the end.
 
         In a pipeline all have one shape; with tensor parallelism their length is a multiple of its ranks.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -18,8 +18,8 @@ from evolvent.errors import ConfigError, EvolventError, StateMissing, Vocabulary
 from evolvent.learn.checkpoint import Checkpointer, Handle, Saved
 from evolvent.learn.loader import Stream
 from evolvent.learn.objectives import Objective
+from evolvent.models.pieces import local_of
 from evolvent.models.policy import Policy
-from evolvent.models.tuned import base_digest, kind_of
 from evolvent.trajectory import canonical_json
 
 __all__ = ["FitReport", "Metrics", "Progress", "Trained", "identity", "restore", "save"]
@@ -111,12 +111,12 @@ class Progress:
 
 
 def identity(
-    policy: Policy, objective: Objective, data: str, *, config: Config, optimizer: Config, seed: int
+    policy: Policy, objective: Objective, data: str, *, config: Config, optimizer: Config, seed: int, base: str | None
 ) -> dict[str, str]:
     """What must be equal for a resumed training to be the same one: digests of tokenizer and data, and the rest.
 
     Args:
-        data: digest of what is learned.
+        data: digest of what is learned. base: of the weights below an adapter, where there is one.
 
     The layout is not among it: a training goes on on any other.
     """
@@ -128,38 +128,61 @@ def identity(
         "objective": repr(objective),
         "seed": str(seed),
         "data": data,
-        **({"base": base_digest(policy.model)} if kind_of(policy.model) is not None else {}),
+        **({"base": base} if base is not None else {}),
     }
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a training changes on this rank: its weights by their names in the whole model, and their optimizer.
+    """What a training changes on this rank: its weights by their names here, and their optimizer.
 
     Frozen weights are not among them: a checkpoint does not hold those.
+
+    Attributes:
+        wholes: a weight's name in the whole model, where that is another: pipeline stages have two copies of a tied
+            weight, which is one there.
     """
 
     weights: Mapping[str, Tensor]
     optimizer: Optimizer
+    wholes: Mapping[str, str] = field(default_factory=dict)
+
+    def named(self) -> dict[str, Tensor]:
+        """The weights by their names in the whole model; of two copies the first."""
+        found: dict[str, Tensor] = {}
+        for name, weight in self.weights.items():
+            found.setdefault(self.wholes.get(name, name), weight)
+        return found
 
     def moments(self) -> dict[str, Tensor]:
-        """The optimizer's state, as `moment/weight`."""
-        names = {weight: name for name, weight in self.weights.items()}
-        state = self.optimizer.state.items()
-        return {f"{key}/{names[weight]}": value for weight, entry in state for key, value in entry.items()}
+        """The optimizer's state, as `moment/weight`. A weight that never had a gradient has none."""
+        state = self.optimizer.state
+        return {f"{key}/{name}": value for name, weight in self.named().items() if weight in state
+                for key, value in state[weight].items()}  # fmt: skip
 
-    def begin(self) -> None:
-        """Let the optimizer make its state, so that there is something to fill: one weight after another takes a step
-        of length 0 with a gradient of 0."""
+    def begin(self, names: Container[str]) -> None:
+        """Let the optimizer make the state of these weights, so that there is something to fill: one after another
+        takes a step of length 0 with a gradient of 0."""
         rates = [group["lr"] for group in self.optimizer.param_groups]
         for group in self.optimizer.param_groups:
             group["lr"] = 0.0
-        for weight in self.weights.values():
+        for weight in (weight for name, weight in self.weights.items() if self.wholes.get(name, name) in names):
             weight.grad = torch.zeros_like(weight)
             self.optimizer.step()
             weight.grad = None
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
+
+    @torch.no_grad()
+    def agree(self) -> None:
+        """Where both copies of a tied weight are on this rank: what the first was filled with goes into the second."""
+        named, state = self.named(), self.optimizer.state
+        for name, copy in self.weights.items():
+            first = named[self.wholes.get(name, name)]
+            if copy is not first:
+                pairs = [(copy, first), *((state[copy][key], value) for key, value in state.get(first, {}).items())]
+                for target, source in pairs:
+                    local_of(target).copy_(local_of(source))
 
 
 def save(
@@ -181,7 +204,7 @@ def save(
         "versions": {"python": platform.python_version(), "torch": str(torch.__version__), "numpy": np.__version__},
     }
     record = {"losses": torch.tensor(progress.losses, dtype=torch.float64)}
-    groups = {"model": trained.weights, "optimizer": trained.moments(), "record": record}
+    groups = {"model": trained.named(), "optimizer": trained.moments(), "record": record}
     return checkpoint.save(progress.updates, Saved(groups, values), wait=wait)
 
 
@@ -201,8 +224,9 @@ def restore(checkpoint: Checkpointer, progress: Progress, trained: Trained, *, s
     _check_same(stored.values["same"], same)
     fresh = not trained.optimizer.state
     if fresh:
-        trained.begin()
-    into = {"model": trained.weights, "optimizer": trained.moments()}
+        known = {name.partition("/")[2] for name in stored.groups.get("optimizer", ())}
+        trained.begin(known or trained.named())
+    into = {"model": trained.named(), "optimizer": trained.moments()}
     try:
         saved = checkpoint.load(stored.path, into=into, groups=("model", "optimizer", "record"))
     except EvolventError:
@@ -211,6 +235,7 @@ def restore(checkpoint: Checkpointer, progress: Progress, trained: Trained, *, s
         raise
     if saved is None or "losses" not in saved.tensors["record"]:
         raise StateMissing("the checkpoint has no tensor 'losses' of its record", value=str(stored.path))
+    trained.agree()
     values = saved.values
     progress.stream.position = values["position"]
     for name in _COUNTS:

@@ -109,7 +109,7 @@ class Policy:
         note: dict[str, Any] = {"format": 1, "dialect": self.dialect.name, "version": self.version}
         if kind_of(self.model) is None:
             with _quiet():
-                self.model.save_pretrained(folder)
+                self.model.save_pretrained(folder, **_without_head(self.model))
             for name in FILES:
                 (folder / name).unlink(missing_ok=True)
         else:
@@ -237,6 +237,14 @@ def _load_tokenizer(folder: Path, model: Any) -> Any:
             hint="use the tokenizer that the model was trained with",
         )
     return tokenizer
+
+
+def _without_head(model: Any) -> dict[str, Any]:
+    """While a value head is trained it is part of the model; it is saved in a file of its own."""
+    if getattr(model, "value_head", None) is None:
+        return {}
+    kept = model.state_dict().items()
+    return {"state_dict": {name: weight for name, weight in kept if not name.startswith("value_head.")}}
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isnan
 from typing import Any
 
-from evolvent.view.data import Episode, StageRow
+from evolvent.view.data import Episode, ReportData, StageRow
 from evolvent.view.markdown import escaped, grid, named, one_line, quoted
 from evolvent.view.outcome import main_arm
 from evolvent.view.published import Line, Published, lineage, lines, overall
@@ -165,13 +165,15 @@ def _model(published: Published) -> str:
         ("taken from", f"{named(placeless(published.source))} of the run {named(published.name)}"),
         ("learned in", place),
     ]
+    if weights.merged:
+        rows.insert(5, ("adapter", f"{named(weights.merged)}, merged into the weights"))
     return grid(("what", "value"), rows)
 
 
 def _training(published: Published) -> str:
     config, stages = published.data.info.config, lineage(published)
     said = [f"Worlds: {', '.join(map(named, _worlds(published))) or 'not recorded'}."]
-    said += _demonstrated(config, _worlds(published))
+    said += _demonstrated(config, _worlds(published), published.data.info.method)
     explored = [row.result for row in stages if row.verb == "collect"]
     if explored:
         played, won = (sum(row.get(name, 0) for row in explored) for name in ("episodes", "success"))
@@ -181,10 +183,20 @@ def _training(published: Published) -> str:
         f"Learned in {named(row.name)}: {row.result['trajectories']:,.0f} episodes, repeats counted."
         for row in learned[:_MOST_LEARNED]
     ]
-    return f"{_bullets(said)}\n\n{_spent(stages, published.data.stages)}"
+    taught = list(_taught(published.data))
+    return _bullets([*said, *taught]) + ("" if taught else f"\n\n{_spent(stages, published.data.stages)}")
 
 
-def _demonstrated(config: Mapping[str, Any], worlds: Sequence[str]) -> Iterator[str]:
+def _taught(data: ReportData) -> Iterator[str]:
+    """What the log of a run of `train` says it has learned; such a run has no ledger."""
+    if data.stages or not data.info.method.startswith("train "):
+        return
+    updates = {row.step: row.values for row in data.metrics if "lr" in row.values}  # those of a resumed run: the last
+    learned, fed = (sum(values.get(name, 0.0) for values in updates.values()) for name in ("tokens", "fed"))
+    yield f"Learned: {learned:,.0f} targets in {len(updates):,} updates, for which {fed:,.0f} tokens were fed."
+
+
+def _demonstrated(config: Mapping[str, Any], worlds: Sequence[str], method: str) -> Iterator[str]:
     """What the settings of `evolve` and of `train` say about their data."""
     counts = config.get("demonstrations")
     if isinstance(counts, list) and counts and all(map(_is_count, counts)):
@@ -196,7 +208,8 @@ def _demonstrated(config: Mapping[str, Any], worlds: Sequence[str]) -> Iterator[
         if _is_count(config.get(name)):
             yield f"{text}: {config[name]:,}."
     if isinstance(config.get("data"), str):
-        yield f"Recorded episodes cloned from {named(placeless(config['data']))}."
+        recipe = f" by the recipe {named(method.removeprefix('train '))}" if method.startswith("train ") else ""
+        yield f"Learned from {named(placeless(config['data']))}{recipe}."
 
 
 def _is_count(value: object) -> bool:

@@ -139,7 +139,8 @@ def _span(
         return wanted
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     low = min(0.0, low) if floor_zero else low
-    return (low, high) if high > low else (low - 0.5, low + 0.5)
+    room = max(0.5, 1e-6 * abs(low))
+    return (low, high) if high > low else (low - room, low + room)
 
 
 class _Axes:

@@ -41,14 +41,15 @@ def report(run: Path, to: Path) -> None:
 
 def page(data: ReportData) -> str:
     """The report as one HTML document."""
-    shown = panels(data)
+    shown, training = panels(data), training_page(data)
     text = _environment().get_template("report.html").render(
         data=data, info=data.info, head=headline(data, shown), main=main_arm(data), style=_style_sheet(),
         panels=shown, strips=sections.strips(data, shown), worlds=sections.multiples(data, shown),
-        curves=sections.curves(data), speeds=sections.speeds(data), cost=sections.cost(data),
+        curves=[] if training else sections.curves(data), speeds=[] if training else sections.speeds(data),
+        cost=sections.cost(data), training=training,
         kinds=[(panel, kinds(panel)) for panel in shown], pairs=pairs(data), floors=sections.floors(data),
         config=sections.flat(data.info.config), versions=sections.flat(data.info.versions),
-        errors=[row for row in data.results if row.errors], training=training_page(data),
+        errors=[row for row in data.results if row.errors],
     )  # fmt: skip
     return text.encode("utf-8", "replace").decode("utf-8")
 

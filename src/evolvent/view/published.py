@@ -38,6 +38,7 @@ class Weights:
         dtype, dialect: of its numbers; how it writes a conversation.
         shape: what else tells its size, such as layers and the width of its hidden states.
         version: how many fits it went through.
+        merged: the kind of the adapter that was merged into the weights; "" where there was none.
     """
 
     architecture: str
@@ -48,6 +49,7 @@ class Weights:
     dialect: str
     shape: Mapping[str, int] = field(default_factory=dict)
     version: int = 0
+    merged: str = ""
 
 
 @dataclass(frozen=True, slots=True)

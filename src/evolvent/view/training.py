@@ -12,7 +12,7 @@ from typing import Any
 from markupsafe import Markup
 
 from evolvent.view.charts import Bar, Event, Frame, Line, binned, line_chart, stacked_bar
-from evolvent.view.data import Evaluated, Measured, Metric, ReportData
+from evolvent.view.data import Evaluated, Measured, Metric, ReportData, RunInfo
 from evolvent.view.sections import Figure
 
 __all__ = ["Kind", "Series", "Training", "training_page"]
@@ -50,7 +50,6 @@ class Series:
         rate: it is printed as per cent.
     """
 
-    stage: str
     metric: str
     title: str
     settings: str
@@ -67,7 +66,8 @@ class Training:
     """What the page of a training shows; numbers are None where no row holds them.
 
     Attributes:
-        updates, goal: taken, and asked for where that is known. tokens, fed, padded: learned, fed, and filler.
+        updates, goal: taken, and asked for where that is known. learned: how many of `unit`, which is tokens or pairs.
+        fed, padded: tokens fed, and filler beside them.
         repeated: updates that were taken again after an interruption. skipped: the updates that were not finite.
         first, last: the loss at the first update, and its mean over the last `ends` ones.
         tokens_per_s, gemm_share, data_wait: medians of the rows. ceiling: operations per second of one rank.
@@ -78,7 +78,8 @@ class Training:
 
     updates: int
     goal: int | None
-    tokens: float
+    learned: float
+    unit: str
     fed: float
     padded: float
     repeated: int
@@ -99,7 +100,7 @@ class Training:
     memory_bar: Markup | None
     peak: float | None
     process: float | None
-    evaluations: Sequence[tuple[str, Sequence[Figure]]]
+    evaluations: Sequence[Figure]
     series: Sequence[Series]
     hidden: int
     measured: Sequence[tuple[Evaluated, Measured]]
@@ -119,10 +120,10 @@ def training_page(data: ReportData) -> Training | None:
     kinds, peak, process = _memory(monitor)
     last = updates[-1].step if updates else 0.0
     series, figures, hidden = _evaluations(data.evaluations, last)
-    total = {name: sum(row.values.get(name, 0.0) for row in updates) for name in ("tokens", "fed", "padded")}
+    learned, fed, padded = (sum(row.values.get(name, 0.0) for row in updates) for name in ("tokens", "fed", "padded"))
     return Training(
-        updates=len(updates), goal=_whole(data.info.config, "train", "updates"), **total, repeated=repeated,
-        skipped=skipped, first=losses[0] if losses else None, ends=min(_LAST, len(losses)),
+        updates=len(updates), goal=_whole(data.info.config, "train", "updates"), learned=learned,
+        unit=_unit(data.info), fed=fed, padded=padded, repeated=repeated, skipped=skipped, first=losses[0] if losses else None, ends=min(_LAST, len(losses)),
         last=statistics.fmean(losses[-_LAST:]) if losses else None,
         tokens_per_s=_middle(monitor, "tokens_per_s"), gemm_share=_middle(monitor, "gemm_share"),
         ceiling=_middle(monitor, "gemm_per_s"), data_wait=_middle(monitor, "data_wait"), seconds=seconds, cpu_s=cpu,
@@ -165,6 +166,13 @@ def _whole(config: Mapping[str, Any], *names: str) -> int | None:
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**53 else None
+
+
+def _unit(info: RunInfo) -> str:
+    """What an update's `tokens` count: of objectives over pairs these."""
+    recipe = info.method.partition(" ")[2]
+    paired = recipe == "dpo" or (recipe == "reward" and info.config.get("kind", "pairs") == "pairs")
+    return "pairs" if paired else "tokens"
 
 
 def _middle(rows: Sequence[Metric], name: str) -> float | None:
@@ -242,10 +250,8 @@ def _bar(kinds: Sequence[Kind]) -> Markup | None:
 # ---------------------------------------------------------------- evaluations
 
 
-def _evaluations(
-    rows: Sequence[Evaluated], last: float
-) -> tuple[list[Series], list[tuple[str, Sequence[Figure]]], int]:
-    """Every number as a series over the snapshots, charts by evaluator, and how many charts are left out."""
+def _evaluations(rows: Sequence[Evaluated], last: float) -> tuple[list[Series], list[Figure], int]:
+    """Every number as a series over the snapshots, their charts, and how many charts are left out."""
     found: dict[tuple[str, str, str], list[tuple[float, Measured]]] = defaultdict(list)
     ways: dict[str, set[str]] = defaultdict(set)
     for row in rows:
@@ -253,26 +259,25 @@ def _evaluations(
             found[row.stage, one.metric, row.settings].append((row.step, one))
             ways[row.stage].add(row.settings)
     series: list[Series] = []
-    figures: dict[str, list[Figure]] = defaultdict(list)
+    figures: list[Figure] = []
     for (stage, metric, settings), measured in found.items():
         known = sorted(((step, one) for step, one in measured if one.value is not None), key=lambda pair: pair[0])
         if not known:
             continue
         told = settings[:8] if len(ways[stage]) > 1 else ""
-        line = _series(stage, metric, told, known)
-        series.append(line)
+        series.append(_series(metric, told, known))
         if len(series) <= _FIGURES:
-            figures[stage].append(_evaluation(line, known, last))
-    return series, list(figures.items()), max(0, len(series) - _FIGURES)
+            figures.append(_evaluation(series[-1], known, last))
+    return series, figures, len(series) - len(figures)
 
 
-def _series(stage: str, metric: str, settings: str, known: Sequence[tuple[float, Measured]]) -> Series:
+def _series(metric: str, settings: str, known: Sequence[tuple[float, Measured]]) -> Series:
     rate = metric.partition("/")[0] in _RATES and all(0 <= (one.value or 0.0) <= 1 for _, one in known)
     better = max if rate else min
     best_step, best = better(known, key=lambda pair: pair[1].value or 0.0)
     newest_step, newest = known[-1]
     title = metric.replace("/", " ").replace("_", " ")
-    return Series(stage, metric, title, settings, rate, newest, newest_step, best, best_step, len(known))
+    return Series(metric, title, settings, rate, newest, newest_step, best, best_step, len(known))
 
 
 def _evaluation(series: Series, known: Sequence[tuple[float, Measured]], last: float) -> Figure:
@@ -283,4 +288,4 @@ def _evaluation(series: Series, known: Sequence[tuple[float, Measured]], last: f
         series.metric, "update", x_range=_from_0(points, last), y_range=(0.0, 1.0) if series.rate else _reach(line),
         percent=series.rate, whole_x=True, width=250, height=180,
     )  # fmt: skip
-    return Figure(series.title.removeprefix(f"{series.stage} "), line_chart(frame, [line]), series.settings)
+    return Figure(series.title, line_chart(frame, [line]), series.settings)

@@ -31,7 +31,7 @@ class Laid:
         ranks: where this process stands.
     """
 
-    def __init__(self, model: Any, ranks: Ranks, pipeline: Pipeline | None, dtype: torch.dtype) -> None:
+    def __init__(self, model: Any, ranks: Ranks, *, pipeline: Pipeline | None, dtype: torch.dtype) -> None:
         self.ranks, self._model, self._pipeline, self._dtype = ranks, model, pipeline, dtype
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
@@ -41,6 +41,10 @@ class Laid:
     def counted(self, name: str) -> bool:
         """Whether a parameter counts for norms here: the second copy of a tied one does not."""
         return self._pipeline is None or self._pipeline.counted(name)
+
+    def whole_name(self, name: str) -> str:
+        """A parameter's name in the whole model, where a tied one has that of the embedding alone."""
+        return name if self.counted(name) else name.replace("lm_head.", "model.embed_tokens.")
 
     def backward(self, batches: Sequence[Batch], loss: Loss, needs: Collection[Need]) -> Tensor:
         """Forward and backward of all micro-batches; the sum of the losses, 0 where this rank does not compute it."""
@@ -80,9 +84,10 @@ def lay(model: Any, parallelism: Parallelism, ranks: Ranks, *, dtype: torch.dtyp
         if parallelism.compile:
             compile_layers(layers_of(inner))
         if ranks.mesh.dp > 1:
-            shard(chunk, layers_of(inner), ranks, dtype=dtype)
+            head = getattr(inner, "value_head", None)  # float32, whatever the rest is: a unit of its own
+            shard(chunk, [*layers_of(inner), *([] if head is None else [head])], ranks, dtype=dtype)
     pipeline = Pipeline(chunks, ranks, parallelism.schedule) if ranks.mesh.pp > 1 else None
-    return Laid(model, ranks, pipeline, dtype)
+    return Laid(model, ranks, pipeline=pipeline, dtype=dtype)
 
 
 def _forget(model: nn.Module, own: set[int]) -> None:
@@ -93,23 +98,27 @@ def _forget(model: nn.Module, own: set[int]) -> None:
                 setattr(module, name, nn.Parameter(weight.to("meta"), weight.requires_grad))
 
 
-def check_layout(config: Any, parallelism: Parallelism, *, world: int, adapter: str = "none") -> None:
+def check_layout(
+    config: Any, parallelism: Parallelism, *, world: int, adapter: str = "none", command: str = "train ..."
+) -> None:
     """Refuse what is impossible, before a model is built.
 
     Args:
-        config: the model's. adapter: the kind of what is tuned.
+        config: the model's. adapter: the kind of what is tuned. command: the words that start this training.
     Raises:
         ConfigError: everything wrong at once, with the nearest layout of `world` ranks that is possible.
     """
-    problems = [*_problems(config, parallelism, world), *_adapter_problems(parallelism, adapter)]
+    problems = [*_problems(config, parallelism, world, command), *_adapter_problems(parallelism, adapter)]
     if problems:
         raise ConfigError([*problems, *_nearest(config, parallelism, world)])
 
 
-def _problems(config: Any, parallelism: Parallelism, world: int) -> list[Problem]:
+def _problems(config: Any, parallelism: Parallelism, world: int, command: str = "train ...") -> list[Problem]:
     mesh, problems = parallelism.mesh, []
-    if mesh.size != world:
-        launch = f"torchrun --nproc-per-node {mesh.size} -m evolvent train ..."
+    if mesh.size == 1 and world > 1:
+        problems.append(Problem("parallel", f"no layout is given for {world} processes", "as --parallel.shard 2"))
+    elif mesh.size != world:
+        launch = f"torchrun --nproc-per-node {mesh.size} -m evolvent {command}"
         what = f"{mesh} needs {mesh.size} processes, {world} {'is' if world == 1 else 'are'} there"
         problems.append(Problem("parallel", what, f"start it with: {launch}" if world == 1 else "change one of them"))
     if mesh.tp > 1:
@@ -136,6 +145,8 @@ def _nearest(config: Any, parallelism: Parallelism, world: int) -> list[Problem]
     """The possible layout of as many ranks that differs least, as a hint."""
     size = parallelism.mesh.size if world == 1 else world
     wanted = parallelism.mesh
+    if wanted.size == 1:
+        return []
     possible = []
     for mesh in _meshes(size):
         asked = parallelism.model_copy(

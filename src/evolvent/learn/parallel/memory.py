@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from math import ceil, prod
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +49,8 @@ class MemoryEstimate:
     Attributes:
         gradients: all; of a fused optimizer the largest alone. copies: what FSDP gathers and sums, or autocast rounds.
         activations: what layers keep for backward. logits: what head and loss hold.
-        total: at the worst moment; less than the sum, because activations go while gradients come.
+        total: at the worst moment; less than the sum, because activations go while gradients come. What the step of an
+            optimizer needs for a moment is not in it: none, or a few times the largest weight.
     """
 
     parameters: int
@@ -311,12 +312,15 @@ def nearest_fit(
     return [plan for plan in best if plan is not None]
 
 
-def plan_table(plans: Sequence[Plan], card: int | None = None) -> list[list[str]]:
-    """Rows of text, the first of names: GiB of each kind for each plan, and whether it fits a card of `card` bytes."""
+def plan_table(
+    plans: Sequence[Plan], card: int | None = None, *, unit: Literal["GiB", "MiB"] = "GiB"
+) -> list[list[str]]:
+    """Rows of text, the first of names: memory of each kind by plan, and whether it fits a card of `card` bytes."""
     kinds = [field.name for field in fields(MemoryEstimate) if field.name != "stage"]
-    rows = [["GiB a rank", *(plan.changes for plan in plans)]]
-    rows += [[kind, *(f"{getattr(plan.estimate, kind) / 2**30:.2f}" for plan in plans)] for kind in kinds]
+    size, digits = (2**30, 2) if unit == "GiB" else (2**20, 1)
+    rows = [[f"{unit} a rank", *(plan.changes for plan in plans)]]
+    rows += [[kind, *(f"{getattr(plan.estimate, kind) / size:.{digits}f}" for plan in plans)] for kind in kinds]
     if card is not None:
         fits = ("yes" if plan.estimate.total <= _USABLE * card else "no" for plan in plans)
-        rows.append([f"fits {card / 2**30:.0f} GiB", *fits])
+        rows.append([f"fits {card / 2**30:.3g} GiB", *fits])
     return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -122,7 +123,7 @@ class Meeting:
             return first
         who = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(map(str, missing))}"
         hint = "what it printed may say why; resume when it is mended"
-        raise RankFailed(f"{who} died, or was silent for too long", value=str(error), hint=hint) from error
+        raise RankFailed(f"{who} died, or was silent for too long", value=_brief(error), hint=hint) from error
 
     def _missing(self, *, told: bool = False) -> list[int]:
         """The ranks of which nothing was heard in the time that they need; `told`: whether this rank failed first."""
@@ -217,6 +218,11 @@ def _join(meeting: Meeting, mesh: Mesh, device: str, timeout: float) -> None:
     meeting.store.set_timeout(limit)
     backend = "nccl" if device == "cuda" else "gloo"
     dist.init_process_group(backend, store=meeting.store, rank=meeting.rank, world_size=meeting.world, timeout=limit)
+
+
+def _brief(error: Exception) -> str:
+    """The first sentence of what a backend says, without the place in its source."""
+    return re.sub(r"^\[\S*\.cc:\d+\] ", "", str(error)).partition(". ")[0]
 
 
 def _lost(error: BaseException | None) -> bool:

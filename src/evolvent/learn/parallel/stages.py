@@ -276,6 +276,8 @@ def _part(model: Any, own: range, first: bool, last: bool) -> Any:
     if hasattr(model, "get_base_model"):
         whole.base_model = _shallow(model.base_model)
         whole.base_model.model = _part(model.base_model.model, own, first, last)
+        if not last:
+            whole.value_head = None
         return whole
     body = whole.model = _shallow(model.model)
     body.layers = nn.ModuleList(layer if at in own else _Skip() for at, layer in enumerate(body.layers))

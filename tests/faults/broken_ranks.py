@@ -1,0 +1,43 @@
+"""What is done to a rank before its command begins: see `Launched(before=...)`."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+
+def raises(rank: int) -> None:
+    """Rank 1 has a fault of the program itself in its eighth update."""
+    from evolvent.learn.learner import Learner
+
+    whole = Learner.update
+
+    def update(self: Any, batches: Any) -> Any:
+        if rank == 1 and self.updates == 7:
+            raise KeyError("something is wrong with rank 1")
+        return whole(self, batches)
+
+    Learner.update = update  # type: ignore[method-assign]
+
+
+def slow_to_read(rank: int) -> None:
+    """Reading the data takes three seconds longer."""
+    from evolvent.cli import lesson
+
+    whole = lesson.write_tokens
+
+    def write(*words: Any, **more: Any) -> Any:
+        print("reading", flush=True)
+        time.sleep(3)
+        return whole(*words, **more)
+
+    lesson.write_tokens = write
+
+
+def narrow(rank: int) -> None:
+    """This process may have 200 MB more than it has."""
+    import resource
+
+    with open("/proc/self/statm", encoding="ascii") as file:
+        size = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + 200_000_000, size + 200_000_000))

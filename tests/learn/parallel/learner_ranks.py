@@ -1,0 +1,63 @@
+"""What the ranks of `test_learner_ranks.py` run: the cells' small model, with other objectives and broken losses."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.parallel_cells import Cell, episodes, small_policy
+from evolvent.learn.checkpoint import Checkpointer
+from evolvent.learn.learner import Learner, TrainConfig
+from evolvent.learn.objectives import Objective, value, weighted_nll
+from evolvent.learn.optim.make import OptimizerConfig
+from evolvent.learn.parallel.ranks import ranks_of
+
+
+def broken_at(sample):
+    """Imitation; the batch of one sample has a loss that is not a number."""
+
+    def loss(outputs, batch):
+        amount, count = weighted_nll.loss(outputs, batch)
+        return amount * (float("nan") if sample in batch.samples else 1.0), count
+
+    return Objective("broken", loss, weighted_nll.count)
+
+
+def and_values():
+    """Imitation, and values of 1."""
+
+    def loss(outputs, batch):
+        amount, count = weighted_nll.loss(outputs, batch)
+        return amount + 0.5 * (outputs.values - 1.0).square().sum(), count
+
+    return Objective("both", loss, weighted_nll.count, ("logprobs", "values"))
+
+
+OBJECTIVES = {"imitation": weighted_nll, "broken": broken_at(7), "values": value(), "both": and_values()}
+
+
+def train(cell, objective="imitation", folder=None, stop=None, **settings):
+    """(losses, gradient norms of this call, what was skipped, whether weights are finite) of six updates."""
+    torch.set_num_threads(1)
+    policy = small_policy(cell)
+    values = {"lr": cell.lr, "updates": 6, "warmup_updates": 2, "batch_tokens": 260, "layout": "bucketed", **settings}
+    with ranks_of(cell.parallelism.mesh) as ranks:
+        learner = Learner(
+            policy, OBJECTIVES[objective], TrainConfig(**values), seed=5, parallelism=cell.parallelism, ranks=ranks,
+            optimizer=OptimizerConfig(name=cell.optimizer, **cell.options),
+        )  # fmt: skip
+        keeper = None if folder is None else Checkpointer(Path(folder), every=100, ranks=ranks)
+        norms = []
+        report = learner.fit(
+            episodes(policy, 30), checkpoint=keeper, on_update=lambda metrics: norms.append(metrics.grad_norm),
+            should_stop=None if stop is None else lambda: learner.updates >= stop,
+        )  # fmt: skip
+        finite = [bool(np.isfinite(weight.detach().sum().item())) for weight in learner.trained.weights.values()]
+    return report.losses, norms, report.skipped, all(finite)
+
+
+def run(cell, objective, settings):
+    return train(cell, objective, **settings)
+
+
+__all__ = ["Cell", "run", "train"]

@@ -1,0 +1,63 @@
+"""The Learner over two ranks: losses that are not finite on one, resumes on another layout, values in low precision."""
+
+from __future__ import annotations
+
+import learner_ranks as ranks_do
+import pytest
+from crew import Crew
+from learner_ranks import Cell
+
+LORA = {"adapter": "lora", "lr": 1e-2}
+
+
+@pytest.fixture(scope="module")
+def two():
+    with Crew(2) as crew:
+        yield crew
+
+
+def near(one, other):
+    return len(one) == len(other) and max(abs(a - b) for a, b in zip(one, other, strict=True)) <= 1e-5
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("layout", "optimizer", "options"), [
+    ({"shard": 2}, "lomo", {"clip": "none"}), ({"shard": 2}, "lomo", {}), ({"pp": 2}, "adamw", {}),
+    ({"tp": 2}, "adamw", {}),
+])  # fmt: skip
+def test_a_loss_that_is_not_finite_on_one_rank_is_skipped_by_all(two, layout, optimizer, options):
+    cell = Cell(layout, optimizer=optimizer, options=options, lr=0.05 if optimizer == "lomo" else 4e-3)
+    one, other = two.run(ranks_do.run, cell, "broken", {"patience": 9})
+    assert one[2] == other[2] and 0 < len(one[2]) < 6 and one[3] and other[3]
+    assert repr(one[:3]) == repr(other[:3]), "nan is not equal to itself"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("layout", "more"), [
+    ({"pp": 2}, {"tied": True}), ({"pp": 2, "schedule": "zbv"}, {"tied": True, "optimizer": "lion", "lr": 4e-4}),
+    ({"pp": 2}, LORA), ({"tp": 2}, LORA), ({"shard": 2}, LORA),
+])  # fmt: skip
+def test_a_training_goes_on_in_one_process_and_back(two, tmp_path, layout, more):
+    alone, laid = Cell(**more), Cell(layout, **more)
+    whole = ranks_do.train(alone)[0]
+    two.run(ranks_do.run, laid, "imitation", {"folder": str(tmp_path / "out"), "stop": 3})
+    assert near(ranks_do.train(alone, folder=str(tmp_path / "out"))[0], whole)
+    ranks_do.train(alone, folder=str(tmp_path / "back"), stop=3)
+    for losses, *_ in two.run(ranks_do.run, laid, "imitation", {"folder": str(tmp_path / "back")}):
+        assert near(losses, whole)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_values_stay_in_float32_beside_low_weights(two):
+    wanted = ranks_do.train(Cell(), "both", dtype="bfloat16_weights")
+    for losses, *_ in two.run(ranks_do.run, Cell({"shard": 2}), "both", {"dtype": "bfloat16_weights"}):
+        assert losses == pytest.approx(wanted[0], abs=5e-3)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("layout", [{"shard": 2}, {"tp": 2}, {"pp": 2}])
+def test_gradients_are_those_of_one_process(two, layout):
+    """The norm tells what AdamW, which forgives a constant factor, does not."""
+    losses, norms, *_ = ranks_do.train(Cell(), "both", micro_tokens=130)
+    for found in two.run(ranks_do.run, Cell(layout), "both", {"micro_tokens": 130}):
+        assert near(found[0], losses) and found[1] == pytest.approx(norms, rel=1e-4)
