@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 
@@ -27,7 +29,7 @@ def slow_to_read(rank: int) -> None:
     whole = lesson.write_tokens
 
     def write(*words: Any, **more: Any) -> Any:
-        print("reading", flush=True)
+        sys.stdout.write("reading\n")
         time.sleep(3)
         return whole(*words, **more)
 
@@ -38,6 +40,5 @@ def narrow(rank: int) -> None:
     """This process may have 200 MB more than it has."""
     import resource
 
-    with open("/proc/self/statm", encoding="ascii") as file:
-        size = int(file.read().split()[0]) * resource.getpagesize()
+    size = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + 200_000_000, size + 200_000_000))

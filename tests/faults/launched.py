@@ -3,8 +3,8 @@
     with Launched(2, ["train", "sft", ...], cwd=tmp_path) as ranks:
         ranks.wait()                       # exit codes; ranks.said(1) is what rank 1 printed
 
-The store that torchrun's agent would hold is in the test's process. `before` names a function, `module:name`, that every
-rank calls with its number first: to break something, where nothing else can.
+The store that torchrun's agent would hold is in the test's process; without an agent rank 0 holds it. `before` names a
+function, `module:name`, that every rank calls with its number first: to break something, where nothing else can.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import importlib
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -20,7 +21,10 @@ from datetime import timedelta
 from pathlib import Path
 
 
-def _rank(rank: int, size: int, port: int, words: list[str], cwd: str, before: str, path: list[str]) -> None:
+def _rank(
+    rank: int, size: int, place: tuple[int, bool], words: list[str], cwd: str, before: str, path: list[str]
+) -> None:
+    port, agent = place
     sys.path[:0] = [entry for entry in path if entry not in sys.path]
     os.chdir(cwd)
     for number, name in ((1, "out"), (2, "err")):
@@ -29,7 +33,7 @@ def _rank(rank: int, size: int, port: int, words: list[str], cwd: str, before: s
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
     if size > 1:
         os.environ.update(WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1",
-                          MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True")  # fmt: skip
+                          MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE=str(agent))  # fmt: skip
     sys.argv = ["evolvent", *words]
     sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, encoding="utf-8") for number in (1, 2))
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -44,21 +48,29 @@ def _rank(rank: int, size: int, port: int, words: list[str], cwd: str, before: s
     os._exit(code)
 
 
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
 class Launched:
     """`size` processes that run `evolvent WORDS` in a folder; a context manager that leaves none behind."""
 
-    def __init__(self, size: int, words: Sequence[object], *, cwd: Path, before: str = "") -> None:
+    def __init__(self, size: int, words: Sequence[object], *, cwd: Path, before: str = "", agent: bool = True) -> None:
         from torch.distributed import TCPStore
 
-        self.cwd, port = cwd, 0
-        if size > 1:
+        self.cwd, port = cwd, _free_port()
+        if size > 1 and agent:
             self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
             port = self.store.port
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch", "torch.distributed.tensor", "transformers", "evolvent.cli.train"])
         told = [str(word) for word in words]
         self.processes = [
-            context.Process(target=_rank, args=(rank, size, port, told, str(cwd), before, list(sys.path)), daemon=True)
+            context.Process(
+                target=_rank, args=(rank, size, (port, agent), told, str(cwd), before, list(sys.path)), daemon=True
+            )
             for rank in range(size)
         ]
         for process in self.processes:

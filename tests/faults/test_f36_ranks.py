@@ -6,6 +6,7 @@ The ranks are real processes that run `evolvent train`, with the store that torc
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from pathlib import Path
@@ -18,7 +19,7 @@ from tests.faults.launched import Launched
 
 UPDATES = 40
 HALF = ("--parallel.shard", 2, "--parallel.timeout", 5)
-GRACE_S = 25  # for the timeout of 5 s, 3 s of listening to each other, and a busy machine
+GRACE_S = 40  # for the timeout of 5 s, 5 s of listening to each other, and a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,11 @@ def test_a_killed_rank_is_named_once_and_the_run_goes_on(data, whole, tmp_path, 
         codes = ranks.wait(seconds=GRACE_S)
         errors = [line for text in ranks.errors() for line in text.splitlines()]
     assert codes == [-signal.SIGKILL if rank == victim else 1 for rank in range(size)]
-    assert len(errors) == 1 and f"error: rank {victim} died, or was silent for too long after update " in errors[0]
+    assert len(errors) == 1, errors
+    named = re.match(
+        r"error: ranks? (\d(?:, \d)*) died, or w[a-z]+ silent for too long after update \d+; got ", errors[0]
+    )
+    assert named and str(victim) in named[1].split(", "), errors[0]
     assert "/" not in errors[0].partition("got ")[2].partition(";")[0], "no place in somebody's source"
     assert state(tmp_path / "run") == ("running" if victim == 0 else "failed")
 
@@ -109,3 +114,17 @@ def test_ranks_wait_for_the_one_that_reads_as_long_as_it_lives(data, whole, tmp_
         ranks.signal(signal.SIGSTOP, 0)
         assert ranks.wait(1, seconds=GRACE_S) == [1]
         assert "rank 0 died, or was silent" in ranks.said(1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("victim", [0, 1])
+def test_without_an_agent_the_first_rank_holds_the_store(data, tmp_path, victim):
+    """As under a launcher that only sets the environment: who is left speaks, and a fault is heard before it goes."""
+    with Launched(2, words(data, "run", *HALF, "--train.updates", 4000), cwd=tmp_path, agent=False) as ranks:
+        ranks.until(tmp_path / "run" / "metrics.jsonl", 5)
+        ranks.signal(signal.SIGKILL, victim)
+        assert ranks.wait(1 - victim, seconds=GRACE_S) == [1]
+        assert f"error: rank {victim} died, or was silent" in ranks.errors()[1 - victim]
+    with Launched(2, words(data, "other", *HALF, "--optimizer.name", "adamv"), cwd=tmp_path, agent=False) as ranks:
+        assert sorted(map(str, ranks.wait(seconds=GRACE_S))) == ["1", "2"]
+        assert "".join(ranks.errors()).count("\n") == 1

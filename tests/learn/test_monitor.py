@@ -240,3 +240,16 @@ def test_a_monitored_learner_counts_all_its_weights_and_the_head_where_it_runs(o
     held = sum(weight.numel() for weight in policy.model.parameters())
     assert sum(weight.numel() for weight in monitor.parameters) == held
     assert held > sum(weight.numel() for weight in learner.trained.weights.values())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low"),
+    [("float32", torch.float32), ("bfloat16", torch.bfloat16), ("bfloat16_weights", torch.bfloat16)],
+)
+def test_the_ceiling_is_that_of_the_numbers_that_are_multiplied(dtype, low, monkeypatch):
+    asked = []
+    monkeypatch.setattr(module, "gemm_ceiling", lambda device, dtype: asked.append((device.type, dtype)) or 1.0)
+    policy = byte_policy()
+    learner = Learner(policy, weighted_nll, TrainConfig(updates=1, dtype=dtype), seed=0)
+    monitored(learner, Cost.of(policy.model), [parts(4, 3)])
+    assert asked == [("cpu", low)]

@@ -83,3 +83,24 @@ def test_the_measures(tmp_path):
     module = read(path)
     ((_, node),) = functions(module)
     assert (body_lines(node), arguments(node), has_reason(module, node)) == (2, (3, 2), True)
+
+
+TRAINING = ("learner", "packing", "checkpoint")  # beside learn/optim and learn/parallel
+
+
+def code_lines(module: Module) -> int:
+    """Lines without docstrings, comments and blank ones."""
+    prose: set[int] = set()
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Module | ast.ClassDef | Function) and ast.get_docstring(node, clean=False) is not None:
+            doc = node.body[0]
+            prose.update(range(doc.lineno, (doc.end_lineno or doc.lineno) + 1))
+    lines = enumerate(module.text.splitlines(), 1)
+    return sum(bool(line.strip()) and not line.strip().startswith("#") and at not in prose for at, line in lines)
+
+
+def test_the_training_room_stays_small():
+    room = [m for m in modules() if m.name.startswith(("evolvent.learn.optim", "evolvent.learn.parallel"))]
+    room += [m for m in modules() if m.name in {f"evolvent.learn.{name}" for name in TRAINING}]
+    assert len(room) > 20
+    assert sum(map(code_lines, room)) <= 2500

@@ -182,7 +182,7 @@ def monitored(learner: Learner, cost: Cost, parts: Sequence[Parts]) -> Monitor:
         cost: of the whole model, before it was laid over ranks. parts: what is learned.
     """
     worded = bool(_WORDS & set(learner.objective.needs))
-    low = torch.bfloat16 if learner.config.dtype == "bfloat16" else torch.float32
+    low = torch.float32 if learner.config.dtype == "float32" else torch.bfloat16
     weights = [weight for _, weight in learner.laid.named_parameters()]
     ceiling = gemm_ceiling(learner.device, low)
     return Monitor(cost.each(parts, worded=worded), ceiling, weights, learner.optimizer, learner.ranks)

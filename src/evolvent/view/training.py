@@ -123,10 +123,11 @@ def training_page(data: ReportData) -> Training | None:
     learned, fed, padded = (sum(row.values.get(name, 0.0) for row in updates) for name in ("tokens", "fed", "padded"))
     return Training(
         updates=len(updates), goal=_whole(data.info.config, "train", "updates"), learned=learned,
-        unit=_unit(data.info), fed=fed, padded=padded, repeated=repeated, skipped=skipped, first=losses[0] if losses else None, ends=min(_LAST, len(losses)),
-        last=statistics.fmean(losses[-_LAST:]) if losses else None,
-        tokens_per_s=_middle(monitor, "tokens_per_s"), gemm_share=_middle(monitor, "gemm_share"),
-        ceiling=_middle(monitor, "gemm_per_s"), data_wait=_middle(monitor, "data_wait"), seconds=seconds, cpu_s=cpu,
+        unit=_unit(data.info), fed=fed, padded=padded, repeated=repeated, skipped=skipped,
+        first=losses[0] if losses else None, last=statistics.fmean(losses[-_LAST:]) if losses else None,
+        ends=min(_LAST, len(losses)), tokens_per_s=_middle(monitor, "tokens_per_s"),
+        gemm_share=_middle(monitor, "gemm_share"), ceiling=_middle(monitor, "gemm_per_s"),
+        data_wait=_middle(monitor, "data_wait"), seconds=seconds, cpu_s=cpu,
         ranks=prod(_whole(data.info.config, "parallel", name) or 1 for name in _SIZES),
         curves=_curves(updates, skipped, last), speeds=_speeds(monitor, last), memory=kinds, peak=peak, process=process,
         memory_bar=_bar(kinds), evaluations=figures, series=series, hidden=hidden,

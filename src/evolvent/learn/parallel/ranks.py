@@ -25,7 +25,7 @@ from evolvent.learn.parallel.mesh import Mesh
 __all__ = ["ALONE", "Meeting", "Ranks", "ranks_of"]
 
 _FAILED, _HERE, _BEAT, _READY = (f"evolvent/{name}" for name in ("failed", "here", "beat", "ready"))
-_GRACE_S, _PAUSE_S = 3.0, 0.05  # how long ranks that lost another wait for its own words, and between two looks
+_GRACE_S, _PAUSE_S = 5.0, 0.05  # how long ranks that lost another wait for its own words, and between two looks
 
 Dim = Literal["pp", "replicate", "shard", "tp", "dp"]
 
@@ -118,12 +118,13 @@ class Meeting:
             missing = [0]
             if self.rank != 1:
                 return "rank 0 died"
-        first = self._claim(f"ranks {missing} died, or were silent")
+        who = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(map(str, missing))}"
+        first = self._claim(f"rank {self.rank} lost {who}")
         if first is not None or not missing:
             return first
-        who = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(map(str, missing))}"
+        what = f"{who} died, or {'was' if len(missing) == 1 else 'were'} silent for too long"
         hint = "what it printed may say why; resume when it is mended"
-        raise RankFailed(f"{who} died, or was silent for too long", value=_brief(error), hint=hint) from error
+        raise RankFailed(what, value=_brief(error), hint=hint) from error
 
     def _missing(self, *, told: bool = False) -> list[int]:
         """The ranks of which nothing was heard in the time that they need; `told`: whether this rank failed first."""
