@@ -201,8 +201,8 @@ def picture(ladder: Sequence[dict[str, Any]]) -> str:
     """Peak beyond the parameters over model size, one panel an optimizer: marks are measured, lines are planned."""
     body = [
         f'<text class="t" x="{LEFT}" y="20">Peak training memory beyond the parameters, by model size</text>',
-        f'<text x="{LEFT}" y="38">GB over parameters; both axes are logarithmic. Marks: measured (float32, batch 1 x '
-        "64). Lines: planned, without what a step itself needs for a moment. Dashed: the parameters.</text>",
+        f'<text x="{LEFT}" y="38">GB over parameters, float32, batch 1 x 64. Marks: measured. Lines: planned, without '
+        "the temporaries of a step. Dashed: the parameters.</text>",
         f'<circle class="llama" cx="{LEFT + 4}" cy="50" r="3.5"/><text x="{LEFT + 12}" y="54">Llama shapes</text>'
         f'<rect class="qwen3" x="{LEFT + 106}" y="46.5" width="7" height="7"/>'
         f'<text x="{LEFT + 118}" y="54">Qwen3 shapes (embedding and head are one)</text>',

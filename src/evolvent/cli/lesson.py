@@ -36,7 +36,8 @@ from evolvent.view.redraw import redrawing
 
 __all__ = ["INTERRUPTED", "Lesson", "Voice"]
 
-INTERRUPTED, _TERMINATED = 130, 143
+INTERRUPTED = 130
+_TERMINATED = 143
 _TOLD = 5  # rows left out of which the reason is told
 _QUIET_S = 60.0  # where there is no terminal, a line is printed so often
 

@@ -50,8 +50,9 @@ def plan(config: Recipe, console: Console, *, card: float | None = None) -> int:
     fits = any(other.changes == asked.changes for other in fitting)
     unit: Literal["GiB", "MiB"] = "GiB" if asked.estimate.total >= _GIB else "MiB"
     shown = plan_table([asked] if fits else [asked, *fitting], size, unit=unit)
-    for line in _said(model, config, load):
+    for line in (*_said(model, config, load), f"memory of a rank in {unit}:"):
         console.print(line)
+    shown[0][0] = "kind"
     console.print(table(console, tuple(shown[0]), [tuple(row) for row in shown[1:]], numbers=tuple(shown[0][1:])))
     if not fitting:
         console.print("neither recomputation nor smaller forwards, 128 times the ranks or adalomo make it fit")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -253,4 +254,15 @@ def _check_same(saved: Mapping[str, str], ours: Mapping[str, str]) -> None:
         what = f"the checkpoint was made with another {name}"
         if name == "tokenizer":
             raise VocabularyMismatch(what, value=value, expected=theirs, hint="resume with the policy it was made with")
-        raise ConfigError(what, value=value, expected=theirs, hint="resume the same training, or use a new folder")
+        mine, before = _apart(value, theirs or "")
+        raise ConfigError(what, value=mine, expected=before, hint="resume the same training, or use a new folder")
+
+
+def _apart(ours: str, theirs: str) -> tuple[str, str]:
+    """What is different in two settings that are written as JSON; other texts as they are."""
+    if not (ours.startswith("{") and theirs.startswith("{")):
+        return ours, theirs
+    both = json.loads(ours), json.loads(theirs)
+    names = sorted(name for name in {*both[0], *both[1]} if both[0].get(name) != both[1].get(name))
+    one, other = (", ".join(f"{name} = {values.get(name)}" for name in names) for values in both)
+    return one, other

@@ -175,7 +175,7 @@ def _svg(width: float, height: float, label: str, body: str, *, style: str = "ch
 
 
 def line_chart(
-    frame: Frame, lines: Sequence[Line], references: Sequence[Reference] = (), events: Sequence[Event] = ()
+    frame: Frame, lines: Sequence[Line], references: Sequence[Reference] = (), *, events: Sequence[Event] = ()
 ) -> Markup:
     """Lines over bands over events and references. Lines without points are left out; points must be finite."""
     shown = [line for line in lines if line.points]

@@ -20,7 +20,7 @@ __all__ = ["Kind", "Series", "Training", "training_page"]
 _CURVES = (("loss", "Loss"), ("grad_norm", "Gradient norm"), ("lr", "Learning rate"))
 _SPEEDS = (
     ("tokens_per_s", "Tokens a second", 1.0),
-    ("gemm_share", "Of the GEMM ceiling, %", 100.0),
+    ("gemm_share", "GEMM share, %", 100.0),
     ("data_wait", "Waiting for data, %", 100.0),
     ("pad_fraction", "Padding, %", 100.0),
 )
