@@ -1,4 +1,4 @@
-"""Every command's knobs are listed in `knobs.json`, at most 45 each (a training: 56), and every help text fits 80 columns.
+"""Every command's knobs are listed in `knobs.json`, at most 45 each (a training's 56); help texts fit 80 columns.
 
 After a wanted change of a knob: `python tests/style/test_commands.py` writes the file anew.
 """

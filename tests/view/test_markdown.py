@@ -6,7 +6,7 @@ import json
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -33,6 +33,7 @@ def shown(text: str) -> str:
     return "".join(token.content for token in leaves(text) if token.type in ("text", "code_inline", "text_special"))
 
 
+@settings(deadline=None)
 @given(texts)
 def test_text_is_shown_as_it_is(text):
     for made in (escaped(text), named(text)):
@@ -42,6 +43,7 @@ def test_text_is_shown_as_it_is(text):
     assert shown(f"x{escaped(text, 500)}x") == f"x{one_line(text, 500)}x"
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(texts, texts), min_size=1, max_size=3))
 def test_tables_keep_their_cells(rows):
     text = grid(("one", "two"), [(named(a), escaped(b) or "-") for a, b in rows], numbers=("two",))
@@ -53,6 +55,7 @@ def test_tables_keep_their_cells(rows):
     assert read == [cell for a, b in rows for cell in (one_line(a) or "-", one_line(b) or "-")]
 
 
+@settings(deadline=None)
 @given(texts)
 def test_yaml_reads_back_the_text(text):
     assert yaml.safe_load(f"- name: {quoted(text)}\n  value: 1.0\n") == [{"name": one_line(text, 200), "value": 1.0}]

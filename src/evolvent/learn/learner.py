@@ -80,7 +80,7 @@ class Learner:
         parallelism: how the model is laid over `ranks`.
     Attributes:
         updates: taken so far. taken: the trajectories that the last one learned, over all ranks.
-        waited: seconds that making its batches took. length: mean tokens of its rows. device: of this rank.
+        waited: seconds that making its batches took. device: of this rank.
     Raises:
         ConfigError: a layout that the model cannot have, an optimizer that does not go with it, nothing to train.
     """
@@ -129,7 +129,7 @@ class Learner:
         self.updates = 0
         self.share = 0.0  # how much of the training is behind it; `fit` moves it on
         self.taken: tuple[str, ...] = ()
-        self.waited, self.length = 0.0, 0.0
+        self.waited = 0.0
 
     def _forwards(self) -> int:
         """Least number of micro-batches of an update, as far as the configuration tells."""
@@ -297,7 +297,6 @@ class Learner:
                 chosen = {index: learned[index] for row in rows for index in row}
                 batches = dealing.batches(chosen, rows)
                 self.waited = time.perf_counter() - began
-                self.length = sum(batch.ids.numel() for batch in batches) / sum(len(batch.ids) for batch in batches)
                 self.taken = tuple(parts.trajectory for parts in chosen.values())
                 metrics = self.update(batches)
                 progress.note(metrics, self.taken)
