@@ -72,10 +72,9 @@ OWN = ("--policy", "DATA/policy")
         (("DATA/shown", *WORLD), 20),  # sft where no recipe is named
         (("pretrain", "DATA/text.jsonl", *OWN), 13),
         (("pretrain", "DATA/book.txt", *OWN, "--context", "16"), 21),
-        (("pretrain", "DATA/text.jsonl", *OWN, "--join", "false"), 81),
         (("distill", "DATA/messages.jsonl", *OWN, "--teacher", "DATA/taught", "--top", "4"), 81),
     ],
-    ids=["messages", "completions", "episodes", "text", "book", "documents", "distill"],
+    ids=["messages", "completions", "episodes", "text", "book", "distill"],
 )
 def test_what_is_learned_is_learned(evolvent, words, sequences):
     losses, run, shown = trained(evolvent, *words, *FEW)

@@ -22,6 +22,20 @@ def raises(rank: int) -> None:
     Learner.update = update  # type: ignore[method-assign]
 
 
+def waiting(rank: int) -> None:
+    """After its sixteenth update it waits for a file `go` to appear."""
+    from evolvent.learn.learner import Learner
+
+    whole = Learner.update
+
+    def update(self: Any, batches: Any) -> Any:
+        while self.updates == 16 and not Path("go").exists():
+            time.sleep(0.01)
+        return whole(self, batches)
+
+    Learner.update = update  # type: ignore[method-assign]
+
+
 def slow_to_read(rank: int) -> None:
     """Reading the data takes three seconds longer."""
     from evolvent.cli import lesson

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
+import runpy
 import signal
 import socket
 import sys
@@ -40,12 +41,22 @@ def _rank(
     if before:
         module, _, name = before.partition(":")
         getattr(importlib.import_module(module), name)(rank)
-    from evolvent.cli.main import main
-
-    code = main(words)
+    code = _script(words) if words[0].endswith(".py") else _command(words)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _command(words: list[str]) -> int:
+    from evolvent.cli.main import main
+
+    return main(words)
+
+
+def _script(words: list[str]) -> int:
+    sys.argv = words
+    runpy.run_path(words[0], run_name="__main__")
+    return 0
 
 
 def _free_port() -> int:
@@ -55,7 +66,7 @@ def _free_port() -> int:
 
 
 class Launched:
-    """`size` processes that run `evolvent WORDS` in a folder; a context manager that leaves none behind."""
+    """`size` processes that run `evolvent WORDS`, or a script, in a folder; a context manager that leaves none."""
 
     def __init__(self, size: int, words: Sequence[object], *, cwd: Path, before: str = "", agent: bool = True) -> None:
         from torch.distributed import TCPStore

@@ -103,6 +103,7 @@ def test_what_only_the_first_rank_sees_ends_all(data, tmp_path):
     assert "a row of another form" in first and first.count("\n") == 1
 
 
+@pytest.mark.long
 def test_ranks_wait_for_the_one_that_reads_as_long_as_it_lives(data, whole, tmp_path):
     slow, short = "tests.faults.broken_ranks:slow_to_read", ("--parallel.shard", 2, "--parallel.timeout", 1.5)
     with Launched(2, words(data, "run", *short), cwd=tmp_path, before=slow) as ranks:

@@ -28,6 +28,7 @@ SUBVERBS = {
     "worlds": ("", "list", "show", "play", "audit"),
     "runs": ("", "list", "show", "export", "import", "recover"),
     "bench": ("", "agent-eval", "leaderboard", "compare", "study"),
+    "train": ("", *RECIPES),
 }
 
 

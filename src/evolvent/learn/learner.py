@@ -31,7 +31,7 @@ from evolvent.learn.parallel.lay import check_layout, lay
 from evolvent.learn.parallel.mesh import Parallelism
 from evolvent.learn.parallel.ranks import ALONE, Ranks
 from evolvent.learn.parts import Parts
-from evolvent.learn.progress import FitReport, Metrics, Progress, Trained, identity, restore, save
+from evolvent.learn.progress import FitReport, Metrics, Progress, Trained, identity, restore, save, settled
 from evolvent.learn.settings import TrainConfig
 from evolvent.models.heads import ValueHead
 from evolvent.models.policy import Policy
@@ -288,7 +288,7 @@ class Learner:
         learned = self._learnable(parts)
         progress, dealing = Progress(self._stream(learned)), self._dealing()
         goal = self.config.tokens or self.config.epochs * learned.targets
-        with self._training():
+        with self._training(), settled(checkpoint, self.ranks):
             keeper = None if checkpoint is None else self._resumed(checkpoint, progress, learned, goal=goal)
             stopping = False
             while not (stopping or self._done(progress, goal)):

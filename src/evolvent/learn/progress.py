@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -19,11 +20,12 @@ from evolvent.errors import ConfigError, EvolventError, StateMissing, Vocabulary
 from evolvent.learn.checkpoint import Checkpointer, Handle, Saved
 from evolvent.learn.loader import Stream
 from evolvent.learn.objectives import Objective
+from evolvent.learn.parallel.ranks import Ranks
 from evolvent.models.pieces import local_of
 from evolvent.models.policy import Policy
 from evolvent.trajectory import canonical_json
 
-__all__ = ["FitReport", "Metrics", "Progress", "Trained", "identity", "restore", "save"]
+__all__ = ["FitReport", "Metrics", "Progress", "Trained", "identity", "restore", "save", "settled"]
 
 _COUNTS = ("updates", "tokens", "fed", "padded", "lr", "in_row")
 
@@ -207,6 +209,19 @@ def save(
     record = {"losses": torch.tensor(progress.losses, dtype=torch.float64)}
     groups = {"model": trained.named(), "optimizer": trained.moments(), "record": record}
     return checkpoint.save(progress.updates, Saved(groups, values), wait=wait)
+
+
+@contextmanager
+def settled(checkpoint: Checkpointer | None, ranks: Ranks) -> Iterator[None]:
+    """Whatever ends a training in here, a checkpoint that is being written is finished; other ranks are not awaited."""
+    done = False
+    try:
+        yield
+        done = True
+    finally:
+        if not done and checkpoint is not None and ranks.devices is None:
+            with suppress(EvolventError):
+                checkpoint.wait()
 
 
 def restore(checkpoint: Checkpointer, progress: Progress, trained: Trained, *, same: Mapping[str, str]) -> bool:

@@ -199,7 +199,7 @@ def _whole(folder: Path) -> Iterator[Path]:
     temporary = folder.with_name(f".writing-{folder.name}")
     with disk_errors(folder):
         shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
+        temporary.mkdir(parents=True)
         yield temporary
         for path in [path for path in temporary.rglob("*") if path.is_file()]:
             with path.open("rb") as file:
