@@ -161,3 +161,8 @@ def test_labels_cannot_leave_the_drawing() -> None:
         assert "[U+202E]" in svg
         assert "\u202e" not in svg
         assert "\x00" not in svg
+
+
+@pytest.mark.parametrize("span", [5e-324, 1e-310, 0.0])
+def test_a_span_too_small_for_steps_has_one_tick(span):
+    assert ticks(0.0, span) == [0.0]

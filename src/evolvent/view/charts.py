@@ -105,7 +105,7 @@ def number(value: float, *, percent: bool = False) -> str:
 def ticks(low: float, high: float, most: int = 5, *, whole: bool = False) -> list[float]:
     """Round numbers (1, 2 or 5 times a power of ten apart) inside low..high, at most about `most`."""
     span = high - low
-    if not span > 0 or not isfinite(span):
+    if not span > 1e-300 or not isfinite(span):  # below it, steps would be no numbers any more
         return [low]
     rough = span / max(1, most - 1)
     power = 10.0 ** floor(log10(rough))
