@@ -72,6 +72,7 @@ def state(run: Path) -> str:
 # ---------------------------------------------------------------------- stopped and resumed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "code", "left"),
     [(signal.SIGTERM, 143, "interrupted"), (signal.SIGINT, 130, "interrupted"), (signal.SIGKILL, -9, "running")],
@@ -79,7 +80,7 @@ def state(run: Path) -> str:
 )
 def test_it_goes_on_with_the_same_losses(data, whole, tmp_path, capsys, number, code, left):
     with Launched(1, words(data, "run"), cwd=tmp_path, before="tests.faults.broken_ranks:waiting") as process:
-        process.until(tmp_path / "run" / "metrics.jsonl", 16)
+        process.until(tmp_path / "waits", 1)
         process.signal(number)
         (tmp_path / "go").touch()
         assert process.wait() == [code]

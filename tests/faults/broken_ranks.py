@@ -23,14 +23,16 @@ def raises(rank: int) -> None:
 
 
 def waiting(rank: int) -> None:
-    """After its sixteenth update it waits for a file `go` to appear."""
+    """After its sixteenth update it writes a line into `waits`, and waits for a file `go` to appear."""
     from evolvent.learn.learner import Learner
 
     whole = Learner.update
 
     def update(self: Any, batches: Any) -> Any:
-        while self.updates == 16 and not Path("go").exists():
-            time.sleep(0.01)
+        if self.updates == 16:
+            Path("waits").write_text("now\n", encoding="ascii")
+            while not Path("go").exists():
+                time.sleep(0.01)
         return whole(self, batches)
 
     Learner.update = update  # type: ignore[method-assign]
