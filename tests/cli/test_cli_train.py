@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -252,23 +254,40 @@ def test_runs_show(whole, capsys):
 # ---------------------------------------------------------------------- adapters elsewhere
 
 
+def asked(process: Launched, out: Path) -> str:
+    """What a served policy answers."""
+    process.until(out, 1)
+    url = re.findall(r"http://\S+/v1", out.read_text(encoding="utf-8"))[0]
+    body = {"model": "run", "messages": [{"role": "user", "content": "3 plus 4"}], "max_tokens": 3, "temperature": 0}
+    request = urllib.request.Request(f"{url}/chat/completions", json.dumps(body).encode(),
+                                     {"content-type": "application/json"})  # fmt: skip
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        found: str = json.loads(reply.read())["choices"][0]["message"]["content"]
+    return found
+
+
 @pytest.mark.parametrize("kind", ["lora", "prompt"])
-def test_an_adapter_plays_serves_and_is_published(data, whole, tmp_path, capsys, command, kind):
+def test_an_adapter_is_served_and_published(data, whole, tmp_path, capsys, kind):
     more = ("--policy", whole, "--adapter.kind", kind, "--adapter.tokens", 4, "--train.updates", 3)
     assert told(capsys, *words(data, tmp_path / "run", *more))[0] == 0
+    (tmp_path / "serve").mkdir()
+    with Launched(1, ["serve", "--policy", tmp_path / "run", "--port", 0], cwd=tmp_path / "serve") as process:
+        assert asked(process, tmp_path / "serve" / ".out-0").strip()
+        process.signal(signal.SIGTERM)
+        assert process.wait() == [143]
     code, shown, error = told(capsys, "publish", tmp_path / "run", "--to", tmp_path / "out")
     if kind == "prompt":
         assert code == 2 and "no weights can stand for its 4 virtual tokens" in error
         assert not (tmp_path / "out").exists()
-    else:
-        assert code == 0 and "its lora merged" in shown
-        config = json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8"))
-        assert config["architectures"] == ["LlamaForCausalLM"] and load_policy(tmp_path / "out").base is not None
-        for path in (tmp_path / "out").iterdir():
-            raw = path.read_bytes()
-            assert not any(str(place).encode() in raw for place in (tmp_path, data, whole)), path.name
-        assert "| `lora`, merged into the weights |" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    assert sorted(path.name for path in tmp_path.iterdir()) == (["out", "run"] if kind == "lora" else ["run"])
+        return
+    assert code == 0 and "its lora merged" in shown
+    config = json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8"))
+    assert config["architectures"] == ["LlamaForCausalLM"] and load_policy(tmp_path / "out").version == 2
+    for path in (tmp_path / "out").iterdir():
+        raw = path.read_bytes()
+        assert not any(str(place).encode() in raw for place in (tmp_path, data, whole)), path.name
+    assert "| `lora`, merged into the weights |" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run", "serve"], "nothing lies beside it"
 
 
 # ---------------------------------------------------------------------- torchrun

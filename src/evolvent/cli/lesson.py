@@ -86,6 +86,8 @@ class Lesson:
         folder = self._asked.resume or self._named()
         with self._locked(folder):
             tokens = self._tokens(folder, prepared)
+            if self._tuned.model is not self._given.policy.model:
+                self._given.policy.model.to("meta")  # a reference has said what it had to; an adapter has its own base
             self._tuned.model.to(self._ranks.device)
             job = Training(
                 folder, self._tuned, prepared.objective, tokens, self._config.seed, self._config.train,

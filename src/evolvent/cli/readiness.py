@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -77,8 +78,7 @@ def given(asked: Asked) -> Given:
         _check_layout(asked, initial)
     with _noting(problems, "optimizer"):
         _check_optimizer(config)
-    if config.device == "cuda" and not torch.cuda.is_available():
-        problems.append(Problem("device", "there is no CUDA device here", "train on the cpu"))
+    problems += _of_device(config)
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
     if initial is None:
@@ -97,6 +97,15 @@ def _noting(problems: list[Problem], where: str) -> Iterator[None]:
         problems += [replace(one, where=where) if one.where == "input" else one for one in error.problems]
     except EvolventError as error:
         problems.append(Problem(where, str(error)))
+
+
+def _of_device(config: Recipe) -> list[Problem]:
+    here, wanted = torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if config.device == "cpu" or here >= wanted:
+        return []
+    if not here:
+        return [Problem("device", "there is no CUDA device here", "train on the cpu")]
+    return [Problem("device", f"{wanted} ranks run here and there are {here} CUDA devices", "start one for each")]
 
 
 def _check_folder(asked: Asked) -> None:
