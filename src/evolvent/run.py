@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from evolvent.errors import ConfigError
@@ -26,102 +26,11 @@ from evolvent.store.ledger import Ledger, read_rows, read_spent, write_spent
 from evolvent.store.schema import INTERRUPTED, encode
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, Trajectory, canonical_json, sample_seed, trajectory_name
+from evolvent.verbs import Evaluation, Stage, Verbs, Weighting
 
 __all__ = ["Evaluation", "Run", "Stage", "Verbs"]
 
 P = TypeVar("P")
-Weighting = Callable[[Trajectory], float]
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """One panel of tasks played by one policy.
-
-    `outcomes` holds (task id, kind, success) with success None where an episode could not be scored; then `mean` and
-    its 95 % interval `low`, `high` are withheld (None), never averaged over the rest.
-    """
-
-    world: str
-    tier: str
-    split: str
-    n: int
-    successes: int | None
-    mean: float | None
-    low: float | None
-    high: float | None
-    errors: int
-    generated: int
-    computed: int
-    outcomes: tuple[tuple[str, str, bool | None], ...]
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One call of a verb: what the verb is told about where it runs.
-
-    Attributes:
-        name: unique in the run and the same when resumed; part of every trajectory id it mints.
-        folder: for its checkpoints and its result.
-        seed: of this stage alone.
-        log: appends numbers to the run's metrics.
-        store: where its trajectories go; `done` are those of an earlier, interrupted try.
-    """
-
-    name: str
-    verb: str
-    arm: str
-    round: int
-    folder: Path
-    seed: int
-    store: Store
-    log: Callable[[Mapping[str, Any]], None]
-    done: Mapping[str, Trajectory] = field(default_factory=dict)
-
-
-class Verbs(Protocol[P]):
-    """The three things a method can have done for it, wherever that happens. Each also says how a policy is kept."""
-
-    def collect(
-        self, policy: P, starts: Sequence[Start], stage: Stage, *, temperature: float = 1.0, horizon: int | None = None
-    ) -> Iterator[Trajectory]:
-        """Play the starts, at most `horizon` steps each; yield each trajectory when it is finished and stored."""
-        ...
-
-    def fit(
-        self,
-        policy: P,
-        data: Sequence[Trajectory],
-        stage: Stage,
-        *,
-        objective: Any,
-        weight: Weighting | None = None,
-        tokens: int | None = None,
-        lr_scale: float = 1.0,
-    ) -> P:
-        """Learn from data; the handed-in policy is left as it was."""
-        ...
-
-    def evaluate(
-        self, policy: P, stage: Stage, *, split: str | None = None
-    ) -> tuple[Sequence[Evaluation], Sequence[Mapping[str, Any]]]:
-        """Play the panels (of another split); returns the rows, and episodes to show as examples (JSON values)."""
-        ...
-
-    def save(self, policy: P, folder: Path) -> None:
-        """Keep a policy."""
-        ...
-
-    def load(self, folder: Path) -> P:
-        """A kept policy, exactly."""
-        ...
-
-    def origin(self, policy: P) -> str:
-        """A digest of a policy that no stage of the run made: part of the keys of the stages that use it."""
-        ...
-
-    def usage(self) -> Mapping[str, int]:
-        """Running totals of what was generated, computed, trained."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -134,13 +43,26 @@ class _Shared:
     ledger: Ledger
     began: float
     observers: list[Callable[[], None]]
+    open: list[_Open] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Finished(Generic[P]):
+    """A practice that is over: nothing is left to play."""
+
+    policy: P
+
+    def rounds(self) -> Iterator[int]:
+        """None."""
+        return iter(())
 
 
 @dataclass(frozen=True)
 class _Open:
     """A stage at work: its ledger row where it is finished; where clocks and counts stood when this try began.
 
-    `before` is what earlier tries had cost. A fit counts from its checkpoints on its own.
+    `before` is what earlier tries had cost. A fit counts from its checkpoints on its own. `inner` is what stages inside
+    this one have cost (measurements of a practice), which is theirs.
     """
 
     key: str
@@ -150,12 +72,13 @@ class _Open:
     cpu: float
     usage: Mapping[str, int]
     before: Mapping[str, float]
+    inner: Counter[str] = field(default_factory=Counter)
 
     def spent(self, usage: Mapping[str, int]) -> dict[str, float]:
         """What the stage has cost in all: seconds, cpu_s, and the counts."""
         now = {"seconds": time.monotonic() - self.began, "cpu_s": time.process_time() - self.cpu}
         now |= {name: total - self.usage.get(name, 0) for name, total in usage.items()}
-        return {name: value + self.before.get(name, 0) for name, value in now.items()}
+        return {name: value + self.before.get(name, 0) - self.inner[name] for name, value in now.items()}
 
 
 class Run(Generic[P]):
@@ -291,6 +214,33 @@ class Run(Generic[P]):
         self._origins[fitted] = key
         return fitted
 
+    @contextmanager
+    def practise(self, policy: P, setup: Any, inputs: Sequence[Any] = ()) -> Iterator[Any]:
+        """Learn by acting, for as many rounds as the body goes through; the handed-in policy stays as it was.
+
+        The body gets a practice (`learn/practice.py`): `rounds()` begins after the last round that was saved, and its
+        `policy` is the result. What it plays and learns belongs to this one stage; what it measures on the way is a
+        stage of its own.
+
+        Args:
+            setup: objective, critic and settings; its `repr` must say all there is to it.
+            inputs: what else tells this practice from another: ids of its tasks, say.
+        Raises:
+            ConfigError: a setup whose `repr` is an address in memory.
+        """
+        if " at 0x" in repr(setup):
+            raise ConfigError("a practice cannot be told from another one", value=repr(setup),
+                              expected="a repr that says all there is to it")  # fmt: skip
+        with self._stage("practise", self._key("practise", policy, list(inputs), repr(setup))) as at:
+            kept = at.stage.folder / "policy"
+            if at.finished is not None:
+                yield _Finished(self._verbs.load(kept))
+                return
+            practice = self._verbs.practise(policy, at.stage, setup=setup)
+            yield practice
+            self._verbs.save(practice.policy, kept)
+            self._finish(at, {"rounds": getattr(practice, "iteration", 0)})
+
     def evaluate(self, policy: P, round: int | None = None, *, split: str | None = None) -> list[Evaluation]:
         """Play the evaluation panels with this policy, or those of another split; the rows go to `results.jsonl`."""
         if round is not None:
@@ -329,7 +279,7 @@ class Run(Generic[P]):
     def _stage(self, verb: str, key: str) -> Iterator[_Open]:
         """Hands out the stage, with its ledger row where it is finished; the observers are called after a new one."""
         finished = self._shared.ledger.get(key)
-        arm = "base" if self._round == 0 else self._arm
+        arm = "base" if self._round == 0 and verb != "practise" else self._arm
         name = str(finished["name"]) if finished else f"{arm}-{self._round}-{verb}-{key[:6]}"
         folder = self.folder / "stages" / name
         with disk_errors(folder):
@@ -347,11 +297,16 @@ class Run(Generic[P]):
         stage = Stage(name, verb, arm, self._round, folder, seed, self.store, log, done)
         before = read_spent(folder) if finished is None and verb != "fit" else {}
         at = _Open(key, stage, finished, time.monotonic(), time.process_time(), dict(self._verbs.usage()), before)
+        self._shared.open.append(at)
         try:
             yield at
         finally:
+            self._shared.open.pop()
             if verb != "fit" and self._shared.ledger.get(key) is None:
                 write_spent(folder, at.spent(self._verbs.usage()))
+            for outer in self._shared.open[-1:]:
+                spent = at.spent(self._verbs.usage())
+                outer.inner.update({name: spent[name] - before.get(name, 0) for name in spent})
         for observer in self._shared.observers if finished is None else ():
             observer()
 

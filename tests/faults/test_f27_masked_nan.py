@@ -8,7 +8,10 @@ from small_training import small_parts, small_policy
 
 from evolvent.learn.forward import outputs
 from evolvent.learn.losses import weighted_nll
+from evolvent.learn.objectives import Objective, Outputs
 from evolvent.learn.packing import Batch, collate_packed, collate_padded
+from evolvent.learn.presets import PRESETS, cispo
+from evolvent.learn.reinforcement import Aggregate, Behaviour, Divergence, PolicyGradient, ValueLoss, policy_gradient
 
 
 def gradients(batch: Batch, *, poison: bool) -> list[torch.Tensor]:
@@ -46,3 +49,34 @@ def test_masked_log_probabilities() -> None:
         assert logprobs.grad is not None
         results.append((loss.item(), logprobs.grad.tolist()))
     assert results[0] == results[1] == results[2]
+
+
+CORRECTED = PolicyGradient(
+    ratio="span", aggregate=Aggregate("unit_mean", level="action"), kl=Divergence(0.1, "k2"), entropy=0.1,
+    value=ValueLoss(1.0, huber=0.5, level="span"), behaviour=Behaviour(2.0, "masked", "sequence"),
+)  # fmt: skip
+POLICY_OBJECTIVES = [*(preset.objective for preset in PRESETS), cispo(low=0.5, high=1.0).objective,
+                     policy_gradient(CORRECTED, name="corrected")]  # fmt: skip
+
+
+@pytest.mark.parametrize("objective", POLICY_OBJECTIVES, ids=lambda objective: objective.name)
+def test_masked_targets_of_a_policy(objective: Objective) -> None:
+    """Log-probabilities, advantages, values, entropies and all columns; a NaN poisons no unit that it lies in."""
+    weights = torch.tensor([1.0, 0.0, 0.5, 0.0, 2.0, 1.0])
+    numbers = torch.arange(6)
+    results = []
+    for value in (-3.0, float("nan"), float("inf"), float("-inf")):
+        generator = torch.Generator().manual_seed(0)
+        names = ("said", "values", "entropy", "advantages", "old", "behaviour", "reference", "returns", "old_values")
+        drawn = {name: torch.randn(6, generator=generator) for name in names}
+        for column in drawn.values():
+            column[weights == 0] = value
+        learned = [drawn[name].requires_grad_() for name in ("said", "values", "entropy")]
+        columns = {name: drawn[name] for name in names[3:]} | {"action": numbers // 2, "span": numbers // 2}
+        ids, sequence = torch.zeros(1, 7, dtype=torch.int64), torch.tensor([0, 0, 0, 0, 1, 1])
+        batch = Batch(ids, numbers, numbers, weights, (0, 1), 7, sequence=sequence, columns=columns)
+        loss, count = objective.loss(Outputs(learned[0], learned[1], entropy=learned[2]), batch)
+        slopes = torch.autograd.grad(loss, learned, allow_unused=True)
+        results.append((loss.item(), count, [slope.tolist() for slope in slopes if slope is not None]))
+    assert abs(results[0][0]) < float("inf") and any(abs(slope) > 0 for slope in results[0][2][0])
+    assert results[0] == results[1] == results[2] == results[3]

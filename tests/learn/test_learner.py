@@ -211,8 +211,8 @@ def test_refusals() -> None:
     learner = learner_of()
     with pytest.raises(NothingToLearn, match="0 sequences"):
         learner.fit([])
-    needy = Objective("ppo", weighted_nll.loss, weighted_nll.count, ("target",))
-    with pytest.raises(ConfigError, match=r"'ppo' needs a target network"):
+    needy = Objective("ppo", weighted_nll.loss, weighted_nll.count, stop=("kl", 0.1))
+    with pytest.raises(ConfigError, match=r"'kl' is not among"):
         Learner(small_policy(), needy, small_config(), seed=0)
 
     def counts_otherwise(outputs: Outputs, batch: Batch) -> tuple[torch.Tensor, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -28,7 +28,8 @@ class LanguageAgent:
         policy: whose dialect writes the conversation; its version marks the generations.
         sampling: the distribution of tokens.
         max_tokens: longest action.
-        choose: sample among the world's admissible actions only, where it lists them.
+        choose: sample among the world's admissible actions only, where it lists them; the step's info then has their
+            tokens as "choices", so that a learner can compute with the same distribution.
         history: what to do when the context is full.
     """
 
@@ -59,6 +60,7 @@ class _LanguageMind:
         if tokens is None:
             return Decision("", ends="horizon", info={"context_full": True})
         agent, turn = self._agent, len(self._turns)
+        choices = self._choices(info) if agent.choose else None
         ask = SampleAsk(
             self._node,
             tokens,
@@ -66,10 +68,13 @@ class _LanguageMind:
             stop_ids=self._dialect.stop_ids,
             sampling=agent.sampling,
             seeds=((self._seed + turn * _STRIDE) & _MASK,),
-            choices=self._choices(info) if agent.choose else None,
+            choices=choices,
         )
         ((continuation,),) = yield (ask,)
-        return self._decided(observation, tokens, continuation)
+        decided = self._decided(observation, tokens, continuation)
+        if choices is None:
+            return decided
+        return replace(decided, info={**decided.info, "choices": [list(choice) for choice in choices]})
 
     def _tokens(self, observation: str) -> list[int] | None:
         """The tokens to read next; a full context goes to the history policy and makes a new root."""
@@ -90,7 +95,7 @@ class _LanguageMind:
         admissible = info.get("admissible")
         if not admissible:
             return None
-        return tuple(tuple(self._dialect.action(action)) for action in admissible)
+        return tuple(dict.fromkeys(tuple(self._dialect.action(action)) for action in admissible))
 
     def _decided(self, observation: str, tokens: list[int], written: Continuation) -> Decision:
         count, new = len(tokens), len(written.ids)

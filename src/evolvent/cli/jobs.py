@@ -19,6 +19,7 @@ from evolvent.cli.record import Record, recorded
 from evolvent.config import Config
 from evolvent.errors import EvolventError, boundary
 from evolvent.learn.learner import TrainConfig
+from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.models.policy import Policy
 from evolvent.rollout.evaluate import panel_starts
 from evolvent.run import Evaluation, Run
@@ -52,6 +53,7 @@ class Job:
         train, panel: how its verbs learn and measure.
         slots, max_tokens, threads: episodes open at once, longest action, threads of torch.
         plan: the stages to come, for the time left.
+        practising, optimizer: how practices learn; None: as `train`, and by AdamW.
     """
 
     folder: Path
@@ -63,6 +65,8 @@ class Job:
     max_tokens: int = 32
     threads: int = 1
     plan: Sequence[Planned] = ()
+    practising: TrainConfig | None = None
+    optimizer: OptimizerConfig | None = None
 
 
 @contextmanager
@@ -70,8 +74,9 @@ def opened(job: Job, console: Console) -> Iterator[Run[Policy]]:
     """The run, locked, recorded and watched; its report is drawn again after every stage and at the end."""
     torch.set_num_threads(job.threads)
     verbs = LocalVerbs(
-        job.worlds, job.train or TrainConfig(), job.panel or Panel(), slots=job.slots, max_tokens=job.max_tokens
-    )
+        job.worlds, job.train or TrainConfig(), job.panel or Panel(), slots=job.slots, max_tokens=job.max_tokens,
+        practising=job.practising, optimizer=job.optimizer or OptimizerConfig(),
+    )  # fmt: skip
     progress = Progress(console, job.plan)
     watched: Watched[Policy] = Watched(verbs, progress)
     with Run(job.folder, watched, seed=job.record.seed) as run:

@@ -21,7 +21,8 @@ __all__ = ["Planned", "Progress", "Watched"]
 
 P = TypeVar("P")
 _PAUSE_S = 0.2  # between two pictures of the living line
-_UNITS = {"fit": "tokens", "collect": "episodes", "evaluate": "episodes"}
+_UNITS = {"fit": "tokens", "collect": "episodes", "evaluate": "episodes", "practise": "iterations"}
+_QUIET_S = 60.0  # where there is no terminal, a practice says so often how far it is
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class Progress:
     clock: Callable[[], float] = time.monotonic
     _live: Live | None = None
     _now: _Now | None = None
+    _outer: list[_Now] = field(default_factory=list)
+    _said: float = 0.0
     _place: int = 0
     _drawn: float = 0.0
     _spent: dict[str, tuple[float, int]] = field(default_factory=dict)  # unit -> seconds, amount
@@ -82,7 +85,7 @@ class Progress:
         """A stage begins. Planned stages before it were found in the ledger.
 
         Args:
-            verb: "fit", "collect" or "evaluate".
+            verb: "fit", "collect", "evaluate", or "practise", in which others may lie.
             label: what its line begins with.
             size: its tokens or episodes; None: what is planned.
             unit: what is counted, where it is neither.
@@ -91,6 +94,7 @@ class Progress:
             self._place += 1
         planned = self.plan[self._place].size if self._place < len(self.plan) else None
         self._place += 1
+        self._outer += [self._now] if self._now is not None else []
         self._now = _Now(unit or _UNITS[verb], label, self.clock(), size if size is not None else planned)
         self._draw(force=True)
 
@@ -99,7 +103,11 @@ class Progress:
         now = self._now
         if now is None:
             return
-        if "episodes" in values:
+        if values.get("kind") == "practise":
+            now.done, now.env_steps = int(values["step"]), int(values.get("env_steps", 0))
+            now.success = float(values["success"]) if "success" in values else None
+            self._say(now)
+        elif "episodes" in values:
             now.done, now.env_steps = int(values["episodes"]), int(values.get("env_steps", 0))
             now.success = float(values["success"]) if "success" in values else None
         elif "tokens" in values:
@@ -115,7 +123,15 @@ class Progress:
         seconds, amount = self._spent.get(now.unit, (0.0, 0))
         self._spent[now.unit] = (seconds + self.clock() - now.began, amount + now.done)
         self.console.print(self._line(now), soft_wrap=True)
-        self._now = None
+        self._now = self._outer.pop() if self._outer else None
+
+    def _say(self, now: _Now) -> None:
+        """A practice is long: without a terminal it says now and then how far it is; its last iteration ends it."""
+        if now.size is not None and now.done >= now.size:
+            self.end()
+        elif self._live is None and self.clock() - max(self._said, now.began) > _QUIET_S:
+            self._said = self.clock()
+            self.console.print(self._line(now), soft_wrap=True)
 
     def _draw(self, *, force: bool) -> None:
         if self._live is None or self._now is None or (not force and self.clock() - self._drawn < _PAUSE_S):
@@ -205,6 +221,11 @@ class Watched(Generic[P]):
         result = self._verbs.evaluate(policy, self._told(stage), split=split)
         self._progress.end()
         return result
+
+    def practise(self, policy: P, stage: Stage, *, setup: Any) -> Any:
+        """Learn by acting, and show how far that is."""
+        self._begin(stage, setup.config.iterations)
+        return self._verbs.practise(policy, self._told(stage), setup=setup)
 
     def save(self, policy: P, folder: Path) -> None:
         """Keep a policy."""

@@ -45,6 +45,10 @@ def run(words: Sequence[str], console: Console) -> int:
     if not words or words[0] in ("-h", "--help"):
         console.print(_usage(), soft_wrap=True)
         return 0 if words else 2
+    if words[0] == "rl":
+        from evolvent.cli.reinforce import run as reinforce
+
+        return reinforce(words[1:], console)
     rank = int(os.environ.get("RANK", "0"))
     voice = Voice(rank, console if rank == 0 else console_for(io.StringIO(), {}), Meeting())
     try:
@@ -109,9 +113,9 @@ def _taken_apart(words: Sequence[str]) -> tuple[str, list[str], float | None]:
     if first in RECIPES:
         name, rest = first, rest[1:]
     else:
-        near, more = nearest(first, RECIPES), words[1:2] and not words[1].startswith("--")
+        near, more = nearest(first, (*RECIPES, "rl")), words[1:2] and not words[1].startswith("--")
         if not first.startswith("--") and (near or more) and not Path(first).exists():
-            raise ConfigError([unknown("recipe", first, RECIPES, where="evolvent train")])
+            raise ConfigError([unknown("recipe", first, (*RECIPES, "rl"), where="evolvent train")])
         name = _resumed(words) or "sft"
     card = 0.0 if "--plan" in rest else None
     rest = [word for word in rest if word != "--plan"]
@@ -136,7 +140,8 @@ def _resumed(words: Sequence[str]) -> str | None:
 
 
 def _usage() -> str:
-    lines = "\n".join(f"  {name:9}{about}" for name, (_, about) in RECIPES.items())
+    about = {**{name: about for name, (_, about) in RECIPES.items()}, "rl": "Learn by acting in worlds; takes no DATA."}
+    lines = "\n".join(f"  {name:9}{what}" for name, what in about.items())
     return (
         "usage: evolvent train RECIPE DATA [FILE.toml] [--key value ...]\n\n" + lines + "\n\n"
         "Without a recipe it is sft. `evolvent train RECIPE --help` lists the settings.\n"

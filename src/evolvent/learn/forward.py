@@ -13,11 +13,11 @@ from evolvent.errors import ConfigError, DeviceMemory, Problem
 from evolvent.learn.objectives import Need, Outputs
 from evolvent.learn.packing import Batch, block_mask
 from evolvent.learn.parallel.ranks import ALONE, Ranks
+from evolvent.learn.parallel.vocab import vocab_entropy, vocab_sample
 from evolvent.learn.parallel.vocab import vocab_logprobs as target_logprobs
-from evolvent.learn.parallel.vocab import vocab_sample
 from evolvent.trajectory import sample_seed
 
-__all__ = ["can_pack", "chosen_layout", "fed", "fitting", "outputs", "target_logits"]
+__all__ = ["can_pack", "chosen_layout", "fed", "fitting", "in_precision", "on_support", "outputs", "target_logits"]
 
 _WORDS: tuple[Need, ...] = ("logprobs",)
 
@@ -48,6 +48,17 @@ def chosen_layout(model: Any, layout: Literal["auto", "bucketed", "packed"]) -> 
     return layout
 
 
+def in_precision(model: Any, name: str) -> Any:
+    """The model, its trained weights in float32, or in bfloat16 for "bfloat16_weights"; those below an adapter stay."""
+    dtype = torch.bfloat16 if name == "bfloat16_weights" else torch.float32
+    if all(weight.requires_grad for weight in model.parameters()):
+        return model.to(dtype)
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.data = weight.data.to(dtype)
+    return model
+
+
 @contextmanager
 def fitting(shape: tuple[int, ...], hint: str) -> Iterator[None]:
     """Inside, running out of memory is told as what it is, on any device.
@@ -75,6 +86,7 @@ def outputs(
     dtype: torch.dtype = torch.float32,
     ranks: Ranks = ALONE,
     hidden: Tensor | None = None,
+    temperature: float = 1.0,
 ) -> Outputs:
     """What an objective needs to know of a batch, from a Hugging Face causal LM on the batch's device.
 
@@ -83,17 +95,51 @@ def outputs(
         dtype: float32, or bfloat16 for an autocast forward.
         ranks: under tensor parallelism each rank holds a slice of the vocabulary.
         hidden: `[B, T, H]`, what an earlier pipeline stage gave; None: the batch's ids are fed.
+        temperature: of the targets' log-probabilities and of the entropy.
     """
-    worded = bool({"logprobs", "teacher", "sampled"} & set(needs))
+    worded = bool({"logprobs", "teacher", "sampled", "entropy", "logits"} & set(needs))
     head = _Head(batch, model.value_head if "values" in needs else None, worded=worded)
     logits = _logits(model, batch, head, dtype=dtype, ranks=ranks, hidden=hidden)
     drawn = _drawn(logits.detach(), batch, ranks) if "sampled" in needs else None
+    logprobs, entropy = _said(logits, batch, needs, ranks=ranks, temperature=temperature)
     return Outputs(
-        target_logprobs(logits, batch.targets, ranks) if "logprobs" in needs else None,
+        logprobs,
         head.values,
         target_logprobs(logits, batch.columns["teacher_ids"].long(), ranks) if "teacher" in needs else None,
         target_logprobs(logits, drawn, ranks) if drawn is not None else None,
+        entropy,
+        logits if "logits" in needs else None,
     )
+
+
+def _said(
+    logits: Tensor, batch: Batch, needs: Collection[Need], *, ranks: Ranks, temperature: float
+) -> tuple[Tensor | None, Tensor | None]:
+    """The targets' log-probabilities and the entropy `[N]` of the distribution that the targets were sampled from."""
+    if not {"logprobs", "entropy"} & set(needs):
+        return None, None
+    scaled = logits if temperature == 1.0 else logits.float() / temperature
+    support = batch.columns.get("support")
+    if support is not None:
+        return on_support(scaled, batch.targets, support.long())
+    return (
+        target_logprobs(scaled, batch.targets, ranks) if "logprobs" in needs else None,
+        vocab_entropy(scaled, ranks) if "entropy" in needs else None,
+    )
+
+
+def on_support(logits: Tensor, targets: Tensor, support: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of `targets [N]` and entropy `[N]`, where only the tokens `support [N, K]` can be drawn.
+
+    Args:
+        logits: `[N, V]`, after the temperature. support: ids; -1 stands for none. A target outside has -inf.
+    """
+    kept = logits.float().gather(-1, support.clamp(min=0)).masked_fill(support < 0, -torch.inf)
+    logp = kept.log_softmax(-1)
+    inside = (support == targets[:, None]).any(-1)
+    chosen = logits.float().gather(-1, targets[:, None]).squeeze(-1) - kept.logsumexp(-1)
+    entropy = -torch.where(support >= 0, logp.exp() * torch.where(support >= 0, logp, 0.0), 0.0).sum(-1)
+    return torch.where(inside, chosen, -torch.inf), entropy
 
 
 def target_logits(model: Any, batch: Batch, *, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from evolvent.errors import BatchMismatch, ConfigError, NonFinite, NothingToLearn
 from evolvent.learn.checkpoint import Checkpointer
-from evolvent.learn.forward import chosen_layout, fitting
+from evolvent.learn.forward import chosen_layout, fitting, in_precision
 from evolvent.learn.loader import Dealing, Learnable, Stream
+from evolvent.learn.measured import Beyond, Measured, check_objective
 from evolvent.learn.objectives import Objective, Outputs, gauss_newton
 from evolvent.learn.optim.clip import clamp_, factor, scale_, total_norm
 from evolvent.learn.optim.fused import Fused
@@ -33,7 +34,7 @@ from evolvent.learn.parallel.ranks import ALONE, Ranks
 from evolvent.learn.parts import Parts
 from evolvent.learn.progress import FitReport, Metrics, Progress, Trained, identity, restore, save, settled
 from evolvent.learn.settings import TrainConfig
-from evolvent.models.heads import ValueHead
+from evolvent.models.heads import fresh_head
 from evolvent.models.policy import Policy
 from evolvent.models.tuned import base_digest, kind_of
 from evolvent.trajectory import sample_seed
@@ -44,17 +45,6 @@ _log = logging.getLogger(__name__)
 _LESS = "lower train.micro_tokens (same result), or train.batch_tokens; or --parallel.recompute true"
 _DECAYING = ("none", "lora", "dora")  # what others learn are vectors: scales, and states
 _PACKED_ROW = 4096  # tokens: a block mask is quadratic in its row
-
-
-def _in_precision(model: Any, config: TrainConfig) -> Any:
-    """The model, its trained weights in float32 or as the config says; those below an adapter stay as they came."""
-    dtype = torch.bfloat16 if config.dtype == "bfloat16_weights" else torch.float32
-    if all(weight.requires_grad for weight in model.parameters()):
-        return model.to(dtype)
-    for weight in model.parameters():
-        if weight.requires_grad:
-            weight.data = weight.data.to(dtype)
-    return model
 
 
 class _NotFinite(Exception):
@@ -69,7 +59,7 @@ class Learner:
     """Changes the weights of a policy's model, in place.
 
     Over several ranks every rank makes the same Learner from the same policy, data and seed, and calls the same
-    methods; afterwards the policy's model holds this rank's part alone, and the whole is in the checkpoint.
+    methods. Afterwards the policy's model holds this rank's part alone, and the whole is in the checkpoint.
 
     Args:
         policy: its model is set to float32 and trained where it is.
@@ -103,12 +93,11 @@ class Learner:
         if ranks.mesh != self.parallelism.mesh:
             raise ConfigError("the ranks are of another layout", value=ranks.mesh, expected=self.parallelism.mesh)
         self._base = base_digest(policy.model) if adapter != "none" else None  # while the base is whole
-        if "target" in objective.needs:
-            raise ConfigError(f"objective {objective.name!r} needs a target network, which this learner does not have")
+        check_objective(objective, self.parallelism)
         self.layout = chosen_layout(policy.model, config.layout)
         if problems := check_fused(self.optimizer_config, self._forwards(), self.parallelism.pp):
             raise ConfigError(problems)
-        model = _in_precision(policy.model, config)
+        model = in_precision(policy.model, config.dtype)
         self.device = next(model.parameters()).device if ranks is ALONE else ranks.device
         self.ranks = ranks if ranks is not ALONE else replace(ranks, device=self.device)
         if "values" in objective.needs:
@@ -117,7 +106,7 @@ class Learner:
             raise ConfigError("the policy has no weights to train", value=f"{policy.parameters()} frozen ones")
         self._model: nn.Module = model.to(self.device)
         low = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
-        self.laid = lay(model, self.parallelism, self.ranks, dtype=low)
+        self.laid = lay(model, self.parallelism, self.ranks, dtype=low, temperature=objective.temperature)
         named = {name: weight for name, weight in self.laid.named_parameters() if weight.requires_grad}
         self._weights = list(named.values())
         self._uncounted = [weight for name, weight in named.items() if not self.laid.counted(name)]
@@ -126,10 +115,9 @@ class Learner:
             weight_decay=config.weight_decay if adapter in _DECAYING else 0.0,
         )  # fmt: skip
         self.trained = Trained(named, self.optimizer, {name: self.laid.whole_name(name) for name in named})
-        self.updates = 0
+        self.updates, self.waited, self.taken = 0, 0.0, cast(tuple[str, ...], ())
         self.share = 0.0  # how much of the training is behind it; `fit` moves it on
-        self.taken: tuple[str, ...] = ()
-        self.waited = 0.0
+        self._measured = Measured(objective, self.ranks)
 
     def _forwards(self) -> int:
         """Least number of micro-batches of an update, as far as the configuration tells."""
@@ -137,13 +125,20 @@ class Learner:
         return 2 if several or self.parallelism.pp > 1 else 1
 
     def _value_head(self) -> nn.Module:
-        head = self.policy.value_head
-        if head is None:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(sample_seed(self.seed, "value head") % 2**63)
-                head = ValueHead(int(self.policy.model.config.hidden_size))
-            self.policy = replace(self.policy, value_head=head)
-        return head
+        if self.policy.value_head is None:
+            seed, width = sample_seed(self.seed, "value head") % 2**63, int(self.policy.model.config.hidden_size)
+            self.policy = replace(self.policy, value_head=fresh_head(width, seed=seed))
+        return cast(nn.Module, self.policy.value_head)
+
+    @contextmanager
+    def towards(self, objective: Objective) -> Iterator[None]:
+        """Inside, updates minimise another objective, which needs no head that this one does not."""
+        usual, measured = self.objective, self._measured
+        self.objective, self._measured = objective, Measured(objective, self.ranks)
+        try:
+            yield
+        finally:
+            self.objective, self._measured = usual, measured
 
     # ------------------------------------------------------------------ one update
 
@@ -169,12 +164,21 @@ class Learner:
             on_device = [batch.to(self.device) for batch in batches]
             if isinstance(self.optimizer, SophiaG) and self.updates % self.optimizer.hessian_every == 0:
                 self._curvature(on_device)
-            loss, norm = (self._fused if self.optimizer_config.fuses else self._step)(on_device, count)
+            self._measured.reset()
+            loss, norm, stopped = self._taken(on_device, count)
         self.updates += 1
         fed = self._over_data(sum(batch.real for batch in batches))
         padded = self._over_data(sum(batch.padded for batch in batches))
-        finite = abs(loss) < float("inf") and norm < float("inf")
-        return Metrics(self.updates, loss, norm, lr, count, fed, padded, not finite)
+        skipped, stats = not (abs(loss) < float("inf") and norm < float("inf")), self._measured.means()
+        return Metrics(self.updates, loss, norm, lr, count, fed, padded, skipped, stopped, stats)
+
+    def _taken(self, batches: Sequence[Batch], count: int) -> tuple[float, float, bool]:
+        """One step: loss, gradient norm, and whether it was given up for being beyond the objective's limit."""
+        try:
+            return *(self._fused if self.optimizer_config.fuses else self._step)(batches, count), False
+        except Beyond:
+            self.optimizer.zero_grad(set_to_none=True)
+        return 0.0, 0.0, True
 
     def _step(self, batches: Sequence[Batch], count: int) -> tuple[float, float]:
         """Gradients of all micro-batches, clipping, one step; returns loss and gradient norm."""
@@ -219,6 +223,7 @@ class Learner:
         self._sow("update", self.updates, self.ranks.at("dp"))
 
         def loss(outputs: Outputs, batch: Batch) -> Tensor:
+            self._measured.note(outputs, batch)
             amount, counted = self.objective.loss(outputs, batch)
             if counted != self.objective.count(batch):
                 what = f"objective {self.objective.name!r} counts a batch in two ways"

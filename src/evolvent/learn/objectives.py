@@ -6,7 +6,7 @@ the batch alone; the settings are in the `repr`, by which a resumed training kno
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -19,11 +19,12 @@ from evolvent.learn import losses
 from evolvent.learn.packing import Batch
 
 __all__ = [
-    "Need", "Objective", "Outputs", "distill", "dpo", "gauss_newton", "outcome", "pair_margins", "reward_pairs",
+    "Need", "Objective", "Outputs", "Sums", "distill", "dpo", "gauss_newton", "outcome", "pair_margins", "reward_pairs",
     "value", "weighted_nll",
 ]  # fmt: skip
 
-Need = Literal["logprobs", "values", "teacher", "sampled", "reference", "target"]
+Need = Literal["logprobs", "values", "teacher", "sampled", "reference", "entropy", "logits"]
+Sums = Mapping[str, tuple[Tensor, Tensor | int]]
 Setting = str | float | bool | None
 
 
@@ -35,12 +36,15 @@ class Outputs:
         logprobs: `[N]`, of the targets. values: `[N]`, the value head's output where the target is predicted.
         teacher: `[N, k]`, log-probabilities of the tokens `batch.columns["teacher_ids"]`.
         sampled: `[N]`, log-probabilities of tokens drawn from the model's own distribution (SophiaG's curvature).
+        entropy: `[N]`, of the distribution of the next token, in nats. logits: `[N, V]`, the whole of it, untempered.
     """
 
     logprobs: Tensor | None = None
     values: Tensor | None = None
     teacher: Tensor | None = None
     sampled: Tensor | None = None
+    entropy: Tensor | None = None
+    logits: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,10 @@ class Objective:
         needs: what it reads of the model (see `Outputs`) and, under "reference", the column of that name.
         together: how many neighbouring parts are one sample, never torn apart: 2 for pairs (chosen, rejected).
         settings: what else tells it from others of its name; part of the `repr`, which is equal in every process.
+        temperature: that the targets were sampled at: log-probabilities and entropy are of that distribution. Where a
+            batch has the column "support" `[N, K]` (token ids, -1: none), they are of those tokens alone (top-k).
+        stats: what is measured beside the loss, each as (sum, count) over a batch, under the names `measured`.
+        stop: (measured name, limit): an update beyond it is not taken, and ends the pass through the data.
     """
 
     name: str
@@ -62,6 +70,10 @@ class Objective:
     needs: tuple[Need, ...] = ("logprobs",)
     together: int = 1
     settings: tuple[tuple[str, Setting], ...] = ()
+    temperature: float = field(default=1.0, repr=False)
+    stats: Callable[[Outputs, Batch], Sums] | None = field(default=None, repr=False)
+    measured: tuple[str, ...] = field(default=(), repr=False)
+    stop: tuple[str, float] | None = field(default=None, repr=False)
 
 
 def _targets(batch: Batch) -> int:

@@ -94,6 +94,7 @@ def flatten(
     weight: Callable[[Trajectory], float] | None = None,
     context: int,
     render: Render | None = None,
+    stops: bool = False,
 ) -> Flattened:
     """Turn trajectories into token sequences with learning weights.
 
@@ -107,6 +108,7 @@ def flatten(
         weight: the learning weight of a whole trajectory; None: 1.
         context: longer sequences are refused and listed.
         render: the text that an agent would write for a step of a record without generations; None: its action.
+        stops: an action that is a stop token alone is learned too: what was sampled is what a reward is for.
     Raises:
         BatchMismatch: arrays that do not fit each other, a weight that is not finite, an action that is no text; names
             the trajectory. VocabularyMismatch: a word that the dialect does not know; names the task.
@@ -118,7 +120,7 @@ def flatten(
         if not math.isfinite(scale):
             raise BatchMismatch(f"the learning weight of trajectory {trajectory.id!r} is not finite", value=scale)
         if any(step.generations for step in trajectory.steps):
-            made = _from_generations(trajectory, dialect.stop_ids, scale)
+            made = _from_generations(trajectory, frozenset() if stops else dialect.stop_ids, scale)
         elif trajectory.steps:
             made = [_from_text(trajectory, dialect, instructions(trajectory.task), scale, render)]
         else:

@@ -7,7 +7,7 @@ import json
 import platform
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,8 @@ class Metrics:
         update: its number, from 1. loss: sum / count. grad_norm: before clipping. lr: that it used.
         tokens: targets learned. fed: real tokens fed. padded: filler beside them.
         skipped: the loss or gradient was not finite, and the weights stayed as they were.
+        stopped: a measured number was beyond the objective's limit before the backward pass; the weights stayed.
+        stats: what the objective measured, as means over all ranks.
     """
 
     update: int
@@ -48,14 +50,16 @@ class Metrics:
     fed: int
     padded: int
     skipped: bool = False
+    stopped: bool = False
+    stats: Mapping[str, float] = field(default_factory=dict)
 
     def as_row(self) -> dict[str, Any]:
         """As JSON values for a log: `step` is the update; what is not finite is None."""
-        row = {
-            name: None if value != value or abs(value) == float("inf") else value
-            for name, value in asdict(self).items()
-        }
-        return {"step": row.pop("update"), **row}
+        values = {name: getattr(self, name) for name in self.__slots__ if name not in ("update", "stats", "stopped")}
+        values |= {"stopped": True} if self.stopped else {}
+        values |= self.stats
+        finite = {n: None if value != value or abs(value) == float("inf") else value for n, value in values.items()}
+        return {"step": self.update, **finite}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ except ImportError as error:
 
 from evolvent.errors import Incomplete, ShapeMismatch
 
-__all__ = ["ValueHead", "load_head", "save_head"]
+__all__ = ["ValueHead", "fresh_head", "load_head", "save_head"]
 
 
 class ValueHead(nn.Module):
@@ -33,6 +33,13 @@ class ValueHead(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         values: Tensor = self.outer(nn.functional.gelu(self.inner(hidden))).squeeze(-1)
         return values
+
+
+def fresh_head(hidden: int, *, seed: int) -> ValueHead:
+    """A head that was never trained; the same seed gives the same one, and torch's random state stays as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return ValueHead(hidden)
 
 
 def save_head(head: nn.Module, folder: Path) -> None:

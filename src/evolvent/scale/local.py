@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +24,9 @@ from evolvent.errors import ConfigError, Problem
 from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.learner import Learner, Metrics, TrainConfig
 from evolvent.learn.objectives import Objective
+from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.parts import flatten
+from evolvent.learn.practice import Practice, Setup
 from evolvent.models.policy import Policy, load_policy, tiny_policy
 from evolvent.rollout.collect import collect
 from evolvent.rollout.episode import Limits
@@ -65,6 +67,7 @@ class LocalVerbs:
         max_tokens: longest action.
         history: what agents do when their context is full.
         limits: deadlines and horizon of the environments.
+        practising: how practices learn; None: as `fit` does. optimizer: theirs.
     Raises:
         ConfigError: slots or max_tokens below 1.
     """
@@ -76,6 +79,8 @@ class LocalVerbs:
     max_tokens: int = 32
     history: History = field(default_factory=Refuse)
     limits: Limits = field(default_factory=Limits)
+    practising: TrainConfig | None = None
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     _engine: Engine | None = None
     _served: Policy | None = None
     _usage: Usage = field(default_factory=Usage)
@@ -92,23 +97,58 @@ class LocalVerbs:
         horizon: int | None = None,
     ) -> Iterator[Trajectory]:  # fmt: skip
         """Play the starts with the policy; each trajectory is stored before it is yielded."""
-        sampling = Sampling(temperature=temperature)
-        agent = LanguageAgent(policy, sampling, max_tokens=self.max_tokens, history=self.history)
+        agent = LanguageAgent(policy, Sampling(temperature), max_tokens=self.max_tokens, history=self.history)
         count = scored = wins = steps = 0
-        limits = self.limits if horizon is None else replace(self.limits, horizon=horizon)
-        playing = collect(
-            self.worlds, starts, agent, engine=self.engine(policy), seed=stage.seed, slots=self.slots,
-            limits=limits, name=lambda start: trajectory_name(start, stage.name),
-        )  # fmt: skip
-        with closing(playing) as played:
+        with closing(self._playing(agent, starts, stage, horizon=horizon)) as played:
             for trajectory in played:
-                stage.store.append(trajectory)
                 count, steps = count + 1, steps + len(trajectory.steps)
                 scored, wins = scored + (trajectory.success is not None), wins + (trajectory.success is True)
                 if count % 200 == 0 or count == len(starts):
                     rate = {"episodes": count, "success": wins / scored} if scored else {}
                     stage.log({"step": count, "of": len(starts), "errors": count - scored, **rate, "env_steps": steps})
                 yield trajectory
+
+    def _playing(
+        self, agent: LanguageAgent, starts: Sequence[Start], stage: Stage, *, horizon: int | None
+    ) -> Generator[Trajectory, None, None]:  # fmt: skip
+        limits = self.limits if horizon is None else replace(self.limits, horizon=horizon)
+        playing = collect(
+            self.worlds, starts, agent, engine=self.engine(agent.policy), seed=stage.seed, slots=self.slots,
+            limits=limits, name=lambda start: trajectory_name(start, stage.name),
+        )  # fmt: skip
+        with closing(playing) as played:
+            for trajectory in played:
+                stage.store.append(trajectory)
+                yield trajectory
+
+    def practise(self, policy: Policy, stage: Stage, *, setup: Setup) -> Practice:
+        """What plays with a copy of the policy and improves it; its episodes are stored under the stage's name."""
+        config = setup.config
+
+        def play(playing: Policy, starts: Sequence[Start], iteration: int) -> list[Trajectory]:
+            here = replace(stage, name=f"{stage.name}/{iteration}", seed=sample_seed(stage.seed, iteration))
+            names = [trajectory_name(start, here.name) for start in starts]
+            found = {name: stage.done[name] for name in names if name in stage.done}
+            todo = [start for start, name in zip(starts, names, strict=True) if name not in found]
+            agent = LanguageAgent(playing, Sampling(config.temperature, config.top_k), max_tokens=self.max_tokens,
+                                  choose=config.choose, history=self.history)  # fmt: skip
+            for trajectory in self._playing(agent, todo, here, horizon=config.horizon):
+                found[trajectory.id] = trajectory
+            return [found[name] for name in names]
+
+        def trains(learning: Policy, objective: Objective, name: str) -> Learner:
+            train = self.practising or self.train
+            if name == "critic" and config.critic_lr is not None:
+                train = train.model_copy(update={"lr": config.critic_lr})
+            return Learner(learning, objective, train, seed=sample_seed(stage.seed, name), optimizer=self.optimizer)
+
+        def log(row: Mapping[str, Any]) -> None:
+            for name in self._trained:
+                self._trained[name] += int(row.get(name, 0))
+            stage.log(row)
+
+        keeper = Checkpointer(stage.folder / "checkpoints", every=config.save_every)
+        return Practice(policy, setup, seed=stage.seed, trains=trains, play=play, keeper=keeper, log=log)
 
     def fit(
         self, policy: Policy, data: Sequence[Trajectory], stage: Stage, *, objective: Objective,
@@ -180,7 +220,10 @@ class LocalVerbs:
     def settings(self) -> dict[str, str]:
         """What the result of each verb depends on besides its arguments, for `Run`."""
         acting = f"{self.max_tokens} {self.history.name} {self.limits}"
-        return {"collect": acting, "fit": repr(self.train), "evaluate": f"{acting} {self.panel}"}
+        practised = f"{acting} {self.practising or self.train!r} {self.optimizer!r}"
+        return {
+            "collect": acting, "fit": repr(self.train), "evaluate": f"{acting} {self.panel}", "practise": practised,
+        }  # fmt: skip
 
     def save(self, policy: Policy, folder: Path) -> None:
         policy.save(folder)

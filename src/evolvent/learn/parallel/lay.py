@@ -31,8 +31,8 @@ class Laid:
         ranks: where this process stands.
     """
 
-    def __init__(self, model: Any, ranks: Ranks, *, pipeline: Pipeline | None, dtype: torch.dtype) -> None:
-        self.ranks, self._model, self._pipeline, self._dtype = ranks, model, pipeline, dtype
+    def __init__(self, model: Any, ranks: Ranks, *, pipeline: Pipeline | None, compute: Callable[..., Outputs]) -> None:
+        self.ranks, self._model, self._pipeline, self._compute = ranks, model, pipeline, compute
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """This rank's parameters, under their names in the whole model; sharded ones are DTensors."""
@@ -52,7 +52,7 @@ class Laid:
             return self._pipeline.backward(batches, loss, needs)
         total = torch.zeros((), device=self.ranks.device)
         for batch in batches:
-            amount = loss(outputs(self._model, batch, needs=needs, dtype=self._dtype, ranks=self.ranks), batch)
+            amount = loss(self._compute(self._model, batch, needs=needs), batch)
             torch.autograd.backward(amount)
             total += amount.detach()
         return total
@@ -63,15 +63,19 @@ class Laid:
             self._pipeline.reduce()
 
 
-def lay(model: Any, parallelism: Parallelism, ranks: Ranks, *, dtype: torch.dtype) -> Laid:
+def lay(
+    model: Any, parallelism: Parallelism, ranks: Ranks, *, dtype: torch.dtype, temperature: float = 1.0
+) -> Laid:  # fmt: skip
     """Lay a Hugging Face causal LM over ranks, in place; make the optimizer afterwards.
 
     Every rank brings the same whole model (weights may be on the meta device until they are filled).
 
+    Args:
+        temperature: of the distributions that the objective is told of.
     Raises:
         ConfigError: a model without a plan, or one that does not divide.
     """
-    compute = partial(outputs, dtype=dtype, ranks=ranks)
+    compute = partial(outputs, dtype=dtype, ranks=ranks, temperature=temperature)
     if parallelism.recompute:
         recompute_layers(model)
     chunks = cut(model, ranks, parallelism.schedule, compute=compute, dtype=dtype) if ranks.mesh.pp > 1 else [model]
@@ -87,7 +91,7 @@ def lay(model: Any, parallelism: Parallelism, ranks: Ranks, *, dtype: torch.dtyp
             head = getattr(inner, "value_head", None)  # float32, whatever the rest is: a unit of its own
             shard(chunk, [*layers_of(inner), *([] if head is None else [head])], ranks, dtype=dtype)
     pipeline = Pipeline(chunks, ranks, parallelism.schedule) if ranks.mesh.pp > 1 else None
-    return Laid(model, ranks, pipeline=pipeline, dtype=dtype)
+    return Laid(model, ranks, pipeline=pipeline, compute=compute)
 
 
 def _forget(model: nn.Module, own: set[int]) -> None:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from evolvent.learn.parallel.ranks import Ranks
 
-__all__ = ["vocab_logprobs", "vocab_sample"]
+__all__ = ["vocab_entropy", "vocab_logprobs", "vocab_sample"]
 
 _ROWS = 256  # positions whose noise is drawn at once: it covers the whole vocabulary
 
@@ -62,6 +62,46 @@ class _LogProbs(torch.autograd.Function):
         found = (logits.float() - total).exp_().mul_(-grad.sum(-1, keepdim=True))
         found.scatter_add_(-1, columns, torch.where(here, grad, 0.0))
         return found.to(logits.dtype), None, None, None
+
+
+def vocab_entropy(logits: Tensor, ranks: Ranks) -> Tensor:
+    """`-sum_v p_v log p_v` of `softmax(logits)` in nats, float32 `[N]`, equal on all ranks; differentiable once.
+
+    Args:
+        logits: `[N, P]`, this rank's slice.
+    """
+    group = ranks.group("tp")
+    if group is not None and group.size() > 1:
+        found: Tensor = _Entropy.apply(logits, group)  # type: ignore[no-untyped-call]
+        return found
+    logp = logits.float().log_softmax(-1)
+    return -(logp.exp() * logp).sum(-1)
+
+
+class _Entropy(torch.autograd.Function):
+    """`H = log Z - E[x]` over slices. Its gradient is local: `-p (log p + H)` in each slice."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, group: dist.ProcessGroup) -> Tensor:
+        slice_ = logits.float()
+        top = slice_.amax(-1)
+        dist.all_reduce(top, dist.ReduceOp.MAX, group=group)
+        shifted = slice_ - top[:, None]
+        weights = shifted.exp()
+        sums = torch.stack([weights.sum(-1), (weights * shifted).sum(-1)])
+        dist.all_reduce(sums, group=group)
+        rest = sums[0].log()
+        entropy = rest - sums[1] / sums[0]
+        ctx.save_for_backward(logits, top + rest, entropy)
+        return entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        logits, total, entropy = ctx.saved_tensors
+        logp = logits.float() - total[:, None]
+        found = -logp.exp() * (logp + entropy[:, None]) * grad[:, None]
+        return found.to(logits.dtype), None
 
 
 @torch.no_grad()

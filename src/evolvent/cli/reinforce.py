@@ -1,0 +1,231 @@
+"""`evolvent train rl --method NAME`: a policy learns by acting in worlds."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, create_model
+from rich.console import Console
+
+from evolvent.cli.jobs import Job, PanelConfig, check_panel, opened, results_table
+from evolvent.cli.names import policy, worlds
+from evolvent.cli.progress import Planned
+from evolvent.cli.record import Record, new_folder
+from evolvent.cli.settings import Command, OverWorlds, read_given
+from evolvent.config import Config
+from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.learn.learner import TrainConfig
+from evolvent.learn.objectives import weighted_nll
+from evolvent.learn.optim.make import OptimizerConfig
+from evolvent.methods.grpo import GRPOConfig, grpo
+from evolvent.methods.ntpo import NTPO, ntpo
+from evolvent.methods.poad import POAD, poad
+from evolvent.methods.ppo import PPO, TOKEN, ppo
+from evolvent.models.adapters import AdapterConfig, adapt
+from evolvent.models.policy import Policy
+from evolvent.run import Run
+from evolvent.scale.local import demonstrations
+from evolvent.trajectory import Task, Trajectory
+from evolvent.worlds.base import World
+
+__all__ = ["COMMANDS", "METHODS", "Method", "Reinforce", "run"]
+
+Practised = Callable[..., Policy]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method as the command line knows it.
+
+    Args:
+        config: its settings. call: `call(policy, tasks, config=..., run=...)`. about: a line.
+        defaults: settings that differ from its own. demonstrated: whether it is handed the demonstrations too.
+    """
+
+    config: type[Config]
+    call: Practised
+    about: str
+    defaults: Mapping[str, Any] | None = None
+    demonstrated: bool = False
+
+
+METHODS: dict[str, Method] = {
+    "ppo": Method(PPO, ppo, "PPO over whole actions (TWOSOME's form without its list)"),
+    "token_ppo": Method(PPO, ppo, "PPO over tokens as in learning from human feedback", TOKEN),
+    "ntpo": Method(NTPO, ntpo, "PPO over tokens, discounted between them: POAD's baseline"),
+    "poad": Method(POAD, poad, "credit for every token of an action, without a discount inside"),
+    "grpo": Method(GRPOConfig, grpo, "episodes of a task compared with each other: GRPO and its family (rl.kind)"),
+}
+
+
+class Improving(Config):
+    """How each update improves the policy."""
+
+    lr: float = Field(default=5e-4, gt=0, description="learning rate")
+    final_lr: float = Field(default=1.0, ge=0, le=1, description="share of it that a linear decay ends at")
+    warmup_updates: int = Field(default=0, ge=0, description="updates of linear warm-up")
+    weight_decay: float = Field(default=0.0, ge=0, description="decoupled decay of matrices")
+    clip: float | None = Field(default=0.5, gt=0, description="largest global norm of the gradient; none: no clipping")
+    micro_tokens: int = Field(default=4096, ge=1, description="most tokens of one forward")
+    dtype: Literal["float32", "bfloat16"] = Field(default="float32", description="of the forward")
+
+    def config(self) -> TrainConfig:
+        """As a Learner takes it."""
+        return TrainConfig(
+            lr=self.lr, final_lr=self.final_lr, warmup_updates=self.warmup_updates, weight_decay=self.weight_decay,
+            clip=self.clip, batch_tokens=self.micro_tokens, dtype=self.dtype,
+        )  # fmt: skip
+
+
+class Reinforce(OverWorlds):
+    """Everything that can be chosen about `evolvent train rl`, beside the method's own."""
+
+    method: str = Field(default="poad", description="the method")
+    policy: str = Field(default="xs", description="what to begin with: a size, a model folder, or a run")
+    to: Path | None = Field(default=None, description="folder of the run; none: the next runs/rl-N")
+    seed: int = Field(default=0, ge=0, description="all randomness derives from it")
+    demonstrations: int = Field(default=100, ge=0, description="tasks of each world whose solution is imitated first")
+    clone_tokens: int = Field(default=100_000, ge=1, description="learned tokens of that imitation")
+    tasks: int = Field(default=400, ge=1, description="further tasks of each world to practise on, at most")
+    slots: int = Field(default=192, ge=1, description="episodes open at once")
+    max_tokens: int = Field(default=32, ge=1, description="longest action in tokens")
+    threads: int = Field(default=1, ge=1, description="threads of torch")
+    train: Improving = Field(default_factory=Improving, description="the updates")
+    adapter: AdapterConfig = Field(default_factory=AdapterConfig, description="what is learned instead of all weights")
+    panel: PanelConfig = Field(default_factory=PanelConfig, description="the measurement")
+
+
+def _config(name: str, method: Method) -> type[Reinforce]:
+    made: Config = method.config(**(method.defaults or {}))
+    about = f"settings of {name}"
+    only: Any = Literal[name]
+    found: type[Reinforce] = create_model(
+        f"Reinforce_{name}", __base__=Reinforce, method=(only, Field(default=name, description="the method")),
+        rl=(method.config, Field(default=made, description=about)),
+    )  # fmt: skip
+    return found
+
+
+CLONE = TrainConfig(lr=5e-3, betas=(0.9, 0.95), batch_tokens=512)
+COMMANDS: dict[str, Command[Any]] = {
+    name: Command(
+        "train rl", f"{name}: {method.about}. Begins with a policy, or with one that imitated demonstrations.",
+        _config(name, method), resumes=True,
+    )
+    for name, method in METHODS.items()
+}  # fmt: skip
+
+
+def run(words: Sequence[str], console: Console) -> int:
+    """Practise by the named method; returns the exit code."""
+    name, rest = _named(words)
+    if name is None:
+        console.print(_usage(), soft_wrap=True)
+        return 0
+    given = read_given(COMMANDS[name], rest, console)
+    if given is None:
+        return 0
+    config = given.config
+    made = worlds(config.worlds)
+    panel = check_panel(made, config.panel)
+    shown, tried = _tasks(made, config)
+    folder = given.resume or new_folder("rl", config.to)
+    initial = adapt(policy(config.policy, list(made.values()), seed=config.seed), config.adapter, seed=config.seed)
+    plan = [*([Planned("fit", config.clone_tokens)] if shown else []), Planned("evaluate", panel),
+            Planned("practise", config.rl.practice.iterations), Planned("evaluate", panel)]  # fmt: skip
+    job = Job(
+        folder, made, Record("train rl", config, config.seed, ("base", name), name), train=CLONE,
+        panel=config.panel.panel(), slots=config.slots, max_tokens=config.max_tokens, threads=config.threads,
+        plan=plan, practising=config.train.config(), optimizer=OptimizerConfig(),
+    )  # fmt: skip
+    console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
+    with opened(job, console) as running:
+        taught = demonstrations(list(made.values()), shown, seed=config.seed) if shown else []
+        best = _practised(METHODS[name], initial, tried, taught, config=config, run=running.arm(name))
+        best.save(folder / "model")
+        results_table(console, running.arm(name).evaluate(best, config.rl.practice.iterations))
+    console.print(f"model  {folder / 'model'}\nreport {folder / 'report.html'}", soft_wrap=True)
+    return 0
+
+
+def _practised(
+    method: Method, initial: Policy, tasks: Sequence[Task], taught: Sequence[Trajectory], *, config: Any,
+    run: Run[Policy],
+) -> Policy:  # fmt: skip
+    base = run.fit(initial, taught, weighted_nll, tokens=config.clone_tokens) if taught else initial
+    run.evaluate(base, 0)
+    more = {"demonstrations": taught} if method.demonstrated else {}
+    return method.call(base, tasks, config=config.rl, run=run, **more)
+
+
+def _named(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The method that the words name (or the resumed run's), and the other words; None: help for all of them.
+
+    Raises:
+        ConfigError: no such method.
+    """
+    rest, name = list(words), None
+    for at, word in enumerate(rest):
+        option, mark, text = word.partition("=")
+        if option == "--method":
+            name = text if mark else rest[at + 1] if at + 1 < len(rest) else ""
+            del rest[at : at + (1 if mark else 2)]
+            break
+        if option == "--resume":
+            name = _method_of(Path(text if mark else rest[at + 1] if at + 1 < len(rest) else ""))
+    if name is None and (not rest or rest[0] in ("-h", "--help")):
+        return None, rest
+    if name is None:
+        name = "poad"
+    if name not in METHODS:
+        raise ConfigError([unknown("method", name, METHODS, where="--method")])
+    return name, rest
+
+
+def _method_of(run: Path) -> str:
+    try:
+        found = tomllib.loads((run / "config.toml").read_text(encoding="utf-8")).get("method")
+    except (OSError, ValueError):
+        found = None
+    return found if isinstance(found, str) and found in METHODS else "poad"
+
+
+def _tasks(made: Mapping[str, World], config: Any) -> tuple[list[Task], list[Task]]:
+    """(tasks to demonstrate, tasks to practise on), evenly from all tiers that may be trained on.
+
+    Raises:
+        ConfigError: a world without enough of them.
+    """
+    shown: list[Task] = []
+    tried: list[Task] = []
+    problems = []
+    for name, world in made.items():
+        panels = [list(world.tasks("train", tier)) for tier in world.tiers]
+        count = config.demonstrations if _teaches(world, panels[0]) else 0
+        shown += panels[0][:count]
+        own = [task for row in zip_longest(panels[0][count:], *panels[1:]) for task in row if task is not None]
+        if len(panels[0]) < count or not own:
+            what = f"the world {name!r} has {sum(map(len, panels))} training tasks, {count} of them to be demonstrated"
+            problems.append(Problem("demonstrations", what, "ask for fewer, or choose another world"))
+        tried += own[: config.tasks]
+    if problems:
+        raise ConfigError(problems)
+    return shown, tried
+
+
+def _teaches(world: World, tasks: Sequence[Task]) -> bool:
+    return bool(tasks) and world.expert(tasks[0]) is not None
+
+
+def _usage() -> str:
+    lines = "\n".join(f"  {name:14}{method.about}" for name, method in METHODS.items())
+    return (
+        "usage: evolvent train rl --method NAME [FILE.toml] [--key value ...]\n\n" + lines + "\n\n"
+        "`evolvent train rl --method NAME --help` lists the settings. It begins with\n"
+        "`--policy` (a size, a model folder, a run); `--demonstrations 0` imitates none."
+    )

@@ -1,0 +1,79 @@
+"""Passes through what was played: minibatches, micro-batches, and what the updates said on average."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.random import Generator
+
+from evolvent.learn.learner import Learner
+from evolvent.learn.packing import Batch, bucket, collate_packed, collate_padded, pack
+from evolvent.learn.parts import Parts
+
+__all__ = ["Tally", "minibatch", "passes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What came of the passes.
+
+    Attributes:
+        updates: taken. in_row: how many of the last were not finite. stopped: a limit ended the passes.
+        tokens: targets learned. fed: real tokens fed.
+        means: over the updates: loss, gradient norm, and what the objective measured.
+    """
+
+    updates: int
+    in_row: int
+    stopped: bool
+    tokens: int = 0
+    fed: int = 0
+    means: Mapping[str, float] = field(default_factory=dict)
+
+
+def passes(
+    learner: Learner, chains: Sequence[Parts], *, epochs: int, minibatches: int, rng: Generator
+) -> Tally:  # fmt: skip
+    """Improve a learner on these sequences: every pass in another order, cut into minibatches as equal as can be.
+
+    An update beyond the objective's limit is not taken, and ends all passes.
+
+    Raises:
+        NothingToLearn: a minibatch without learned targets.
+    """
+    sums: dict[str, list[float]] = {}
+    updates, in_row, stopped, tokens, fed = 0, 0, False, 0, 0
+    for _ in range(epochs):
+        order = rng.permutation(len(chains))
+        for rows in np.array_split(order, min(minibatches, len(chains))):
+            metrics = learner.update(minibatch(learner, chains, rows.tolist(), rng=rng))
+            stopped = metrics.stopped
+            in_row = in_row + 1 if metrics.skipped else 0
+            said = dict(metrics.stats)
+            if stopped:
+                learner.updates -= 1
+            else:
+                updates, tokens, fed = updates + 1, tokens + metrics.tokens, fed + metrics.fed
+                said |= {"loss": metrics.loss, "grad_norm": metrics.grad_norm, "lr": metrics.lr}
+            for name, value in said.items():
+                sums.setdefault(name, []).append(value)
+            if stopped or in_row >= learner.config.patience:
+                break
+        if stopped or in_row >= learner.config.patience:
+            break
+    means = {name: float(np.mean(values)) for name, values in sums.items()}
+    return Tally(updates, in_row, stopped, tokens, fed, {**means, "stopped": float(stopped)})
+
+
+def minibatch(learner: Learner, chains: Sequence[Parts], chosen: Sequence[int], *, rng: Generator) -> list[Batch]:
+    """The micro-batches of one update: sequences of like length together, or packed rows, in the learner's layout."""
+    lengths = [chains[index].feed for index in chosen]
+    most = learner.config.micro_tokens or learner.config.batch_tokens
+    if learner.layout == "packed":
+        rows = pack(lengths, max(most, *lengths))
+        return [collate_packed(chains, [[chosen[place] for place in row]]) for row in rows]
+    return [
+        collate_padded(chains, [[chosen[place]] for place in group]) for group in bucket(lengths, most, rng=rng)
+    ]  # fmt: skip

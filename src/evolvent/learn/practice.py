@@ -1,0 +1,359 @@
+"""Practice: learning by acting. Play, look, give credit, improve; then the same again with the better policy.
+
+A method's file has the loop and says what credit is. Everything around it is here: whose weights play, what is known of
+an episode before credit is given, passes through what was played, critic and reference, going on after a stop.
+
+    with run.practise(policy, setup) as practice:
+        for _ in practice.rounds():
+            seen = practice.look(practice.play(practice.starts(tasks)))
+            practice.improve(seen, credit_of(seen))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from evolvent.config import Config
+from evolvent.engine.asks import Sampling
+from evolvent.errors import ConfigError, NonFinite, NothingToLearn, Problem
+from evolvent.learn.advantages import Credit
+from evolvent.learn.checkpoint import Checkpointer, Saved
+from evolvent.learn.flat import Rewards, flat, with_columns
+from evolvent.learn.health import episode_health, part_health
+from evolvent.learn.learner import Learner
+from evolvent.learn.objectives import Objective
+from evolvent.learn.parts import flatten
+from evolvent.learn.passes import Tally, passes
+from evolvent.learn.seen import Seen, see
+from evolvent.models.policy import Policy
+from evolvent.trajectory import Start, Task, Trajectory, sample_rng
+
+__all__ = ["Holder", "Play", "Practice", "PracticeConfig", "Setup"]
+
+Columns = Mapping[str, NDArray[Any]]
+Log = Callable[[Mapping[str, Any]], None]
+Play = Callable[[Policy, Sequence[Start], int], Iterable[Trajectory]]
+_PATIENCE = 20  # iterations in a row that teach nothing
+Trains = Callable[[Policy, Objective, str], Learner]
+
+
+class PracticeConfig(Config):
+    """How a policy practises, whatever the method."""
+
+    iterations: int = Field(default=50, ge=1, description="rounds of playing and improving")
+    tasks: int = Field(default=16, ge=1, description="tasks of an iteration")
+    samples: int = Field(default=4, ge=1, description="episodes of a task in an iteration: its group")
+    epochs: int = Field(default=1, ge=1, description="passes through what an iteration played")
+    minibatches: int = Field(default=1, ge=1, description="updates of a pass")
+    temperature: float = Field(default=1.0, gt=0, description="of playing, and of what is learned")
+    top_k: int = Field(default=0, ge=0, le=256, description="likeliest tokens that playing draws from; 0: all")
+    choose: bool = Field(default=False, description="play only what the world lists as possible")
+    horizon: int | None = Field(default=None, ge=1, description="longest episode; none: what each world says")
+    max_lag: int = Field(default=0, ge=0, description="iterations that an episode may be older than the policy")
+    critic: Literal["shared", "own"] = Field(default="shared", description="values on the policy's trunk, or their own")
+    critic_lr: float | None = Field(default=None, gt=0, description="of a critic of its own; none: the learner's")
+    critic_warmup: int = Field(default=0, ge=0, description="first iterations in which values alone are learned")
+    measure_every: int = Field(default=0, ge=0, description="iterations between measurements; 0: the end alone")
+    save_every: int = Field(default=5, ge=1, description="iterations between checkpoints")
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is practised with; its `repr` tells one practice from another.
+
+    Args:
+        method: its name. config: how it practises.
+        objective: of the policy. critic: of the values, where there are any: what a critic of its own, or a warm-up,
+            minimises. reference: whether log-probabilities of the first policy are asked for.
+        settings: of the method, as text.
+    """
+
+    method: str
+    config: PracticeConfig
+    objective: Objective
+    critic: Objective | None = None
+    reference: bool = False
+    settings: str = ""
+
+
+class Practice:
+    """See the module. Made by `run.practise`.
+
+    Args:
+        policy: left as it was; what learns is a copy.
+        trains: makes a Learner of a policy, an objective and a name, which sets its seed and rate.
+        play: plays starts with a policy in an iteration.
+        keeper: of the checkpoints.
+    Attributes:
+        learner: of the policy. critic: of values on a trunk of their own, or None.
+        iteration: the one that is under way.
+    """
+
+    def __init__(
+        self, policy: Policy, setup: Setup, *, seed: int, trains: Trains, play: Play, keeper: Checkpointer, log: Log
+    ) -> None:
+        config = setup.config
+        self.setup, self.first, self.iteration = setup, policy, 0
+        self._seed, self._play, self._keeper, self._log, self._trains = seed, play, keeper, log, trains
+        sampled = replace(setup.objective, temperature=config.temperature)
+        self.learner = trains(policy.clone(), sampled, "policy")
+        self.critic: Learner | None = None
+        if setup.critic is not None and config.critic == "own":
+            self.critic = trains(policy.clone(), setup.critic, "critic")
+        self._held: dict[str, Holder] = {"policy": Holder(self.learner)}
+        if self.critic is not None:
+            self._held["critic"] = Holder(self.critic)
+        self.policy = replace(self.learner.policy, version=policy.version)
+        self._row: dict[str, float] = {}
+        self._idle = 0
+        self._met: dict[str, int] = {}
+        self._order: tuple[int, list[int]] = (-1, [])
+        self._totals = {"episodes": 0, "env_steps": 0, "updates": 0}
+
+    # ------------------------------------------------------------------ the loop
+
+    def rounds(self) -> Iterator[int]:
+        """1, 2, ... to the last iteration; of a practice that was stopped, from the first that is not saved."""
+        count, config = self.setup.config.iterations, self.setup.config
+        for number in range(self._restored() + 1, count + 1):
+            self.iteration, self._row, self._met = number, {}, {}
+            for held in self._held.values():
+                held.learner.share = (number - 1) / count
+            yield number
+            self._log({"kind": "practise", "step": number, **self._totals, **self._row})
+            if number % config.save_every == 0 or number == count:
+                self._save(number)
+
+    def starts(self, tasks: Sequence[Task], *, turn: int = 0, count: int | None = None) -> list[Start]:
+        """This iteration's episodes: tasks in an order that is drawn anew for every pass, each several times.
+
+        Args:
+            turn: asked again in one iteration, with 1, 2, ..., other tasks are drawn, at random. count: how many tasks.
+        Raises:
+            ConfigError: no tasks.
+        """
+        if not tasks:
+            raise ConfigError([Problem("tasks", "there are none to practise on", "give worlds with training tasks")])
+        config = self.setup.config
+        number = config.tasks if count is None else count
+        if turn:
+            rng = sample_rng(self._seed, "more tasks", self.iteration, turn)
+            chosen = [tasks[int(at)] for at in rng.integers(len(tasks), size=number)]
+        else:
+            chosen = [self._next(tasks, (self.iteration - 1) * config.tasks + place) for place in range(number)]
+        starts = []
+        for task in chosen:
+            first = self._met.get(task.id, 0)
+            starts += [Start(task, first + sample) for sample in range(config.samples)]
+            self._met[task.id] = first + config.samples
+        return starts
+
+    def _next(self, tasks: Sequence[Task], place: int) -> Task:
+        turn, at = divmod(place, len(tasks))
+        if self._order[0] != turn or len(self._order[1]) != len(tasks):
+            self._order = (turn, sample_rng(self._seed, "tasks", turn).permutation(len(tasks)).tolist())
+        return tasks[self._order[1][at]]
+
+    def play(self, starts: Sequence[Start]) -> list[Trajectory]:
+        """Play these with the policy as it is now."""
+        played = list(self._play(self.policy, starts, self.iteration))
+        self._totals["episodes"] += len(played)
+        self._totals["env_steps"] += sum(len(one.steps) for one in played)
+        return played
+
+    @property
+    def sampling(self) -> Sampling:
+        """The distribution of actions that is played and learned."""
+        return Sampling(self.setup.config.temperature, self.setup.config.top_k)
+
+    def look(self, played: Sequence[Trajectory], *, rewards: Rewards | None = None) -> Seen:
+        """What is known of these episodes: their parts, and what policy, critic and reference say of them.
+
+        Args:
+            rewards: of each step; None: those the environment paid.
+        Raises:
+            NothingToLearn: no episode can be learned from, or too many could not be scored.
+        """
+        policy = self.policy
+        chains = flatten(
+            played, policy.dialect, instructions=lambda task: "", context=policy.context + 1, stops=True
+        ).parts  # fmt: skip
+        oldest = policy.version - self.setup.config.max_lag
+        found, report = flat(played, chains, rewards=rewards, least_version=oldest)
+        self._row |= episode_health(played, report)
+        return see(self, played, chains, found=found, report=report)
+
+    @property
+    def referred(self) -> bool:
+        """Whether the first policy is asked about what is played."""
+        return self.setup.reference
+
+    @property
+    def choosing(self) -> bool:
+        """Whether only what the world lists as possible is played."""
+        return self.setup.config.choose
+
+    @property
+    def micro(self) -> int:
+        """Most tokens of a forward."""
+        return self.learner.config.micro_tokens or self.learner.config.batch_tokens
+
+    @property
+    def valued(self) -> Policy | None:
+        """Whose values are asked for: the critic's, the policy's own, or nobody's."""
+        if self.setup.critic is None:
+            return None
+        return self.policy if self.critic is None else self.critic.policy
+
+    def improve(self, seen: Seen, credit: Credit, **more: NDArray[Any]) -> None:
+        """One or more passes through what was seen, with this credit, and columns `[P]` that an objective reads more.
+
+        In the first iterations, `critic_warmup` of them, values alone are learned. Where no episode teaches anything
+        (all groups have equal rewards, say) the weights stay, and that is counted.
+
+        Raises:
+            NothingToLearn: so it was too often in a row. NonFinite: too many updates in a row were not finite.
+        """
+        columns = {"advantages": credit.advantage, "returns": credit.returns, **more}
+        self._row |= part_health(seen.flat, seen.said, columns, version=self.policy.version)
+        self._row |= {name: float(count) for name, count in credit.counts.items()}
+        kept = np.ones(seen.flat.parts, np.bool_) if credit.kept is None else credit.kept
+        taught = kept.any() and bool(np.any(credit.advantage[kept]))
+        self._idle = 0 if taught or self.setup.critic is not None else self._idle + 1
+        self._row["idle"] = float(self._idle > 0)
+        if self._idle >= _PATIENCE:
+            raise NothingToLearn(
+                f"nothing was learned in {self._idle} iterations in a row: in none did episodes of a task differ",
+                value=f"success {self._row.get('success', 0):.0%}", expected="tasks that are sometimes solved",
+                hint="choose tasks of other difficulty, more samples of a task, or imitate demonstrations first",
+            )  # fmt: skip
+        if self._idle == 0:
+            self._improve(seen, columns, kept)
+        self.advance()
+
+    def _improve(self, seen: Seen, columns: Columns, kept: NDArray[np.bool_]) -> None:
+        known: dict[str, NDArray[Any]] = {
+            "old": seen.old, "behaviour": seen.flat.logp, "action": seen.flat.action, "span": seen.flat.span,
+            **{name: seen.said[name] for name in ("reference",) if name in seen.said},
+            **({"old_values": seen.values} if "values" in seen.said else {}),
+        }  # fmt: skip
+        chains = with_columns(seen.chains, seen.flat, {**known, **columns}, kept=kept)
+        values, warming = self.setup.critic, self.iteration <= self.setup.config.critic_warmup
+        if self.critic is not None:
+            self._note("critic_", self._pass(self.critic, chains, "critic"))
+        if not warming or values is None:
+            self._note("", self._pass(self.learner, chains, "policy"))
+        elif self.critic is None:
+            with self.learner.towards(values):
+                self._note("critic_", self._pass(self.learner, chains, "critic"))
+
+    def advance(self) -> None:
+        """The policy as it is now is the next version: what it plays from now on is told from what it played."""
+        self.policy = replace(self.learner.policy, version=self.policy.version + 1)
+
+    @property
+    def measured(self) -> Mapping[str, float]:
+        """The numbers of this iteration so far."""
+        return self._row
+
+    def note(self, values: Mapping[str, float]) -> None:
+        """Put numbers of a method beside those of this iteration."""
+        self._row |= values
+
+    def _pass(self, learner: Learner, chains: Sequence[Any], name: str) -> Tally:
+        rng = sample_rng(self._seed, name, self.iteration)
+        config = self.setup.config
+        tally = passes(learner, chains, epochs=config.epochs, minibatches=config.minibatches, rng=rng)
+        self._totals["updates"] += tally.updates
+        for what, count in (("trained", tally.tokens), ("fed", tally.fed)):
+            self._row[what] = self._row.get(what, 0) + count
+        if tally.in_row >= learner.config.patience:
+            raise NonFinite(
+                f"{tally.in_row} updates in a row were not finite, in iteration {self.iteration}",
+                value=f"loss {tally.means.get('loss')}", hint="lower train.lr",
+            )  # fmt: skip
+        return tally
+
+    def _note(self, prefix: str, tally: Tally) -> None:
+        self._row |= {f"{prefix}{name}": value for name, value in tally.means.items()}
+        clipped = [tally.means[name] for name in ("clip_low", "clip_high") if name in tally.means]
+        self._row |= {f"{prefix}clipped": sum(clipped)} if clipped else {}
+
+    def due(self) -> bool:
+        """Whether the policy is to be measured after this iteration."""
+        every, number = self.setup.config.measure_every, self.iteration
+        return number == self.setup.config.iterations or (every > 0 and number % every == 0)
+
+    # ------------------------------------------------------------------ networks of a method
+
+    def learns(self, name: str, policy: Policy, objective: Objective) -> Learner:
+        """One more network that learns (a Q function, say); it is kept and comes back with the rest."""
+        learner = self._trains(policy, objective, name)
+        self._held[name] = Holder(learner)
+        return learner
+
+    def passes_of(self, name: str, learner: Learner, seen: Seen, columns: Columns) -> None:
+        """Passes of such a network through what was seen."""
+        chains = with_columns(seen.chains, seen.flat, {"action": seen.flat.action, **columns})
+        self._note(f"{name}_", self._pass(learner, chains, name))
+
+    def follows(self, name: str, module: Any) -> None:
+        """Weights that a method changes itself (a target network): they are kept and come back too."""
+        self._held[name] = Holder(None, dict(module.named_parameters()))
+
+    # ------------------------------------------------------------------ going on after a stop
+
+    def _save(self, number: int) -> None:
+        groups = {group: tensors for name, held in self._held.items() for group, tensors in held.groups(name).items()}
+        values = {
+            "iteration": number, "totals": self._totals, "version": self.policy.version,
+            "updates": {name: held.learner.updates for name, held in self._held.items() if held.learner is not None},
+        }  # fmt: skip
+        self._keeper.save(number, Saved(groups, values))
+
+    def _restored(self) -> int:
+        """Go back to the newest checkpoint; returns its iteration, 0 where there is none."""
+        stored = self._keeper.open()
+        if stored is None:
+            return 0
+        for name, held in self._held.items():
+            held.begin(stored.groups.get(f"{name}-optimizer", ()))
+        into = {group: tensors for name, held in self._held.items() for group, tensors in held.groups(name).items()}
+        saved = self._keeper.load(stored.path, into=into, groups=tuple(into))
+        values = stored.values if saved is None else saved.values
+        for name, updates in values["updates"].items():
+            learner = self._held[name].learner
+            if learner is not None:
+                learner.updates = updates
+        self._totals.update(values["totals"])
+        self.policy = replace(self.learner.policy, version=values["version"])
+        return int(values["iteration"])
+
+
+class Holder:
+    """What a checkpoint of a practice holds of one network: a Learner's weights and moments, or weights alone."""
+
+    def __init__(self, learner: Learner | None, weights: Mapping[str, Tensor] | None = None) -> None:
+        self._learner, self._weights = learner, dict(weights or {})
+
+    @property
+    def learner(self) -> Any:
+        return self._learner
+
+    def groups(self, name: str) -> dict[str, Mapping[str, Tensor]]:
+        """Named tensors, by the name of their group."""
+        if self._learner is None:
+            return {name: self._weights}
+        return {name: self._learner.trained.named(), f"{name}-optimizer": self._learner.trained.moments()}
+
+    def begin(self, moments: Iterable[str]) -> None:
+        """Let the optimizer make the state that is to be filled."""
+        if self._learner is not None:
+            self._learner.trained.begin({moment.partition("/")[2] for moment in moments})

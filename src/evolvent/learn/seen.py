@@ -1,0 +1,226 @@
+"""What is known of played episodes before credit is given: their parts, and what policy, critic and reference say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evolvent.engine.asks import Sampling
+from evolvent.learn.advantages import Credit
+from evolvent.learn.credit import CreditRule
+from evolvent.learn.flat import TERMINATED, TRUNCATED, Flat, FlattenReport, only
+from evolvent.learn.look import Look, chosen_supports, look, supports
+from evolvent.learn.parts import Parts
+from evolvent.models.dialects import Dialect
+from evolvent.models.policy import Policy
+from evolvent.trajectory import Trajectory, sample_seed
+
+__all__ = ["Seen", "Viewer", "gathered", "see", "with_final_values", "with_finals"]
+
+Columns = Mapping[str, NDArray[Any]]
+_WORDS: tuple[Look, ...] = ("logprobs",)
+_VALUES: tuple[Look, ...] = ("values",)
+_BOTH: tuple[Look, ...] = ("logprobs", "values")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """Played episodes, ready for credit.
+
+    Attributes:
+        played: all that was played, also what cannot be learned from.
+        chains: token sequences of all of them. flat: the parts of those that are learned. report: what was left out.
+        said: by name `[P]`, float64: "old", log-probabilities under the weights that will be improved, before they
+            are; "values", of the prefix before each part; "reference", log-probabilities under the reference.
+        episodes: `[E]`, the trajectories that `flat` is made of.
+    """
+
+    played: Sequence[Trajectory]
+    chains: Sequence[Parts]
+    flat: Flat
+    report: FlattenReport
+    said: Columns
+    episodes: tuple[Trajectory, ...]
+
+    @property
+    def old(self) -> NDArray[np.float64]:
+        """`[P]`."""
+        return self.said["old"]
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """`[P]`; only where there is a critic."""
+        return self.said["values"]
+
+    @property
+    def reference(self) -> NDArray[np.float64]:
+        """`[P]`; only where there is a reference."""
+        return self.said["reference"]
+
+    @property
+    def anchors(self) -> NDArray[np.int64]:
+        """`[A]`, a hash of the observation that each action answered (GiGPO's anchor states)."""
+        first = np.flatnonzero(np.append(True, self.flat.last[:-1]))
+        found = []
+        for part, episode in zip(first.tolist(), self.flat.episode.tolist(), strict=True):
+            step = int(self.chains[int(self.flat.chain[part])].step[int(self.flat.place[part])])
+            found.append(sample_seed(self.episodes[episode].steps[step].observation))
+        return np.asarray(found, np.int64)
+
+    def credit(self, rule: CreditRule) -> Credit:
+        """What a rule of credit says of these episodes, given all that it needs.
+
+        Raises:
+            BatchMismatch: it needs values or a reference that were not asked for.
+        """
+        given = {name: self.said[name] for name in ("values", "reference") if name in self.said}
+        anchors = self.anchors if "anchors" in rule.needs else None
+        return rule(self.flat, logp=self.old, anchors=anchors, **given)
+
+    def only(self, kept: NDArray[np.bool_]) -> Seen:
+        """Some of the episodes, `kept [E]`.
+
+        Raises:
+            NothingToLearn: none of them.
+        """
+        parts = kept[self.flat.episode_of_part]
+        said = {name: values[parts] for name, values in self.said.items()}
+        episodes = tuple(one for one, own in zip(self.episodes, kept, strict=True) if own)
+        return replace(self, flat=only(self.flat, kept), said=said, episodes=episodes)
+
+
+class Viewer(Protocol):
+    """Whose word is asked for: the policy that played, the policy that it is held to, and the one that has values.
+
+    `micro` is the most tokens of a forward; `referred` whether the reference is asked; `choosing` whether actions were
+    drawn among those that the world listed.
+    """
+
+    @property
+    def policy(self) -> Policy: ...
+
+    @property
+    def first(self) -> Policy: ...
+
+    @property
+    def valued(self) -> Policy | None: ...
+
+    @property
+    def sampling(self) -> Sampling: ...
+
+    @property
+    def referred(self) -> bool: ...
+
+    @property
+    def choosing(self) -> bool: ...
+
+    @property
+    def micro(self) -> int: ...
+
+
+def see(
+    viewer: Viewer, played: Sequence[Trajectory], chains: Sequence[Parts], *, found: Flat, report: FlattenReport
+) -> Seen:
+    """Ask policy, critic and reference, each once, about every learned token.
+
+    A reference with an adapter shares the weights below it with the policy, and so does a critic.
+    """
+    policy, valued, sampling = viewer.policy, viewer.valued, viewer.sampling
+    episodes = tuple(played[number] for number in report.taken)
+    read: dict[int, int] = {}
+    asked = list(chains)
+    if viewer.choosing:
+        asked = chosen_supports(played, asked)
+    elif sampling.top_k:
+        asked = supports(policy, asked, top_k=sampling.top_k, temperature=sampling.temperature, tokens=viewer.micro)
+    plain = asked
+    if valued is not None:
+        asked, found, read = with_finals(asked, found, episodes, policy.dialect, context=policy.context)
+    one = valued is not None and valued.model is policy.model
+    own = look(policy, asked if one else plain, needs=_BOTH if one else _WORDS,
+               temperature=sampling.temperature, tokens=viewer.micro)  # fmt: skip
+    said = {"old": gathered(own, "logprobs", found)}
+    if valued is not None:
+        values = own if one else look(valued, asked, needs=_VALUES, tokens=viewer.micro)
+        said["values"] = gathered(values, "values", found)
+        found = with_final_values(found, values, read)
+    if viewer.referred:
+        first = look(viewer.first, plain, temperature=sampling.temperature, tokens=viewer.micro)
+        said["reference"] = gathered(first, "logprobs", found)
+    return Seen(played, plain, found, report, said, episodes)
+
+
+def gathered(columns: Sequence[Mapping[str, NDArray[Any]]], name: str, found: Flat) -> NDArray[np.float64]:
+    """A column of the chains at the parts, `[P]`, in double precision."""
+    values = np.zeros(found.parts)
+    order = np.argsort(found.chain, kind="stable")
+    numbers, first = np.unique(found.chain[order], return_index=True)
+    for number, mine in zip(numbers.tolist(), np.split(order, first[1:]), strict=True):
+        values[mine] = columns[number][name][found.place[mine]]
+    return values
+
+
+# ------------------------------------------------------------------ values of final observations
+
+
+def with_finals(
+    chains: Sequence[Parts], found: Flat, episodes: Sequence[Trajectory], dialect: Dialect, *, context: int
+) -> tuple[list[Parts], Flat, dict[int, int]]:
+    """The chains of truncated episodes with the final observation behind them, so that it has a value too.
+
+    The last of its tokens is a place to read a value at; nothing is learned there. An episode whose final observation
+    does not fit the context has no next action, and is terminated.
+
+    Returns:
+        the chains, the flat record, and for each action at whose end a value is read, its chain.
+    """
+    made, ended, read = list(chains), found.ended.copy(), {}
+    last = np.flatnonzero(found.last)
+    for action in np.flatnonzero(found.ended == TRUNCATED).tolist():
+        number = int(found.chain[last[action]])
+        longer = _extended(made[number], episodes[int(found.episode[action])], dialect)
+        if longer is None or len(longer) > context:
+            ended[action] = TERMINATED
+        else:
+            made[number], read[action] = longer, number
+    return made, replace(found, ended=ended), read
+
+
+def with_final_values(
+    found: Flat, columns: Sequence[Mapping[str, NDArray[Any]]], read: Mapping[int, int]
+) -> Flat:  # fmt: skip
+    """The flat record with the values of its final observations, read off the last place of their chains."""
+    bootstrap = np.zeros(len(found.ended))
+    for action, number in read.items():
+        bootstrap[action] = columns[number]["values"][-1]
+    return replace(found, bootstrap=bootstrap)
+
+
+def _extended(chain: Parts, trajectory: Trajectory, dialect: Dialect) -> Parts | None:
+    """The chain, what the policy would have read next, and one token more; None where the observation is no text."""
+    if not isinstance(trajectory.final_observation, str) or not trajectory.steps[-1].generations:
+        return None
+    stopped = trajectory.steps[-1].generations[-1].stop != "length"
+    tail = dialect.turn(trajectory.final_observation, stopped=stopped)
+    count = len(tail) + 1
+
+    def longer(values: NDArray[Any], fill: object) -> NDArray[Any]:
+        return np.concatenate([values, np.full((count, *values.shape[1:]), fill, values.dtype)])
+
+    weight = longer(chain.weight, 0)
+    weight[-1] = 1.0
+    return replace(
+        chain,
+        ids=np.concatenate([chain.ids, np.asarray([*tail, tail[-1] if tail else 0], np.int32)]),
+        written=longer(chain.written, False),
+        sampled=longer(chain.sampled, False),
+        logprobs=longer(chain.logprobs, 0),
+        step=longer(chain.step, chain.step[-1]),
+        span=longer(chain.span, -1),
+        weight=weight,
+        columns={name: longer(column, -1 if name == "support" else 0) for name, column in chain.columns.items()},
+    )

@@ -1,0 +1,149 @@
+"""GRPO and its family: episodes of one task are compared with each other, and no critic is needed.
+
+GRPO: Shao et al., DeepSeekMath (arXiv 2402.03300). Dr.GRPO (2503.20783), DAPO (2503.14476), RLOO (2402.14740),
+REINFORCE++ (2501.03262), GSPO (2507.18071), CISPO (2506.13585), Lite PPO (2508.08221), GiGPO (2505.10978): each is a
+baseline, a scale and a loss (`learn/presets.py`). All that is left for this file is DAPO's dynamic sampling: a group in
+which all episodes earned the same teaches nothing, so tasks are played on until there are enough that differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, TypeVar
+
+import numpy as np
+from pydantic import Field
+
+from evolvent.config import Config
+from evolvent.learn.advantages import episode_returns, overlong_penalty
+from evolvent.learn.credit import GroupCredit
+from evolvent.learn.practice import Practice, PracticeConfig, Setup
+from evolvent.learn.presets import (
+    DAPO,
+    DR_GRPO,
+    GIGPO,
+    GRPO,
+    GSPO,
+    LITE_PPO,
+    REINFORCE_PP,
+    REINFORCE_PP_BASELINE,
+    RLOO,
+    Preset,
+    cispo,
+)
+from evolvent.learn.reinforcement import Aggregate, Behaviour, Clip, Divergence
+from evolvent.learn.seen import Seen
+from evolvent.run import Run
+from evolvent.trajectory import Task, Trajectory
+
+__all__ = ["FAMILY", "GRPOConfig", "grpo", "preset"]
+
+P = TypeVar("P")
+Kind = Literal[
+    "grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gspo", "cispo", "lite_ppo", "gigpo"
+]
+FAMILY: Mapping[str, Preset] = {
+    "grpo": GRPO, "dr_grpo": DR_GRPO, "dapo": DAPO, "rloo": RLOO, "reinforce_pp": REINFORCE_PP,
+    "reinforce_pp_baseline": REINFORCE_PP_BASELINE, "gspo": GSPO, "lite_ppo": LITE_PPO, "gigpo": GIGPO,
+}  # fmt: skip
+
+
+class GRPOConfig(Config):
+    """What can be chosen about GRPO and its kin; None: what the kind says."""
+
+    kind: Kind = Field(default="grpo", description="which of the family")
+    kl: float | None = Field(default=None, ge=0, description="coefficient of the divergence from the first policy")
+    clip: float | None = Field(default=None, gt=0, description="lower clip of the ratio; of cispo, of the weight")
+    clip_high: float | None = Field(default=None, gt=0, description="upper clip of the ratio; of cispo, of the weight")
+    length: int | None = Field(default=None, ge=1, description="what dr_grpo divides a sequence's sum by")
+    entropy: float = Field(default=0.0, ge=0, description="coefficient of an entropy bonus")
+    stop_kl: float | None = Field(default=None, gt=0, description="divergence that ends an iteration's passes")
+    correct: Literal["none", "truncated", "masked"] = Field(
+        default="none", description="weights against a sampler that differs from the policy"
+    )
+    cap: float = Field(default=2.0, gt=0, description="largest such weight")
+    drop_equal: bool | None = Field(default=None, description="leave out groups whose episodes all earned the same")
+    refill: int = Field(default=0, ge=0, description="times that dropped groups are played for again, at most (DAPO)")
+    overlong: int = Field(default=0, ge=0, description="tokens before the limit where a penalty begins (DAPO); 0: none")
+    overlong_limit: int = Field(default=256, ge=1, description="written tokens of an episode at which it is -1")
+    practice: PracticeConfig = Field(default_factory=PracticeConfig, description="playing and improving")
+
+
+def preset(config: GRPOConfig) -> Preset:
+    """Credit and loss of these settings."""
+    clip, high = config.clip, config.clip_high
+    chosen = cispo(low=clip or 1.0, high=high or 0.28) if config.kind == "cispo" else FAMILY[config.kind]
+    loss, credit = chosen.loss, chosen.credit
+    assert isinstance(credit, GroupCredit)
+    if isinstance(loss.surrogate, Clip) and (clip or high):
+        loss = replace(loss, surrogate=replace(loss.surrogate, low=clip or loss.surrogate.low,
+                                               high=high or clip or loss.surrogate.high))  # fmt: skip
+    if config.kl is not None and credit.kl:
+        credit = replace(credit, kl=config.kl)
+    elif config.kl is not None:
+        loss = replace(loss, kl=Divergence(config.kl) if config.kl else None)
+    if config.length is not None:
+        loss = replace(loss, aggregate=Aggregate("constant_length", length=config.length))
+    if config.correct != "none":
+        loss = replace(loss, behaviour=Behaviour(config.cap, config.correct))
+    if config.drop_equal is not None:
+        credit = replace(credit, drop_equal=config.drop_equal)
+    loss = replace(loss, entropy=config.entropy, stop_kl=config.stop_kl, temperature=config.practice.temperature)
+    return replace(chosen, credit=credit, loss=loss)
+
+
+def grpo(policy: P, tasks: Sequence[Task], *, config: GRPOConfig, run: Run[P]) -> P:
+    """Practise on these tasks. The handed-in policy is left as it was.
+
+    Returns:
+        the policy after the last iteration.
+    """
+    chosen = preset(config)
+    setup = Setup(
+        config.kind, config.practice, chosen.objective, settings=repr(config),
+        reference=chosen.loss.kl is not None or "reference" in chosen.credit.needs,
+    )  # fmt: skip
+    with run.practise(policy, setup, [task.id for task in tasks]) as practice:
+        for iteration in practice.rounds():
+            seen = _penalised(practice.look(sampled(practice, tasks, config)), config)
+            practice.improve(seen, seen.credit(chosen.credit))
+            if practice.due():
+                run.evaluate(practice.policy, iteration)
+    result: P = practice.policy
+    return result
+
+
+def sampled(practice: Practice, tasks: Sequence[Task], config: GRPOConfig) -> list[Trajectory]:
+    """An iteration's episodes. Where dropped groups are to be played for again: the next tasks, until as many groups
+    differ as were wanted, or `refill` times."""
+    played = practice.play(practice.starts(tasks))
+    for turn in range(1, config.refill + 1):
+        missing = config.practice.tasks - _differing(played)
+        if missing <= 0:
+            break
+        more = practice.play(practice.starts(tasks, turn=turn, count=missing))
+        practice.note({"refilled": float(turn)})
+        played += more
+    return played
+
+
+def _differing(played: Sequence[Trajectory]) -> int:
+    """How many tasks were met with different rewards."""
+    earned: dict[str | None, set[float]] = {}
+    for one in played:
+        if one.score.raw is not None:
+            earned.setdefault(one.group, set()).add(one.score.raw)
+    return sum(len(scores) > 1 for scores in earned.values())
+
+
+def _penalised(seen: Seen, config: GRPOConfig) -> Seen:
+    """With DAPO's soft penalty for long episodes, paid at their end."""
+    if not config.overlong:
+        return seen
+    lengths = np.bincount(seen.flat.episode_of_part, minlength=len(episode_returns(seen.flat)))
+    penalty = overlong_penalty(lengths, limit=config.overlong_limit, cache=config.overlong)
+    ends = np.flatnonzero(np.append(np.diff(seen.flat.episode_of_part) > 0, True))
+    reward = seen.flat.reward.copy()
+    reward[ends] += penalty
+    return replace(seen, flat=replace(seen.flat, reward=reward))

@@ -1,0 +1,1 @@
+"""Model-written code runs here, isolated: values come out, never verdicts."""

@@ -1,0 +1,168 @@
+"""The values that cross the wall of a box: exact built-in classes as tagged JSON.
+
+What comes out of a box is hostile: `decode` takes anything and answers with a value or with `Malformed`, in bounded
+time. This file runs on both sides of the wall. Inside every import is paid for with each box, so it has none at run
+time.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # as `typing` has it, whose import takes longer than the start of the interpreter
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    # Built-in values of exactly these classes: None, bool, int, float, complex, str, bytes, and list, tuple, set,
+    # frozenset and dict of them; or `Other`.
+    Value = Any
+else:
+    Value = object
+
+__all__ = ["DEPTH", "HEAD", "SIZE", "Malformed", "Other", "Value", "decode", "encode"]
+
+DEPTH = 64  # levels of nesting of a value
+SIZE = 2**20  # bytes of one frame
+HEAD = 4  # bytes of its length, little-endian
+_NODES = SIZE // 12  # the shortest tagged value has so many bytes
+_SAME_HASH = 32  # elements of one set or dict that may share a hash: more of them are an attack on the reader's time
+
+
+class Malformed(ValueError):
+    """A frame that is not in the form of the box's answers, or a value that is too large to be sent."""
+
+
+class Other:
+    """A value of any other class: it is equal to nothing, not even to itself, and neither true nor false.
+
+    Args:
+        kind: the name of its class, as the box says; for messages only.
+    """
+
+    __slots__ = ("kind",)
+    __hash__ = object.__hash__
+
+    def __init__(self, kind: str = "") -> None:
+        self.kind = kind
+
+    def __repr__(self) -> str:
+        return f"<a value of another class: {self.kind or 'unknown'}>"
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+    def __ne__(self, other: object) -> bool:
+        return True
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"{self!r} is neither true nor false")
+
+
+def encode(value: Value, depth: int = DEPTH) -> dict[str, Any]:
+    """A value as tagged JSON: `{"t": class, "v": content}`, int and float in hex, dict as pairs.
+
+    A class is compared by identity, so a subclass is "other". The count of parts is bounded, because a small value
+    that holds itself twice, and so on, is endless when it is written out.
+
+    Raises:
+        Malformed: more than `depth` levels (as a value that holds itself has), or too many parts.
+    """
+    return _encoded(value, depth, [_NODES])
+
+
+def _encoded(value: Value, depth: int, left: list[int]) -> dict[str, Any]:
+    left[0] -= 1
+    if depth < 0 or left[0] < 0:
+        raise Malformed(f"the value has more than {DEPTH} levels or {_NODES} parts")
+    kind = type(value)
+    if value is None:
+        return {"t": "none"}
+    if kind is bool or kind is str:
+        left[0] -= 0 if kind is bool else len(value) // 8
+        return {"t": kind.__name__, "v": value}
+    if kind is int:
+        return {"t": "int", "v": hex(value)}
+    if kind is float:
+        return {"t": "float", "v": value.hex()}
+    if kind is complex:
+        return {"t": "complex", "v": [value.real.hex(), value.imag.hex()]}
+    if kind is bytes:
+        return {"t": "bytes", "v": value.hex()}
+    if kind is dict:
+        pairs = [[_encoded(key, depth - 1, left), _encoded(item, depth - 1, left)] for key, item in value.items()]
+        return {"t": "dict", "v": pairs}
+    if kind is list or kind is tuple or kind is set or kind is frozenset:
+        return {"t": kind.__name__, "v": [_encoded(item, depth - 1, left) for item in value]}
+    name = getattr(value, "kind", "") if kind is Other else kind.__name__
+    return {"t": "other", "v": name[:80] if type(name) is str else ""}
+
+
+def decode(row: object, depth: int = DEPTH) -> Value:
+    """The value of tagged JSON; built anew from exact built-in classes.
+
+    Raises:
+        Malformed: not the form that `encode` writes, too deep, or many elements of one hash in a set or a dict.
+    """
+    if depth < 0 or not isinstance(row, dict) or not isinstance(row.get("t"), str) or not row.keys() <= {"t", "v"}:
+        raise Malformed(f"no tagged value, or more than {DEPTH} levels")
+    kind, content = row["t"], row.get("v")
+    if kind == "none":
+        return None
+    if kind in ("list", "tuple", "set", "frozenset", "dict"):
+        if not isinstance(content, list):
+            raise Malformed(f"a {kind} without a list of its elements")
+        return _container(kind, content, depth)
+    if kind == "bool" and isinstance(content, bool):
+        return content
+    if kind == "str" and isinstance(content, str):
+        return content
+    if kind == "other":
+        return Other(content[:80] if isinstance(content, str) else "")
+    read = _READERS.get(kind)
+    try:
+        if read is not None:
+            return read(content)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise Malformed(f"no value of class {kind[:80]!r}")
+
+
+def _complex(content: Any) -> complex:
+    real, imaginary = content
+    return complex(float.fromhex(real), float.fromhex(imaginary))
+
+
+_READERS: dict[str, Callable[[Any], Value]] = {
+    "int": lambda content: int(content, 16),
+    "float": float.fromhex,
+    "complex": _complex,
+    "bytes": bytes.fromhex,
+}
+
+
+def _container(kind: str, content: list[Any], depth: int) -> Value:
+    if kind == "dict":
+        if not all(isinstance(pair, list) and len(pair) == 2 for pair in content):
+            raise Malformed("a dict that is not pairs")
+        keys = [decode(key, depth - 1) for key, _ in content]
+        _check_hashes(keys)
+        return dict(zip(keys, (decode(item, depth - 1) for _, item in content), strict=True))
+    items = [decode(item, depth - 1) for item in content]
+    if kind == "list":
+        return items
+    if kind == "tuple":
+        return tuple(items)
+    _check_hashes(items)
+    return set(items) if kind == "set" else frozenset(items)
+
+
+def _check_hashes(items: Iterable[Value]) -> None:
+    """Refuse what would take time that grows with the square: k * (2**61 - 1) has the hash 0 for every k."""
+    counts: dict[int, int] = {}
+    for item in items:
+        try:
+            found = hash(item)
+        except TypeError:
+            raise Malformed(f"an element that has no hash: a {type(item).__name__}") from None
+        counts[found] = counts.get(found, 0) + 1
+        if counts[found] > _SAME_HASH:
+            raise Malformed(f"more than {_SAME_HASH} elements of one hash")

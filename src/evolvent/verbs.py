@@ -1,0 +1,114 @@
+"""What a run hands its methods: the verbs `collect`, `fit`, `evaluate` and `practise`, wherever they happen.
+
+A `Stage` is one call of a verb, an `Evaluation` what measuring says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from evolvent.store.store import Store
+from evolvent.trajectory import Start, Trajectory
+
+__all__ = ["Evaluation", "Stage", "Verbs", "Weighting"]
+
+P = TypeVar("P")
+Weighting = Callable[[Trajectory], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One panel of tasks played by one policy.
+
+    `outcomes` holds (task id, kind, success) with success None where an episode could not be scored; then `mean` and
+    its 95 % interval `low`, `high` are withheld (None), never averaged over the rest.
+    """
+
+    world: str
+    tier: str
+    split: str
+    n: int
+    successes: int | None
+    mean: float | None
+    low: float | None
+    high: float | None
+    errors: int
+    generated: int
+    computed: int
+    outcomes: tuple[tuple[str, str, bool | None], ...]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One call of a verb: what the verb is told about where it runs.
+
+    Attributes:
+        name: unique in the run and the same when resumed; part of every trajectory id it mints.
+        folder: for its checkpoints and its result.
+        seed: of this stage alone.
+        log: appends numbers to the run's metrics.
+        store: where its trajectories go; `done` are those of an earlier, interrupted try.
+    """
+
+    name: str
+    verb: str
+    arm: str
+    round: int
+    folder: Path
+    seed: int
+    store: Store
+    log: Callable[[Mapping[str, Any]], None]
+    done: Mapping[str, Trajectory] = field(default_factory=dict)
+
+
+class Verbs(Protocol[P]):
+    """The three things a method can have done for it, wherever that happens. Each also says how a policy is kept."""
+
+    def collect(
+        self, policy: P, starts: Sequence[Start], stage: Stage, *, temperature: float = 1.0, horizon: int | None = None
+    ) -> Iterator[Trajectory]:
+        """Play the starts, at most `horizon` steps each; yield each trajectory when it is finished and stored."""
+        ...
+
+    def fit(
+        self,
+        policy: P,
+        data: Sequence[Trajectory],
+        stage: Stage,
+        *,
+        objective: Any,
+        weight: Weighting | None = None,
+        tokens: int | None = None,
+        lr_scale: float = 1.0,
+    ) -> P:
+        """Learn from data; the handed-in policy is left as it was."""
+        ...
+
+    def evaluate(
+        self, policy: P, stage: Stage, *, split: str | None = None
+    ) -> tuple[Sequence[Evaluation], Sequence[Mapping[str, Any]]]:
+        """Play the panels (of another split); returns the rows, and episodes to show as examples (JSON values)."""
+        ...
+
+    def practise(self, policy: P, stage: Stage, *, setup: Any) -> Any:
+        """What plays and improves a copy of the policy, going on from its last checkpoint; it has a `policy`."""
+        ...
+
+    def save(self, policy: P, folder: Path) -> None:
+        """Keep a policy."""
+        ...
+
+    def load(self, folder: Path) -> P:
+        """A kept policy, exactly."""
+        ...
+
+    def origin(self, policy: P) -> str:
+        """A digest of a policy that no stage of the run made: part of the keys of the stages that use it."""
+        ...
+
+    def usage(self) -> Mapping[str, int]:
+        """Running totals of what was generated, computed, trained."""
+        ...

@@ -1,0 +1,191 @@
+"""The pancake and the microwave: three states, three phrases. What credit assignment looks like, worked by hand.
+
+    closed -> open the mic ro wave -> open -> put the pan cake in -> full -> close the mic ro wave -> done
+
+It is the example with which POAD (2405.15821) explains itself, as a world. Each state has one phrase that goes on. The
+phrases differ in their first word alone, so that all credit belongs to it and none to the words after it:
+
+| state | open ... | put ... | close ... |
+|---|---|---|---|
+| closed | open | stays | stays |
+| open | stays | full | closed |
+| full | stays | stays | the end, reward 1 |
+
+With gamma .9 and phrases drawn evenly the values are V(closed) = 15/38, V(open) = 10/19, V(full) = 5/6; with
+gamma_part = 1 the advantages of first words are 3/38, -3/76, -3/76 in closed; -.0526, .2237, -.1711 in open; -1/12,
+-1/12, 1/6 in full (in the order of the table), and those of all later words are 0. `values` and `advantages` give them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from types import MappingProxyType
+from typing import Any
+
+from evolvent.errors import ConfigError, Problem, SessionGone
+from evolvent.trajectory import Score, Task, Value
+from evolvent.worlds.base import SPLITS, Info, Reply, check_task, own_moment, score_won
+from evolvent.worlds.grammar import Grammar, Plain
+from evolvent.worlds.panel import check_names
+
+__all__ = ["PHRASES", "STATES", "Microwave", "MicrowaveEnv", "advantages", "values"]
+
+STATES = ("closed", "open", "full")
+PHRASES = ("open the mic ro wave", "put the pan cake in", "close the mic ro wave")
+"""The phrases, in words as a tokenizer might cut them: five parts each."""
+_END = "done"
+_LEADS: Mapping[str, tuple[str, str, str]] = MappingProxyType({
+    "closed": ("open", "closed", "closed"), "open": ("open", "full", "closed"), "full": ("full", "full", _END),
+})  # fmt: skip
+_EXPECTED = "expected open , put or close"
+
+
+def values(gamma: float = 0.9, policy: Mapping[str, Sequence[float]] | None = None) -> dict[str, float]:
+    """The value of each state: the expected discounted reward, up to 1e-12.
+
+    Args:
+        gamma: the discount between actions, 0 <= gamma < 1.
+        policy: state -> the probabilities of the three phrases (None: even).
+    Raises:
+        ConfigError: a gamma outside its range.
+    """
+    if not 0 <= gamma < 1:
+        raise ConfigError("a discount without values", value=gamma, expected="0 <= gamma < 1")
+    even = (1 / 3, 1 / 3, 1 / 3)
+    found = dict.fromkeys((*STATES, _END), 0.0)
+    change = inf
+    while change > 1e-13 * (1 - gamma):
+        last = dict(found)
+        for state in STATES:
+            chances = even if policy is None else policy[state]
+            found[state] = sum(p * _worth(last, state, i, gamma=gamma) for i, p in enumerate(chances))
+        change = max(abs(found[state] - last[state]) for state in STATES)
+    return {state: found[state] for state in STATES}
+
+
+def _worth(known: Mapping[str, float], state: str, phrase: int, *, gamma: float) -> float:
+    there = _LEADS[state][phrase]
+    return 1.0 if there == _END else gamma * known[there]
+
+
+def advantages(gamma: float = 0.9) -> dict[str, tuple[float, float, float]]:
+    """State -> the advantage of each phrase's first word under even phrases; that of every later word is 0."""
+    known = values(gamma)
+    return {
+        state: (
+            _worth(known, state, 0, gamma=gamma) - known[state],
+            _worth(known, state, 1, gamma=gamma) - known[state],
+            _worth(known, state, 2, gamma=gamma) - known[state],
+        )
+        for state in STATES
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """A snapshot: whether the episode runs, and the state."""
+
+    task: str
+    running: bool
+    state: str
+
+
+class MicrowaveEnv:
+    """One episode. Every observation is the state's name, so the process is Markov in what is seen."""
+
+    def __init__(self, task: Task, start: str, penalty: float) -> None:
+        self._task, self._start, self._penalty = task, start, penalty
+        self._state, self._running = start, False
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
+        self._state, self._running = self._start, True
+        return self._state, {"admissible": PHRASES}
+
+    def step(self, action: Value) -> Reply:
+        if not self._running:
+            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+        text = " ".join(str(action).lower().split())
+        if text not in PHRASES:
+            return _EXPECTED, self._penalty, False, False, {"admissible": PHRASES, "invalid": True}
+        self._state = _LEADS[self._state][PHRASES.index(text)]
+        over = self._state == _END
+        self._running = not over
+        return self._state, float(over), over, False, {"admissible": PHRASES}
+
+    def snapshot(self) -> object:
+        return _Moment(self._task.id, self._running, self._state)
+
+    def restore(self, value: object) -> None:
+        """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
+        moment = own_moment(value, _Moment, self._task)
+        self._running, self._state = moment.running, moment.state
+
+    def close(self) -> None:
+        self._running = False
+
+
+class Microwave:
+    """The world of three states. A task begins in one of them; every split has all three.
+
+    Args:
+        penalty: the reward of an action that is none of the phrases, 0 or less.
+        horizon: how many steps an episode may take.
+    Raises:
+        ConfigError: a penalty that is positive or not finite, a horizon below 1.
+    """
+
+    name = "microwave"
+    version = "1"
+    grammar: Grammar = Plain()
+    tiers: tuple[str, ...] = ("seen",)
+    blocking = False
+    instructions = f"Warm the pancake up. Actions: {'; '.join(PHRASES)}."
+
+    def __init__(self, *, penalty: float = 0.0, horizon: int = 20) -> None:
+        problems = [] if horizon >= 1 else [Problem("horizon", f"a horizon of {horizon} steps", "give at least 1")]
+        if not -inf < penalty <= 0:
+            problems.append(Problem("penalty", f"a reward of {penalty} for a wrong action", "give 0 or less"))
+        if problems:
+            raise ConfigError(problems)
+        self.penalty, self.horizon = penalty, horizon
+        self.reward_range = (min(0.0, penalty), 1.0)
+
+    def tasks(self, split: str, tier: str) -> Sequence[Task]:
+        """One task per state to begin in. The split is part of the spec: equal ids are never in two splits."""
+        check_names(split, tier, self.tiers)
+        return tuple(self._task(state, split) for state in STATES)
+
+    def _task(self, state: str, split: str) -> Task:
+        spec: dict[str, Any] = {"start": state, "split": split}
+        return Task(self.name, self.version, spec, f"from {state}", self.tiers[0], split)
+
+    def make(self, task: Task) -> MicrowaveEnv:
+        """An Env for a task of this world; ConfigError or VersionMismatch for any other."""
+        return MicrowaveEnv(task, self._read(task), self.penalty)
+
+    def _read(self, task: Task) -> str:
+        check_task(self, task)
+        start, split = task.spec.get("start"), task.spec.get("split")
+        wrong = [
+            Problem(name, f"{value!r} is none", f"known: {', '.join(known)}")
+            for name, value, known in (("start", start, STATES), ("split", split, SPLITS))
+            if value not in known
+        ]
+        if wrong:
+            raise ConfigError(wrong)
+        return str(start)
+
+    def score(self, rewards: Sequence[float | None], info: Info) -> Score:
+        """Success = the pancake is warm; raw = the sum of the rewards, unit = 1 or 0."""
+        return score_won(rewards)
+
+    def expert(self, task: Task) -> Sequence[str]:
+        """The phrases that go on, from the state in which the task begins."""
+        return list(PHRASES[STATES.index(self._read(task)) :])
+
+    def vocabulary(self) -> Sequence[str]:
+        """Every word of observations and actions, sorted."""
+        texts: Iterable[str] = (*STATES, *PHRASES, _END, _EXPECTED)
+        return sorted({word for text in texts for word in text.split()})

@@ -1,0 +1,32 @@
+"""Fault 47: without isolation nothing runs, and the error says what is missing; `unsafe` is in every result."""
+
+from __future__ import annotations
+
+import pytest
+
+from evolvent.errors import IsolationUnavailable
+from evolvent.sandbox.limits import Limits, Request
+from evolvent.sandbox.pool import Boxes
+
+
+@pytest.fixture
+def bare(monkeypatch, tmp_path):
+    """A host on which no bubblewrap is installed."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+@pytest.mark.usefixtures("bare")
+def test_refused(tmp_path):
+    with pytest.raises(IsolationUnavailable) as caught:
+        Boxes()
+    for part in ("bubblewrap is missing", "apt-get install bubblewrap", "unsafe=True"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.usefixtures("bare")
+def test_only_unsafe_goes_round_it(tmp_path):
+    mark = tmp_path / "mark"
+    source = f"def f():\n    open({str(mark)!r}, 'w').close()\n    return 1"
+    with Boxes(unsafe=True, ahead=0) as boxes:
+        (outcome,) = boxes.observe(source, [Request("f")], Limits(wall_s=60))
+    assert (outcome.value, outcome.unsafe, mark.exists()) == (1, True, True)

@@ -1,0 +1,222 @@
+"""Practice: one look tells what the sampler said, values of final observations, going on after a stop, learning."""
+
+import numpy as np
+import pytest
+import torch
+from acting import Echo, Endless, quick, run_of, small, talking
+
+import evolvent as ev
+from evolvent.errors import NothingToLearn
+from evolvent.learn.advantages import Credit, decomposed_gae
+from evolvent.learn.critic import critic
+from evolvent.learn.flat import TERMINATED, TRUNCATED
+from evolvent.learn.practice import Setup
+from evolvent.learn.presets import GRPO, POAD
+from evolvent.learn.reinforcement import PolicyGradient, policy_gradient
+from evolvent.methods.grpo import GRPOConfig, grpo
+from evolvent.methods.ntpo import NTPO
+from evolvent.methods.poad import POAD as PoadConfig
+from evolvent.methods.poad import poad
+from evolvent.methods.ppo import PPO, TOKEN, ppo
+
+
+def tasks(world):
+    return world.tasks("train", "seen")
+
+
+def setup_of(preset=POAD, *, valued=True, **config):
+    return Setup(preset.name, quick(**config), preset.objective, critic() if valued else None)
+
+
+def looked(folder, world, setup):
+    """What a first look at one iteration's episodes gives, and the practice."""
+    with run_of(folder, world) as run, run.practise(small(world), setup) as practice:
+        next(practice.rounds())
+        return practice.look(practice.play(practice.starts(tasks(world)))), practice
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{}, {"temperature": 0.6}, {"temperature": 1.4, "top_k": 3}, {"choose": True, "temperature": 0.8}],
+    ids=["plain", "heat", "top-k", "chosen"],
+)
+def test_the_learner_computes_with_the_distribution_that_was_sampled(tmp_path, config):
+    world = Listed() if config.get("choose") else Echo()
+    seen, _ = looked(tmp_path, world, setup_of(GRPO, valued=False, **config))
+    assert np.allclose(seen.old, seen.flat.logp, atol=2e-5), "the ratio is 1 before the first update"
+    assert seen.flat.logp.std() > 0.05, "and says something"
+
+
+class Listed(Echo):
+    """Echo, listing what can be said."""
+
+    def make(self, task):
+        env = super().make(task)
+        step, reset = env.step, env.reset
+        env.reset = lambda **more: (reset(**more)[0], {"admissible": ("red", "green blue", "grey")})
+        env.step = lambda action: (*step(action)[:4], {"admissible": ("red", "green blue", "grey")})
+        return env
+
+
+def test_sampled_probabilities_of_a_support_sum_to_one(tmp_path):
+    """Over every token that could have been drawn at a place, `exp(logp)` adds up to 1."""
+    seen, practice = looked(tmp_path, Listed(), setup_of(GRPO, valued=False, choose=True))
+    from evolvent.learn.forward import on_support, target_logits
+    from evolvent.learn.packing import collate_padded
+
+    batch = collate_padded(seen.chains, [[0]])
+    support = batch.columns["support"].long()
+    with torch.no_grad():
+        logits = target_logits(practice.policy.model, batch).float()
+    total = sum(
+        torch.where(support[:, k] >= 0, on_support(logits, support[:, k].clamp(min=0), support)[0].exp(), 0.0)
+        for k in range(support.shape[1])
+    )
+    assert torch.allclose(total, torch.ones(len(total)), atol=1e-5)
+    assert {int(n) for n in (support >= 0).sum(1)} >= {1, 3}, "one way to end a word, three to begin"
+
+
+def test_a_truncated_episode_has_the_value_of_its_final_observation(tmp_path):
+    world = Endless()
+    setup = setup_of()
+    seen, practice = looked(tmp_path, world, setup)
+    last = np.flatnonzero(seen.flat.ended)
+    assert set(seen.flat.ended[last].tolist()) == {TRUNCATED}
+    assert (seen.flat.bootstrap[last] == 0).all(), "a new head says 0 everywhere"
+    with torch.no_grad():
+        practice.policy.value_head.outer.bias.fill_(0.5)
+        practice.policy.value_head.outer.weight.normal_(generator=torch.Generator().manual_seed(0))
+    again = practice.look(seen.played)
+    dialect, trajectory = practice.policy.dialect, again.episodes[0]
+    ids = [int(i) for generation in trajectory.generations for i in generation.ids]
+    ids += dialect.turn(trajectory.final_observation, stopped=trajectory.steps[-1].generations[-1].stop != "length")
+    with torch.no_grad():
+        hidden = practice.policy.model.model(torch.tensor([ids])).last_hidden_state[0, -1]
+        expected = float(practice.policy.value_head(hidden))
+    assert again.flat.bootstrap[last[0]] == pytest.approx(expected, abs=1e-5)
+    found = decomposed_gae(again.values, again.flat, gamma=0.9, lam=0.95)
+    assert np.isfinite(found.advantage).all()
+
+
+def test_an_episode_that_fills_the_context_has_no_next_action(tmp_path):
+    world = Endless()
+    with run_of(tmp_path, world) as run, run.practise(small(world), setup_of()) as practice:
+        for _ in practice.rounds():
+            played = practice.play(practice.starts(tasks(world)))
+            seen = practice.look(played)
+            assert (seen.flat.ended[seen.flat.ended > 0] == TRUNCATED).all()
+            long = [ev.Trajectory(t.id, t.task, t.steps, "say red " * 20, t.ended_by, t.score, group=t.group)
+                    for t in played]  # fmt: skip
+            assert (practice.look(long).flat.ended[seen.flat.ended > 0] == TERMINATED).all()
+            break
+
+
+METHODS = {
+    "poad": (poad, PoadConfig),
+    "poad-own-critic": (poad, lambda practice: PoadConfig(practice=practice.model_copy(update={"critic": "own"}))),
+    "ntpo": (poad, lambda practice: NTPO(gamma=0.9, practice=practice)),
+    "ppo-action": (ppo, PPO),
+    "ppo-token": (ppo, lambda practice: PPO(practice=practice, **{**TOKEN, "kl": 0.01})),
+    "grpo": (grpo, lambda practice: GRPOConfig(practice=practice, kl=0.01)),
+    "rloo": (grpo, lambda practice: GRPOConfig(practice=practice, kind="rloo", kl=0.0)),
+    "gigpo": (grpo, lambda practice: GRPOConfig(practice=practice, kind="gigpo")),
+    "dapo": (grpo, lambda practice: GRPOConfig(practice=practice, kind="dapo", refill=1)),
+}
+
+
+@pytest.fixture(scope="module")
+def beginner(tmp_path_factory):
+    return talking(tmp_path_factory.mktemp("talking"), Echo())
+
+
+SHORT = ("poad", "ppo-token", "grpo", "poad-own-critic")
+
+
+@pytest.mark.parametrize("name", [n if n in SHORT else pytest.param(n, marks=pytest.mark.long) for n in METHODS])
+def test_every_method_learns_to_say_what_is_shown(tmp_path, beginner, name):
+    """Words at random are right in one episode of sixteen."""
+    method, config = METHODS[name]
+    world = Echo()
+    practice = quick(iterations=22, tasks=16, samples=4, save_every=22, minibatches=2)
+    with run_of(tmp_path, world) as run:
+        learned = method(beginner, tasks(world), config=config(practice=practice), run=run)
+        (after,) = run.evaluate(learned, 99, split="train")
+    assert after.mean >= 0.4
+
+
+def test_a_stopped_practice_ends_as_if_it_had_not_been_stopped(tmp_path):
+    world, config = Echo(), PoadConfig(practice=quick(critic="own", save_every=2, iterations=5))
+    with run_of(tmp_path / "whole", world) as run:
+        whole = poad(small(world), tasks(world), config=config, run=run)
+    verbs_broken = []
+    with run_of(tmp_path / "cut", world) as run:
+        original = run.evaluate
+
+        def count(*arguments):
+            verbs_broken.append(arguments)
+            return original(*arguments)
+
+        run.evaluate = count
+        from evolvent.learn.practice import Practice
+
+        improve = Practice.improve
+
+        def stops(self, seen, credit, **more):
+            if self.iteration == 4:
+                raise KeyboardInterrupt
+            improve(self, seen, credit, **more)
+
+        Practice.improve = stops
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                poad(small(world), tasks(world), config=config, run=run)
+        finally:
+            Practice.improve = improve
+    with run_of(tmp_path / "cut", world) as run:
+        resumed = poad(small(world), tasks(world), config=config, run=run)
+        again = poad(small(world), tasks(world), config=config, run=run)
+    first, second, third = (policy.model.state_dict() for policy in (whole, resumed, again))
+    assert all(torch.equal(first[name], second[name]) and torch.equal(first[name], third[name]) for name in first)
+
+
+def test_an_update_beyond_its_limit_is_not_taken_and_ends_the_passes(tmp_path):
+    world = Echo()
+    objective = policy_gradient(PolicyGradient(stop_kl=1e-9), name="careful")
+    setup = Setup("careful", quick(epochs=5, minibatches=2, iterations=1), objective)
+    with run_of(tmp_path, world) as run, run.practise(small(world), setup) as practice:
+        for _ in practice.rounds():
+            seen = practice.look(practice.play(practice.starts(tasks(world))))
+            noise = np.random.default_rng(0).normal(size=seen.flat.parts)
+            practice.improve(seen, Credit(noise, noise))
+        assert practice.learner.updates == 1, "the first update has ratio 1; the second would go on from another policy"
+        steps = {int(state["step"]) for state in practice.learner.optimizer.state.values()}
+        assert steps == {1}
+
+
+def test_nothing_to_learn_is_said_after_a_while(tmp_path):
+    world = Endless()
+    config = GRPOConfig(practice=quick(iterations=30, tasks=2, samples=2))
+    with run_of(tmp_path, world) as run, pytest.raises(NothingToLearn, match="in none did episodes of a task differ"):
+        grpo(small(world), tasks(world), config=config, run=run)
+
+
+def test_the_critic_may_learn_alone_first(tmp_path):
+    world = Endless()
+    setup = setup_of(critic_warmup=4)
+    with run_of(tmp_path, world) as run, run.practise(small(world), setup) as practice:
+        for _ in practice.rounds():
+            seen = practice.look(practice.play(practice.starts(tasks(world))))
+            practice.improve(seen, seen.credit(POAD.credit))
+            rows = practice.measured
+            assert "critic_loss" in rows and "loss" not in rows, "the policy's loss is not looked at"
+    assert seen.values.mean() > 0.05, "every step pays 1"
+
+
+def test_a_first_policy_is_left_as_it_was(tmp_path):
+    world = Echo()
+    policy = small(world)
+    before = {name: weight.clone() for name, weight in policy.model.state_dict().items()}
+    with run_of(tmp_path, world) as run:
+        learned = grpo(policy, tasks(world), config=GRPOConfig(practice=quick(), kl=0.1), run=run)
+    assert all(torch.equal(before[name], weight) for name, weight in policy.model.state_dict().items())
+    assert learned.version == policy.version + 4

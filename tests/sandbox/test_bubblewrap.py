@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import itertools
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from evolvent.errors import ConfigError, IsolationUnavailable
+from evolvent.sandbox.bubblewrap import arguments, interpreter, isolation, places
+from evolvent.sandbox.pool import Boxes
+
+
+def test_what_this_host_offers(isolated):
+    assert Path(isolated.program).name == "bwrap"
+    assert tuple(map(int, isolated.version.split("."))) >= (0, 8)
+    assert isolation() is isolated
+
+
+def test_a_box_shares_nothing(isolated):
+    words = arguments(
+        isolated, tmp_mb=3, answers=9, descriptors={"seccomp": 7}, folders=("/opt/x",), packages=("math",)
+    )
+    for flag in (
+        "--unshare-all",
+        "--unshare-user",
+        "--disable-userns",
+        "--die-with-parent",
+        "--new-session",
+        "--clearenv",
+    ):
+        assert flag in words
+    pairs = list(itertools.pairwise(words))
+    assert ("--cap-drop", "ALL") in pairs and ("--seccomp", "7") in pairs and ("--uid", "65534") in pairs
+    assert ("--size", str(3 * 2**20)) in pairs
+    assert not [word for word in words if word in ("--bind", "--dev-bind", "--share-net", "--bind-try")]
+    shared = {words[at + 1] for at, word in enumerate(words) if word.startswith("--ro-bind")}
+    room = str(Path(sys.modules["evolvent.sandbox.bubblewrap"].__file__).parent)
+    assert shared <= {"/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/opt/x", room,
+                      str(Path(sys.base_prefix).resolve())}  # fmt: skip
+    assert words.index("--tmpfs") < words.index("/tmp") < len(words) - 1 - words[::-1].index("--remount-ro")
+
+
+def test_no_bubblewrap_no_box(tmp_path, monkeypatch):
+    with pytest.raises(IsolationUnavailable, match=r"bubblewrap is missing.*install bubblewrap"):
+        isolation(str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(IsolationUnavailable, match="bubblewrap is missing"):
+        Boxes()
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo bubblewrap 0.7.9", r"too old; got bubblewrap 0\.7\.9"),
+        ("echo bubblewrap 0.8.0; [ \"$1\" = --version ] || { echo 'No permissions to create a namespace' >&2; false; }",
+         "cannot isolate on this host; got .*No permissions to create a namespace"),
+    ],
+)  # fmt: skip
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the platform is refused first")
+def test_a_bubblewrap_that_cannot(tmp_path, script, said):
+    program = tmp_path / "bwrap"
+    program.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    with pytest.raises(IsolationUnavailable, match=said):
+        isolation(str(tmp_path))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux is the platform that is not refused")
+def test_other_platforms(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(IsolationUnavailable, match=r"isolation needs Linux; got darwin"):
+        isolation("/nowhere")
+
+
+def test_places_of_packages():
+    import numpy
+
+    (place,) = places(("numpy", "json"))
+    assert Path(numpy.__file__).is_relative_to(place)
+    with pytest.raises(ConfigError) as caught:
+        places(("numpy", "no_such_package", "a/b"))
+    assert len(caught.value.problems) == 2
+
+
+def test_the_interpreter_is_no_link():
+    assert not Path(interpreter()).is_symlink()
+    assert Path(interpreter()).is_relative_to(Path(sys.base_prefix).resolve())

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import collections
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evolvent.sandbox.frames import frame, parse
+from evolvent.sandbox.values import DEPTH, HEAD, SIZE, Malformed, Other, decode, encode
+
+SIMPLE = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters()) | st.binary()
+    | st.complex_numbers(allow_nan=False)
+)  # fmt: skip
+HASHABLE = st.recursive(SIMPLE, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3), max_leaves=6)
+VALUES = st.recursive(
+    HASHABLE,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(HASHABLE, inner, max_size=4) | st.sets(HASHABLE, max_size=4)
+    ),
+    max_leaves=20,
+)
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+    | st.sampled_from(["none", "int", "float", "set", "dict", "complex", "bytes", "other"]),
+    lambda inner: st.lists(inner, max_size=4)
+    | st.dictionaries(st.sampled_from(["t", "v", "x"]), inner, max_size=3),
+    max_leaves=20,
+)  # fmt: skip
+
+
+def through(value):
+    """A value as it arrives: encoded, as JSON in a frame, decoded."""
+    return decode(parse(frame(encode(value))[HEAD:]))
+
+
+def same(left, right):
+    """Equal, with equal classes on all levels."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, dict):
+        return len(left) == len(right) and all(
+            same(a, b) and same(left[a], right[b]) for a, b in zip(left, right, strict=True)
+        )
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    return left == right
+
+
+@given(VALUES)
+def test_what_arrives_is_what_was_sent(value):
+    assert same(through(value), value)
+
+
+@pytest.mark.parametrize(
+    ("value", "row"),
+    [
+        (None, {"t": "none"}),
+        (True, {"t": "bool", "v": True}),
+        (-255, {"t": "int", "v": "-0xff"}),
+        (0.5, {"t": "float", "v": "0x1.0000000000000p-1"}),
+        (b"\x00\xff", {"t": "bytes", "v": "00ff"}),
+        (1 + 2j, {"t": "complex", "v": ["0x1.0000000000000p+0", "0x1.0000000000000p+1"]}),
+        ((1,), {"t": "tuple", "v": [{"t": "int", "v": "0x1"}]}),
+        ({"a": []}, {"t": "dict", "v": [[{"t": "str", "v": "a"}, {"t": "list", "v": []}]]}),
+        (frozenset(), {"t": "frozenset", "v": []}),
+        (collections.Counter("a"), {"t": "other", "v": "Counter"}),
+        (len, {"t": "other", "v": "builtin_function_or_method"}),
+    ],
+)
+def test_the_form(value, row):
+    assert encode(value) == row
+
+
+def test_signs_infinities_and_long_numbers():
+    assert math.copysign(1, through(-0.0)) == -1
+    assert through([math.inf, -math.inf]) == [math.inf, -math.inf]
+    assert math.isnan(through(math.nan))
+    assert through(7**9000) == 7**9000
+    assert through("\ud800") == "\ud800"
+
+
+class Agrees(str):
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        return True
+
+
+@pytest.mark.parametrize(
+    "value", [Agrees("x"), collections.OrderedDict(), type("Int", (int,), {})(1), object(), range(3)]
+)
+def test_other_classes_equal_nothing(value):
+    arrived = through(value)
+    assert type(arrived) is Other
+    assert arrived != value and value != 3 and arrived != arrived
+    assert [arrived] != [through(value)] and arrived not in [1, "x", None]
+    with pytest.raises(TypeError, match="neither true nor false"):
+        bool(arrived)
+    assert type(through({"a": [value]})["a"][0]) is Other
+
+
+def test_what_holds_itself_is_malformed():
+    row = []
+    row.append(row)
+    with pytest.raises(Malformed):
+        encode(row)
+    twice = []
+    for _ in range(60):
+        twice = [twice, twice]
+    with pytest.raises(Malformed):
+        encode(twice)
+
+
+def nested(levels):
+    value = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def test_depth_has_an_end_on_both_sides():
+    assert through(nested(DEPTH)) == nested(DEPTH)
+    with pytest.raises(Malformed):
+        encode(nested(DEPTH + 1))
+    row = encode(nested(DEPTH))
+    with pytest.raises(Malformed):
+        decode({"t": "list", "v": [row]})
+
+
+@settings(max_examples=300)
+@given(JUNK)
+def test_junk_is_a_value_or_malformed(junk):
+    try:
+        value = decode(junk)
+    except Malformed:
+        return
+    assert isinstance(value, Other) or same(decode(encode(value)), value) or value != value or "nan" in repr(value)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        1, [], {}, {"t": "int"}, {"t": "int", "v": 3}, {"t": "int", "v": "z"}, {"t": "float", "v": "x"},
+        {"t": "bool", "v": 1}, {"t": "str", "v": None}, {"t": "bytes", "v": "0"}, {"t": "complex", "v": ["0x0"]},
+        {"t": "list", "v": "ab"}, {"t": "list", "v": [1]}, {"t": "dict", "v": [[{"t": "none"}]]},
+        {"t": "set", "v": [{"t": "list", "v": []}]}, {"t": "dict", "v": [[{"t": "set", "v": []}, {"t": "none"}]]},
+        {"t": "none", "x": 1}, {"t": "float", "v": "0x1p999999"}, {"t": "object", "v": 1}, {"t": ["int"], "v": 1},
+    ],
+)  # fmt: skip
+def test_no_value(row):
+    with pytest.raises(Malformed):
+        decode(row)
+
+
+@pytest.mark.parametrize("kind", ["set", "frozenset", "dict"])
+def test_numbers_of_one_hash_are_refused(kind):
+    """hash(k * (2**61 - 1)) is 0: 25,000 of them in a set would take minutes."""
+    numbers = [encode(k * (2**61 - 1)) for k in range(25_000)]
+    assert hash(3 * (2**61 - 1)) == 0
+    with pytest.raises(Malformed, match="of one hash"):
+        decode({"t": kind, "v": [[number, {"t": "none"}] for number in numbers] if kind == "dict" else numbers})
+
+
+@pytest.mark.parametrize("body", [b"", b"[1]", b"1", b"{", b"\xff", b"[" * 100_000, b'{"a": ' + b"9" * 5000 + b"}"])
+def test_no_frame(body):
+    with pytest.raises(Malformed):
+        parse(body)
+
+
+def test_a_frame_has_its_length_in_front():
+    data = frame({"a": "\u00e9"})
+    assert data == b"\x0e\x00\x00\x00" + b'{"a":"\\u00e9"}'
+    assert parse(data[HEAD:]) == {"a": "\u00e9"} == json.loads(data[HEAD:])
+    with pytest.raises(Malformed, match="at most"):
+        frame({"a": "x" * SIZE})

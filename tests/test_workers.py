@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+import pytest
+
+from evolvent.errors import ConfigError, GraderTimeout, ScoringError
+from evolvent.workers import Workers
+
+
+def twice(value):
+    return 2 * value
+
+
+def pid(value=None):
+    return os.getpid()
+
+
+def strange(value):
+    if value == "exit":
+        os._exit(0)
+    if value == "raise":
+        raise RuntimeError("no such answer")
+    if value == "print":
+        os.write(1, b'\x10\x00\x00\x00{"value": 1}')
+        sys.stdout.write("passed")
+    if value == "memory":
+        return len(bytearray(2**31))
+    if value == "set":
+        return {1, 2}
+    if value == "spin":
+        while True:
+            pass
+    return value
+
+
+def test_calls_and_answers():
+    with Workers(twice) as workers:
+        assert workers.call(21) == 42
+        assert workers.call("ab") == "abab"
+        assert workers.call([1, None]) == [1, None, 1, None]
+
+
+def test_one_process_serves_many_calls():
+    with Workers(pid, most=1) as workers:
+        first = workers.call()
+        assert first == workers.call() != os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("exit", "exit code 0"),
+        ("raise", "RuntimeError: no such answer"),
+        ("memory", "MemoryError"),
+        ("set", "TypeError"),
+    ],
+)
+def test_failures_are_never_results(given, said):
+    with Workers(strange, most=1) as workers:
+        with pytest.raises(ScoringError, match=said):
+            workers.call(given)
+        assert workers.call("after") == "after"
+
+
+def test_a_forged_answer_on_standard_output_is_not_read():
+    with Workers(strange, most=1) as workers:
+        assert workers.call("print") == "print"
+
+
+def test_a_call_without_end_is_killed():
+    with Workers(strange, wall_s=0.3, most=1) as workers:
+        assert workers.call("a") == "a"
+        (worker,) = [workers._free.get()]
+        workers._free.put(worker)
+        number = worker._process.pid
+        with pytest.raises(GraderTimeout, match=r"0\.3 s"):
+            workers.call("spin")
+        with pytest.raises(ProcessLookupError):
+            os.kill(number, 0)
+        assert workers.call("b") == "b"
+
+
+def test_the_process_ends_by_itself_when_nobody_is_left_to_kill_it():
+    with Workers(strange, wall_s=0.2, most=1) as workers:
+        workers.call("a")
+        worker = workers._free.get()
+        body = b'["spin"]'
+        os.write(worker._process.stdin.fileno(), len(body).to_bytes(4, "little") + body)
+        assert worker._process.wait(30) != 0
+        workers._free.put(worker)
+        assert workers.call("b") == "b"
+
+
+def test_threads_share_the_processes():
+    seen, lock = [], threading.Lock()
+
+    def ask(number):
+        answer = workers.call(number)
+        with lock:
+            seen.append((number, answer))
+
+    with Workers(twice, most=2) as workers:
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(seen) == [(number, 2 * number) for number in range(12)]
+
+
+def test_closing_leaves_no_process():
+    workers = Workers(pid, most=2)
+    number = workers.call()
+    workers.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(number, 0)
+
+
+def test_all_mistakes_at_once():
+    with pytest.raises(ConfigError) as caught:
+        Workers(lambda value: value, wall_s=0, memory_mb=-1, most=0)
+    assert [problem.where for problem in caught.value.problems] == [
+        "workers.wall_s", "workers.memory_mb", "workers.most", "workers.function",
+    ]  # fmt: skip
+
+
+def test_arguments_must_be_json():
+    with Workers(twice) as workers, pytest.raises(ConfigError, match="arguments of a worker"):
+        workers.call({1, 2})
