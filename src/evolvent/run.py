@@ -237,7 +237,10 @@ class Run(Generic[P]):
                 yield _Finished(self._verbs.load(kept))
                 return
             practice = self._verbs.practise(policy, at.stage, setup=setup)
-            yield practice
+            try:
+                yield practice
+            finally:
+                practice.close()
             self._verbs.save(practice.policy, kept)
             self._finish(at, {"rounds": getattr(practice, "iteration", 0)})
 

@@ -16,7 +16,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -28,7 +28,7 @@ from evolvent.errors import ConfigError, EvolventError, GraderTimeout, Problem, 
 
 __all__ = ["Workers", "serve"]
 
-_BOOT = "import sys; from evolvent.workers import serve; serve(*sys.argv[1:])"
+_BOOT = "import sys; from evolvent.workers import serve; serve(sys.argv[1:])"
 _START_S = 60.0  # how long the function's module may take to be imported
 _HEAD, _MOST = 4, 2**26
 _MIB = 2**20
@@ -178,11 +178,15 @@ class _Worker:
                 stream.close()
 
 
-def serve(module: str, name: str, memory_mb: str, wall_s: str) -> None:
+def serve(words: Sequence[str]) -> None:
     """The program of a worker: import the function, then answer calls on standard input until it ends.
 
     An alarm ends a call of too many seconds in this process as well, for the case that the caller is gone.
+
+    Args:
+        words: module, function, MiB of memory, seconds of each call.
     """
+    module, name, memory_mb, wall_s = words
     incoming, outgoing = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)

@@ -1,5 +1,7 @@
 """Practice: one look tells what the sampler said, values of final observations, going on after a stop, learning."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -10,9 +12,11 @@ from evolvent.errors import NothingToLearn
 from evolvent.learn.advantages import Credit, decomposed_gae
 from evolvent.learn.critic import critic
 from evolvent.learn.flat import TERMINATED, TRUNCATED
-from evolvent.learn.practice import Setup
+from evolvent.learn.objectives import Objective
+from evolvent.learn.practice import Practice, Setup
 from evolvent.learn.presets import GRPO, POAD
 from evolvent.learn.reinforcement import PolicyGradient, policy_gradient
+from evolvent.methods.etpo import ETPO, Networks, backup, etpo
 from evolvent.methods.grpo import GRPOConfig, grpo
 from evolvent.methods.ntpo import NTPO
 from evolvent.methods.poad import POAD as PoadConfig
@@ -111,6 +115,7 @@ def test_an_episode_that_fills_the_context_has_no_next_action(tmp_path):
             break
 
 
+ETPO_PRACTICE = {"epochs": 4, "critic_lr": 3e-4, "iterations": 40, "save_every": 40}
 METHODS = {
     "poad": (poad, PoadConfig),
     "poad-own-critic": (poad, lambda practice: PoadConfig(practice=practice.model_copy(update={"critic": "own"}))),
@@ -120,6 +125,7 @@ METHODS = {
     "grpo": (grpo, lambda practice: GRPOConfig(practice=practice, kl=0.01)),
     "rloo": (grpo, lambda practice: GRPOConfig(practice=practice, kind="rloo", kl=0.0)),
     "gigpo": (grpo, lambda practice: GRPOConfig(practice=practice, kind="gigpo")),
+    "etpo": (etpo, lambda practice: ETPO(practice=practice.model_copy(update=ETPO_PRACTICE))),
     "dapo": (grpo, lambda practice: GRPOConfig(practice=practice, kind="dapo", refill=1)),
 }
 
@@ -144,39 +150,75 @@ def test_every_method_learns_to_say_what_is_shown(tmp_path, beginner, name):
     assert after.mean >= 0.4
 
 
-def test_a_stopped_practice_ends_as_if_it_had_not_been_stopped(tmp_path):
-    world, config = Echo(), PoadConfig(practice=quick(critic="own", save_every=2, iterations=5))
+def test_playing_ahead_is_one_version_behind_whoever_is_faster(tmp_path):
+    world, config = Echo(), GRPOConfig(practice=quick(overlap=True, iterations=5, measure_every=2), kl=0.0)
+    found = []
+    for n in range(2):
+        with run_of(tmp_path / str(n), world) as run:
+            found.append(grpo(talking(tmp_path / f"talks{n}", world), tasks(world), config=config, run=run))
+        rows = [json.loads(line) for line in (tmp_path / str(n) / "metrics.jsonl").read_text().splitlines()]
+        lags = [row["lag"] for row in rows if "lag" in row]
+        assert lags == [0, 1, 1, 1, 1], "the first iteration has nothing before it to overlap with"
+    first, second = (policy.model.state_dict() for policy in found)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_episodes_of_too_old_a_policy_are_left_out_and_counted(tmp_path):
+    world = Echo()
+    setup = setup_of(GRPO, valued=False, max_lag=1, iterations=1)
+    with run_of(tmp_path, world) as run, run.practise(small(world), setup) as practice:
+        for _ in practice.rounds():
+            played = practice.play(practice.starts(tasks(world)))
+            practice.advance()
+            assert practice.look(played).report.stale == 0
+            practice.advance()
+            with pytest.raises(NothingToLearn):
+                practice.look(played)
+            fresh = practice.play(practice.starts(tasks(world), turn=1, count=2))
+            report = practice.look([*played, *fresh]).report
+    assert (report.stale, report.episodes) == (len(played), len(fresh))
+    assert practice.measured["stale"] == pytest.approx(len(played) / (len(played) + len(fresh)))
+
+
+@pytest.mark.parametrize("name", ["poad", "etpo", "ahead"])
+def test_a_stopped_practice_ends_as_if_it_had_not_been_stopped(tmp_path, monkeypatch, name):
+    """Critic, Q and target network come back too; what was played before the stop is not played again."""
+    world, config = Echo(), quick(critic="own", save_every=2, iterations=5)
+    config = config.model_copy(update={"overlap": name == "ahead"})
+    method, settings = (etpo, ETPO(practice=config)) if name == "etpo" else (poad, PoadConfig(practice=config))
     with run_of(tmp_path / "whole", world) as run:
-        whole = poad(small(world), tasks(world), config=config, run=run)
-    verbs_broken = []
+        whole = method(small(world), tasks(world), config=settings, run=run)
+    improve = Practice.improve
+
+    def stops(self, seen, credit, **more):
+        if self.iteration == 4:
+            raise KeyboardInterrupt
+        improve(self, seen, credit, **more)
+
+    monkeypatch.setattr(Practice, "improve", stops)
+    with run_of(tmp_path / "cut", world) as run, pytest.raises(KeyboardInterrupt):
+        method(small(world), tasks(world), config=settings, run=run)
+    monkeypatch.undo()
     with run_of(tmp_path / "cut", world) as run:
-        original = run.evaluate
-
-        def count(*arguments):
-            verbs_broken.append(arguments)
-            return original(*arguments)
-
-        run.evaluate = count
-        from evolvent.learn.practice import Practice
-
-        improve = Practice.improve
-
-        def stops(self, seen, credit, **more):
-            if self.iteration == 4:
-                raise KeyboardInterrupt
-            improve(self, seen, credit, **more)
-
-        Practice.improve = stops
-        try:
-            with pytest.raises(KeyboardInterrupt):
-                poad(small(world), tasks(world), config=config, run=run)
-        finally:
-            Practice.improve = improve
-    with run_of(tmp_path / "cut", world) as run:
-        resumed = poad(small(world), tasks(world), config=config, run=run)
-        again = poad(small(world), tasks(world), config=config, run=run)
+        resumed = method(small(world), tasks(world), config=settings, run=run)
+        again = method(small(world), tasks(world), config=settings, run=run)
     first, second, third = (policy.model.state_dict() for policy in (whole, resumed, again))
     assert all(torch.equal(first[name], second[name]) and torch.equal(first[name], third[name]) for name in first)
+
+
+def test_the_first_soft_backup_is_the_reward(tmp_path):
+    """Q is 0 and the policy is the reference: prefixes are worth 0, and an action's last token what it was paid."""
+    world, networks = Echo(), Networks(ETPO(beta=0.5))
+    objective = Objective("etpo", networks.policy_loss, lambda batch: batch.count, ("logits",))
+    setup = Setup("etpo", quick(iterations=1), objective, prepare=networks.join)
+    with run_of(tmp_path, world) as run, run.practise(talking(tmp_path / "talks", world), setup) as practice:
+        for _ in practice.rounds():
+            seen = practice.look(practice.play(practice.starts(tasks(world))))
+            fitted = []
+            practice.passes_of = lambda name, learner, seen, columns: fitted.append(columns["returns"])
+            backup(practice, seen, networks)
+    assert seen.flat.reward.sum() > 0 and np.allclose(fitted[0], seen.flat.reward, atol=1e-5)
+    assert practice.measured["loss"] < 1e-4, "the policy is already where Q would have it"
 
 
 def test_an_update_beyond_its_limit_is_not_taken_and_ends_the_passes(tmp_path):

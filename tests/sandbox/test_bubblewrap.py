@@ -20,7 +20,11 @@ def test_what_this_host_offers(isolated):
 
 def test_a_box_shares_nothing(isolated):
     words = arguments(
-        isolated, tmp_mb=3, answers=9, descriptors={"seccomp": 7}, folders=("/opt/x",), packages=("math",)
+        isolated,
+        tmp_mb=3,
+        descriptors={"answers": 9, "seccomp": 7, "info-fd": 8},
+        folders=("/opt/x",),
+        packages=("math",),
     )
     for flag in (
         "--unshare-all",

@@ -24,7 +24,7 @@ from evolvent.worlds.datasci.sets import SETS
 from evolvent.worlds.datasci.table import Table, read_table
 from evolvent.worlds.datasci.tasks import FORMS, HINTS
 from evolvent.worlds.datasci.world import DataSci
-from evolvent.worlds.panel import Sizes
+from evolvent.worlds.panel import Sizes, digest
 
 TABLE = read_table()
 WORLD = DataSci(table=TABLE)
@@ -195,6 +195,13 @@ def test_panels_hold_out_data_sets_and_wordings():
     assert {task.spec["data"] for task in WORLD.tasks("test", "seen")[:40]} == {
         name for name, split in SETS.items() if split == "test"
     }
+
+
+def test_committed_digests():
+    """A change of a panel, or of the table, is a new study."""
+    found = {split: digest(WORLD.tasks(split, "seen"))[:16] for split in SPLITS}
+    assert found == {"train": "3e881afad70fa717", "dev": "a995c6443ba50357", "test": "d5dc352f8d266d77"}
+    assert TABLE.digest[:16] == WORLD.tasks("dev", "seen")[0].spec["table"]
 
 
 def test_the_panels_are_sound():

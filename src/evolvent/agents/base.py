@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from evolvent.engine.asks import Answer, Ask, Wait
-from evolvent.trajectory import Generation, Task, Value
+from evolvent.trajectory import Branch, Generation, Task, Trajectory, Value
 from evolvent.worlds.base import Info, World
 
-__all__ = ["Acting", "Agent", "Decision", "Mind"]
+__all__ = ["Acting", "Agent", "Decision", "Mind", "Resuming"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,4 +52,19 @@ class Agent(Protocol):
 
     def begin(self, world: World, task: Task, *, seed: int) -> Mind:
         """A mind for one episode of a task. The same seed, task and policy act alike, whatever else runs."""
+        ...
+
+
+@runtime_checkable
+class Resuming(Protocol):
+    """An agent that can also go on from the middle of an episode that was played before."""
+
+    def resume(self, world: World, task: Task, *, seed: int, parent: Trajectory, branch: Branch) -> Mind:
+        """A mind that takes the parent's steps before the branch, and its first tokens there, for its own past.
+
+        Its first observation is that of the branching step. What is taken over is context: nothing of it was sampled.
+
+        Raises:
+            ConfigError: a branch beyond the end of the parent, or of the action that it lies in.
+        """
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -9,13 +10,14 @@ import numpy as np
 from evolvent.agents.base import Acting, Decision
 from evolvent.agents.history import History, Refuse, Turn
 from evolvent.engine.asks import Continuation, Node, SampleAsk, Sampling
-from evolvent.errors import InvalidAction
+from evolvent.errors import ConfigError, InvalidAction
 from evolvent.models.dialects import Dialect
 from evolvent.models.policy import Policy
-from evolvent.trajectory import Generation, Task, Value
+from evolvent.trajectory import Branch, Generation, Step, Task, Trajectory, Value
 from evolvent.worlds.base import Info, World
+from evolvent.worlds.grammar import Parsed
 
-__all__ = ["LanguageAgent"]
+__all__ = ["LanguageAgent", "LanguageMind", "turn_of"]
 
 _STRIDE, _MASK = 0x9E3779B97F4A7C15, (1 << 63) - 1
 
@@ -39,12 +41,37 @@ class LanguageAgent:
     choose: bool = False
     history: History = field(default_factory=Refuse)
 
-    def begin(self, world: World, task: Task, *, seed: int) -> _LanguageMind:
-        return _LanguageMind(self, world, seed)
+    def begin(self, world: World, task: Task, *, seed: int) -> LanguageMind:
+        return LanguageMind(self, world, seed)
+
+    def resume(self, world: World, task: Task, *, seed: int, parent: Trajectory, branch: Branch) -> LanguageMind:
+        """See `Resuming`: the first generation is a root that reads all that the parent read and wrote before it."""
+        mind = LanguageMind(self, world, seed)
+        mind.recall(parent, branch)
+        return mind
 
 
-class _LanguageMind:
-    """One conversation. `_node` is the prefix so far, `_last` the index of the generation that wrote its end."""
+def turn_of(step: Step, dialect: Dialect, *, render: Callable[[Step], str]) -> Turn:
+    """A recorded step as a conversation has it: the tokens that were sampled, else those of its text.
+
+    Args:
+        render: the text that an agent would write for a step without generations.
+    Raises:
+        VocabularyMismatch: a word that the dialect does not know.
+    """
+    for generation in reversed(step.generations):
+        if generation.acted:
+            ids = tuple(generation.ids[generation.sampled].tolist())
+            return Turn(str(step.observation), ids, generation.stop != "length")
+    return Turn(str(step.observation), tuple(dialect.action(render(step))), True)
+
+
+class LanguageMind:
+    """One conversation.
+
+    `_node` is the prefix so far, `_turns` what was said. Of a conversation that another one began, `_recalled` turns
+    were taken over; until the first ask, `_past` are the tokens of these and `_given` the first tokens of the action.
+    """
 
     def __init__(self, agent: LanguageAgent, world: World, seed: int) -> None:
         self._agent, self._world, self._seed = agent, world, seed
@@ -53,6 +80,27 @@ class _LanguageMind:
         self._node: Node | None = None
         self._length = 0
         self._turns: list[Turn] = []
+        self._recalled = 0
+        self._past: list[int] = []
+        self._given: tuple[int, ...] = ()
+
+    def recall(self, parent: Trajectory, branch: Branch) -> None:
+        """Take what another episode did up to a branch for one's own past."""
+        for step in parent.steps[: branch.step]:
+            turn = self._turn_of(step)
+            self._past += [*self._read(turn.observation), *turn.action]
+            self._turns.append(turn)
+        self._recalled = len(self._turns)
+        if branch.token:
+            action = self._turn_of(parent.steps[branch.step]).action
+            if branch.token >= len(action):
+                raise ConfigError(f"a branch beyond the action of step {branch.step} of {parent.id!r}",
+                                  value=branch.token, expected=f"less than its {len(action)} tokens")  # fmt: skip
+            self._given = action[: branch.token]
+
+    def _turn_of(self, step: Step) -> Turn:
+        grammar = self._world.grammar
+        return turn_of(step, self._dialect, render=lambda step: grammar.render(Parsed(str(step.action), step.thought)))
 
     def act(self, observation: Value, info: Info) -> Acting:
         observation = str(observation)
@@ -64,7 +112,7 @@ class _LanguageMind:
         ask = SampleAsk(
             self._node,
             tokens,
-            min(agent.max_tokens, self._context - self._length - len(tokens)),
+            min(max(1, agent.max_tokens - len(self._given)), self._context - self._length - len(tokens)),
             stop_ids=self._dialect.stop_ids,
             sampling=agent.sampling,
             seeds=((self._seed + turn * _STRIDE) & _MASK,),
@@ -76,26 +124,35 @@ class _LanguageMind:
             return decided
         return replace(decided, info={**decided.info, "choices": [list(choice) for choice in choices]})
 
+    def _read(self, observation: str) -> list[int]:
+        """The tokens between what was said last and the next action."""
+        if not self._turns:
+            return self._dialect.open(self._world.instructions, observation)
+        return self._dialect.turn(observation, stopped=self._turns[-1].stopped)
+
     def _tokens(self, observation: str) -> list[int] | None:
         """The tokens to read next; a full context goes to the history policy and makes a new root."""
-        instructions = self._world.instructions
-        if self._node is None:
-            tokens: list[int] | None = self._dialect.open(instructions, observation)
-        else:
-            tokens = self._dialect.turn(observation, stopped=self._turns[-1].stopped)
-        if tokens is not None and self._length + len(tokens) < self._context:
+        tokens = [*self._past, *self._read(observation), *self._given]
+        if self._length + len(tokens) < self._context:
             return tokens
         room = self._context - self._agent.max_tokens
-        tokens = self._agent.history(self._dialect, instructions, self._turns, observation, room)
-        if tokens is not None:
-            self._node, self._length = None, 0
-        return tokens
+        shorter = self._agent.history(self._dialect, self._world.instructions, self._turns, observation, room)
+        if shorter is None:
+            return None
+        self._node, self._length = None, 0
+        return [*shorter, *self._given]
 
     def _choices(self, info: Info) -> tuple[tuple[int, ...], ...] | None:
-        admissible = info.get("admissible")
+        """What is left to write of each admissible action that begins as it is given."""
+        admissible, given = info.get("admissible"), len(self._given)
         if not admissible:
             return None
-        return tuple(dict.fromkeys(tuple(self._dialect.action(action)) for action in admissible))
+        listed = dict.fromkeys(tuple(self._dialect.action(action)) for action in admissible)
+        left = tuple(ids[given:] for ids in listed if ids[:given] == self._given)
+        if not left:
+            raise InvalidAction("no admissible action begins as the branch does", value=self._dialect.text(self._given),
+                                expected="tokens of a listed action", hint="branch between steps")  # fmt: skip
+        return left
 
     def _decided(self, observation: str, tokens: list[int], written: Continuation) -> Decision:
         count, new = len(tokens), len(written.ids)
@@ -105,12 +162,14 @@ class _LanguageMind:
         sampled[count:] = True
         logprobs = np.zeros(count + new, np.float32)
         logprobs[count:] = written.logprobs
-        turn = len(self._turns)
+        turn = len(self._turns) - self._recalled
         extends = None if self._node is None else turn - 1
         generation = Generation(ids, sampled, logprobs, extends, (), True, self._agent.policy.version, written.stop)
         self._node, self._length = written.node, self._length + count + new
-        self._turns.append(Turn(observation, tuple(written.ids.tolist()), written.stop != "length"))
-        text = self._dialect.text(written.ids)
+        action = (*self._given, *written.ids.tolist())
+        self._turns.append(Turn(observation, action, written.stop != "length"))
+        self._past, self._given = [], ()
+        text = self._dialect.text(action)
         info: dict[str, object] = {"new_root": True} if extends is None and turn else {}
         try:
             parsed = self._world.grammar.parse(text)

@@ -54,6 +54,7 @@ class Job:
         slots, max_tokens, threads: episodes open at once, longest action, threads of torch.
         plan: the stages to come, for the time left.
         practising, optimizer: how practices learn; None: as `train`, and by AdamW.
+        deciding: policies choose among the actions that worlds list.
     """
 
     folder: Path
@@ -67,6 +68,7 @@ class Job:
     plan: Sequence[Planned] = ()
     practising: TrainConfig | None = None
     optimizer: OptimizerConfig | None = None
+    deciding: bool = False
 
 
 @contextmanager
@@ -75,7 +77,7 @@ def opened(job: Job, console: Console) -> Iterator[Run[Policy]]:
     torch.set_num_threads(job.threads)
     verbs = LocalVerbs(
         job.worlds, job.train or TrainConfig(), job.panel or Panel(), slots=job.slots, max_tokens=job.max_tokens,
-        practising=job.practising, optimizer=job.optimizer or OptimizerConfig(),
+        practising=job.practising, optimizer=job.optimizer or OptimizerConfig(), deciding=job.deciding,
     )  # fmt: skip
     progress = Progress(console, job.plan)
     watched: Watched[Policy] = Watched(verbs, progress)

@@ -22,10 +22,13 @@ from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
+from evolvent.methods.etpo import ETPO, etpo
 from evolvent.methods.grpo import GRPOConfig, grpo
 from evolvent.methods.ntpo import NTPO, ntpo
 from evolvent.methods.poad import POAD, poad
 from evolvent.methods.ppo import PPO, TOKEN, ppo
+from evolvent.methods.r3 import R3, r3
+from evolvent.methods.scaling_inter import ScalingInter, scaling_inter
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.policy import Policy
 from evolvent.run import Run
@@ -55,11 +58,20 @@ class Method:
 
 
 METHODS: dict[str, Method] = {
-    "ppo": Method(PPO, ppo, "PPO over whole actions (TWOSOME's form without its list)"),
+    "ppo": Method(PPO, ppo, "PPO over whole actions, as they are written"),
+    "twosome": Method(PPO, ppo, "PPO over the actions that a world lists (TWOSOME)", {"level": "listed"}),
     "token_ppo": Method(PPO, ppo, "PPO over tokens as in learning from human feedback", TOKEN),
     "ntpo": Method(NTPO, ntpo, "PPO over tokens, discounted between them: POAD's baseline"),
     "poad": Method(POAD, poad, "credit for every token of an action, without a discount inside"),
+    "etpo": Method(
+        ETPO,
+        etpo,
+        "soft values of every next token, near the policy it began with",
+        {"practice": {"epochs": 4, "critic_lr": 3e-4}},
+    ),
     "grpo": Method(GRPOConfig, grpo, "episodes of a task compared with each other: GRPO and its family (rl.kind)"),
+    "scaling_inter": Method(ScalingInter, scaling_inter, "the same, with episodes that grow longer by phases"),
+    "r3": Method(R3, r3, "episodes begin on the way of demonstrations too: a reverse curriculum", demonstrated=True),
 }
 
 
@@ -142,6 +154,7 @@ def run(words: Sequence[str], console: Console) -> int:
         folder, made, Record("train rl", config, config.seed, ("base", name), name), train=CLONE,
         panel=config.panel.panel(), slots=config.slots, max_tokens=config.max_tokens, threads=config.threads,
         plan=plan, practising=config.train.config(), optimizer=OptimizerConfig(),
+        deciding=getattr(config.rl, "level", "") == "listed",
     )  # fmt: skip
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
     with opened(job, console) as running:
@@ -159,8 +172,10 @@ def _practised(
 ) -> Policy:  # fmt: skip
     base = run.fit(initial, taught, weighted_nll, tokens=config.clone_tokens) if taught else initial
     run.evaluate(base, 0)
-    more = {"demonstrations": taught} if method.demonstrated else {}
-    return method.call(base, tasks, config=config.rl, run=run, **more)
+    if not method.demonstrated:
+        return method.call(base, tasks, config=config.rl, run=run)
+    own = [*(one.task for one in taught), *tasks]
+    return method.call(base, own, config=config.rl, run=run, demonstrations=taught)
 
 
 def _named(words: Sequence[str]) -> tuple[str | None, list[str]]:

@@ -17,7 +17,9 @@ from evolvent.errors import ConfigError, Problem, StoreUnavailable, unknown
 from evolvent.files import atomic_writer, disk_errors
 from evolvent.store.store import Store
 from evolvent.trajectory import Trajectory
+from evolvent.view.data import read_run
 from evolvent.view.escape import clip, plain
+from evolvent.view.reinforcement import practised, told
 
 __all__ = ["FORMATS", "run", "store_folder"]
 
@@ -95,6 +97,8 @@ def _show(words: Sequence[str], console: Console) -> int:
         console.print(f"{name:8} {plain(str(said[name]))}", soft_wrap=True)
     for name in (name for name in ("model", "report.html") if (found.run / name).exists()):
         console.print(f"{name.partition('.')[0]:8} {plain(str(found.run / name))}", soft_wrap=True)
+    for name, text in _practised(found.run):
+        console.print(f"{name:8} {plain(text)}", soft_wrap=True)
     counts: dict[tuple[str, ...], Counter[str]] = {}
     for trajectory in _episodes(found.run):
         stage, slash, _ = trajectory.id.rpartition(f"/{trajectory.task.id}")
@@ -114,6 +118,23 @@ def _show(words: Sequence[str], console: Console) -> int:
     if unscored:
         console.print(f"{unscored} of them not scored")
     return 0
+
+
+def _practised(run: Path) -> Iterator[tuple[str, str]]:
+    """Of a run that practised: how far it came, and the first sign of why it does not learn."""
+    found = practised(read_run(run))
+    if found is None:
+        return
+    goal = f" of {found.goal}" if found.goal else ""
+    parts = [found.method, f"{found.iterations}{goal} iterations"]
+    if found.success is not None:
+        parts.append(f"success {told('success', found.success.last)} in the last {found.ends}")
+    yield "practice", ", ".join(parts)
+    for one in found.readings[: min(found.beyond, 1)]:
+        yield "sign", f"{one.sign.title} {one.shown} (trouble {one.limit}): {one.sign.means}"
+        yield "try", one.sign.try_
+    if found.readings and not found.beyond:
+        yield "sign", "none is beyond its threshold"
 
 
 def _episodes(run: Path) -> Iterator[Trajectory]:

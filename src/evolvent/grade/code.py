@@ -137,16 +137,19 @@ def _defined(program: str) -> frozenset[str]:
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
         else:
-            found.update(part.id for part in ast.walk(node) if isinstance(part, ast.Name))
+            found.update(_stored(node))
     return frozenset(found)
+
+
+def _stored(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
 
 
 def form(tests: Tests) -> Form:
     """How the tests can be run."""
     if _plain(tests) is not None:
         return "plain"
-    stored = {node.id for part in tests.body for node in ast.walk(part)
-              if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}  # fmt: skip
+    stored = {name for part in tests.body for name in _stored(part)}
     stored |= {node.arg for part in tests.body for node in ast.walk(part) if isinstance(node, ast.arg)}
     stored |= {name for part in tests.body for name in _defined(ast.unparse(part))}
     return "boxed" if _used(tests) <= stored | tests.names | tests.names_of_code else "weak"

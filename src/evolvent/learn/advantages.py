@@ -124,7 +124,8 @@ def decomposed_gae(
             final observation where an episode was truncated; names episode, action and part.
     """
     values = _finite(value, "value", flat)
-    border, last = _borders(flat, between), _ends(flat)
+    last = flat.last
+    border, last = last if between == "action" else _ends_of_spans(flat), _ends(flat, last)
     first, reward, unit = values, flat.reward, None
     if level != "part":
         fresh = _starts(flat, level)
@@ -133,13 +134,17 @@ def decomposed_gae(
         first, reward = values[starts], np.add.reduceat(flat.reward, starts)
         border, last = border[ends], last[ends]
     axes = [1] * (values.ndim - 1)
-    credit = np.empty_like(first)  # in place, as large arrays cost more to get than to fill
+    credit, at = np.empty_like(first), np.flatnonzero(border)  # in place: large arrays cost more to get than to fill
     credit[:-1] = first[1:]
     credit[last] = _final_values(flat, values.shape[1:])
-    credit *= np.where(border, gamma, gamma_part).reshape(-1, *axes)
+    after = gamma * credit[at]
+    if gamma_part != 1.0:
+        credit *= gamma_part
+    credit[at] = after
     credit += reward.reshape(-1, *axes)
     credit -= first
-    carry = np.where(border, gamma * lam, gamma_part * lam_part)
+    carry = np.full(len(credit), gamma_part * lam_part)
+    carry[at] = gamma * lam
     carry[last] = 0.0
     _scan(credit, carry.reshape(-1, *axes))
     returns = credit + first
@@ -158,16 +163,13 @@ def _starts(flat: Flat, level: Literal["span", "action", "episode"]) -> NDArray[
     return _changes(flat.action if level == "action" else flat.episode_of_part)
 
 
-def _borders(flat: Flat, between: Literal["action", "span"]) -> NDArray[np.bool_]:
-    """`[P]`, whether a part is the last of its action, or of its span."""
-    if between == "action":
-        return flat.last
+def _ends_of_spans(flat: Flat) -> NDArray[np.bool_]:
+    """`[P]`, whether a part is the last of its span."""
     return np.append(_starts(flat, "span")[1:], True)[: flat.parts]
 
 
-def _ends(flat: Flat) -> NDArray[np.bool_]:
-    """`[P]`, whether a part is the last of its episode."""
-    last = flat.last
+def _ends(flat: Flat, last: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """`[P]`, whether a part is the last of its episode; `last [P]`, whether it is that of its action."""
     found = last.copy()
     found[last] = flat.ended != 0
     return found
@@ -221,8 +223,9 @@ def discounted_returns(flat: Flat, *, gamma: float, gamma_part: float = 1.0) -> 
 def returns_to_go(reward: ArrayLike, flat: Flat, *, gamma: float = 1.0, gamma_part: float = 1.0) -> Floats:
     """`discounted_returns` of other rewards `[P, ...]` than the flat's own (penalties, process rewards)."""
     paid = _finite(reward, "reward", flat)
-    carry = np.where(flat.last, gamma, gamma_part)
-    carry[_ends(flat)] = 0.0
+    last = flat.last
+    carry = np.where(last, gamma, gamma_part)
+    carry[_ends(flat, last)] = 0.0
     return reverse_scan(paid, carry)
 
 
@@ -250,7 +253,7 @@ def partial_credit(flat: Flat, correct: ArrayLike, answered: ArrayLike, *, parti
         raise BatchMismatch("outcomes are not one an episode", value=(right.shape, wrote.shape),
                             expected=flat.group.shape)  # fmt: skip
     reward = np.zeros(flat.parts)
-    reward[_ends(flat)] = np.where(right, 1.0, np.where(wrote, partial, 0.0))
+    reward[_ends(flat, flat.last)] = np.where(right, 1.0, np.where(wrote, partial, 0.0))
     return reward
 
 

@@ -20,8 +20,9 @@ from evolvent.engine.sampling import ChoiceTrie
 from evolvent.errors import BatchMismatch
 from evolvent.learn.forward import fitting, outputs, target_logits
 from evolvent.learn.objectives import Outputs
-from evolvent.learn.packing import Batch, bucket, collate_padded
+from evolvent.learn.packing import Batch, bucket
 from evolvent.learn.parts import Parts
+from evolvent.learn.trees import collate
 from evolvent.models.policy import Policy
 from evolvent.trajectory import Trajectory
 
@@ -142,7 +143,7 @@ def said_of(
     learned = [index for index, chain in enumerate(chains) if chain.feed]
     with torch.inference_mode(), calm(model):
         for group in bucket([chains[index].feed for index in learned], budget, rng=rng):
-            batch = collate_padded(chains, [[learned[place]] for place in group])
+            batch = collate(chains, [learned[place] for place in group])
             with fitting(tuple(batch.ids.shape), _LESS):
                 said = {name: each.cpu().numpy() for name, each in read(model, batch.to(model.device)).items()}
             _spread(found, chains, batch.samples, said)

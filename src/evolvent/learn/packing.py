@@ -50,6 +50,7 @@ class Batch:
         docs: `[B, T]` int64, the document of each token, -1 for padding; None: one document in every row.
         sequence: `[N]` int64, which of `samples` each target belongs to.
         columns: what else objectives read, one entry a target `[N, ...]`, under the names of `Parts.columns`.
+        mask: `[B, 1, T, T]` bool, which tokens each may see, where rows are trees; None: those before it.
     """
 
     ids: Tensor
@@ -62,6 +63,7 @@ class Batch:
     docs: Tensor | None = None
     sequence: Tensor | None = None
     columns: Mapping[str, Tensor] = field(default_factory=dict)
+    mask: Tensor | None = None
 
     @property
     def count(self) -> int:
@@ -77,7 +79,7 @@ class Batch:
         """The same batch on a device."""
         if self.ids.device == device:
             return self
-        names = ("ids", "index", "targets", "weights", "positions", "docs", "sequence")
+        names = ("ids", "index", "targets", "weights", "positions", "docs", "sequence", "mask")
         moved = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         columns = {name: value.to(device, non_blocking=True) for name, value in self.columns.items()}
         moved = {name: value.to(device, non_blocking=True) for name, value in moved.items()}

@@ -42,6 +42,8 @@ class Parts:
         group: trajectories that share it are compared with each other.
         reward, unit: the episode's raw score and its score in 0..1; None = not scored.
         columns: what else an objective reads, one entry a token `[T, ...]`, by name ("reference", "returns", ...).
+        parent: `[T]` int32, the place of the token before each, -1 for the first; None: the one to its left. See
+            `learn/trees.py`.
         feed: how many tokens a model must read to be scored on every weighted target, 0 where there is none; computed.
     Raises:
         BatchMismatch: if the arrays differ in length, or a weight is not finite.
@@ -59,11 +61,13 @@ class Parts:
     reward: float | None = None
     unit: float | None = None
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    parent: NDArray[np.int32] | None = None
     feed: int = field(init=False)
 
     def __post_init__(self) -> None:
         lengths = {entry.name: len(getattr(self, entry.name)) for entry in fields(self)[1:8]}
         lengths |= {name: len(column) for name, column in self.columns.items()}
+        lengths |= {} if self.parent is None else {"parent": len(self.parent)}
         if len(set(lengths.values())) != 1:
             raise BatchMismatch(f"arrays of trajectory {self.trajectory!r} differ in length", value=lengths)
         if not np.isfinite(self.weight).all():
@@ -72,7 +76,8 @@ class Parts:
                 value=float(self.weight[~np.isfinite(self.weight)][0]),
             )
         weighted = np.flatnonzero(self.weight)
-        object.__setattr__(self, "feed", int(weighted[-1]) if len(weighted) else 0)
+        feed = int(weighted[-1]) if len(weighted) else 0
+        object.__setattr__(self, "feed", feed if self.parent is None else len(self.ids))
 
     def __len__(self) -> int:
         return len(self.ids)

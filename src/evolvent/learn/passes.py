@@ -9,8 +9,9 @@ import numpy as np
 from numpy.random import Generator
 
 from evolvent.learn.learner import Learner
-from evolvent.learn.packing import Batch, bucket, collate_packed, collate_padded, pack
+from evolvent.learn.packing import Batch, bucket, collate_packed, pack
 from evolvent.learn.parts import Parts
+from evolvent.learn.trees import collate
 
 __all__ = ["Tally", "minibatch", "passes"]
 
@@ -71,9 +72,7 @@ def minibatch(learner: Learner, chains: Sequence[Parts], chosen: Sequence[int], 
     """The micro-batches of one update: sequences of like length together, or packed rows, in the learner's layout."""
     lengths = [chains[index].feed for index in chosen]
     most = learner.config.micro_tokens or learner.config.batch_tokens
-    if learner.layout == "packed":
+    if learner.layout == "packed" and all(chains[index].parent is None for index in chosen):
         rows = pack(lengths, max(most, *lengths))
         return [collate_packed(chains, [[chosen[place] for place in row]]) for row in rows]
-    return [
-        collate_padded(chains, [[chosen[place]] for place in group]) for group in bucket(lengths, most, rng=rng)
-    ]  # fmt: skip
+    return [collate(chains, [chosen[place] for place in group]) for group in bucket(lengths, most, rng=rng)]

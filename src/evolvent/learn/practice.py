@@ -12,36 +12,48 @@ an episode before credit is given, passes through what was played, critic and re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
 
 from evolvent.config import Config
 from evolvent.engine.asks import Sampling
-from evolvent.errors import ConfigError, NonFinite, NothingToLearn, Problem
+from evolvent.errors import NonFinite, NothingToLearn
 from evolvent.learn.advantages import Credit
+from evolvent.learn.ahead import Ahead
+from evolvent.learn.candidates import with_candidates
 from evolvent.learn.checkpoint import Checkpointer, Saved
 from evolvent.learn.flat import Rewards, flat, with_columns
 from evolvent.learn.health import episode_health, part_health
+from evolvent.learn.held import Holder
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import Objective
 from evolvent.learn.parts import flatten
 from evolvent.learn.passes import Tally, passes
+from evolvent.learn.rota import Rota
 from evolvent.learn.seen import Seen, see
+from evolvent.learn.shown import is_shown, shown
 from evolvent.models.policy import Policy
 from evolvent.trajectory import Start, Task, Trajectory, sample_rng
 
-__all__ = ["Holder", "Play", "Practice", "PracticeConfig", "Setup"]
+__all__ = ["Play", "Practice", "PracticeConfig", "Setup"]
 
 Columns = Mapping[str, NDArray[Any]]
 Log = Callable[[Mapping[str, Any]], None]
-Play = Callable[[Policy, Sequence[Start], int], Iterable[Trajectory]]
 _PATIENCE = 20  # iterations in a row that teach nothing
 Trains = Callable[[Policy, Objective, str], Learner]
+
+
+class Play(Protocol):
+    """Plays starts with a policy in an iteration, at most `horizon` steps each."""
+
+    def __call__(
+        self, policy: Policy, starts: Sequence[Start], iteration: int, /, *, parents: Mapping[str, Trajectory],
+        horizon: int | None,
+    ) -> Iterable[Trajectory]: ...  # fmt: skip
 
 
 class PracticeConfig(Config):
@@ -56,7 +68,8 @@ class PracticeConfig(Config):
     top_k: int = Field(default=0, ge=0, le=256, description="likeliest tokens that playing draws from; 0: all")
     choose: bool = Field(default=False, description="play only what the world lists as possible")
     horizon: int | None = Field(default=None, ge=1, description="longest episode; none: what each world says")
-    max_lag: int = Field(default=0, ge=0, description="iterations that an episode may be older than the policy")
+    overlap: bool = Field(default=False, description="play the next iteration while this one is learned from")
+    max_lag: int = Field(default=1, ge=0, description="iterations that an episode may be older than the policy")
     critic: Literal["shared", "own"] = Field(default="shared", description="values on the policy's trunk, or their own")
     critic_lr: float | None = Field(default=None, gt=0, description="of a critic of its own; none: the learner's")
     critic_warmup: int = Field(default=0, ge=0, description="first iterations in which values alone are learned")
@@ -72,7 +85,8 @@ class Setup:
         method: its name. config: how it practises.
         objective: of the policy. critic: of the values, where there are any: what a critic of its own, or a warm-up,
             minimises. reference: whether log-probabilities of the first policy are asked for.
-        settings: of the method, as text.
+        deciding: whether actions are chosen as wholes among those that the world lists (`learn/candidates.py`).
+        settings: of the method, as text. prepare: makes the other networks of a method, when its practice begins.
     """
 
     method: str
@@ -80,7 +94,9 @@ class Setup:
     objective: Objective
     critic: Objective | None = None
     reference: bool = False
+    deciding: bool = False
     settings: str = ""
+    prepare: Callable[[Practice], None] | None = field(default=None, repr=False)
 
 
 class Practice:
@@ -91,17 +107,21 @@ class Practice:
         trains: makes a Learner of a policy, an objective and a name, which sets its seed and rate.
         play: plays starts with a policy in an iteration.
         keeper: of the checkpoints.
+        show: is handed what is kept of an iteration's credit, to look at (`learn/shown.py`); None: nobody looks.
     Attributes:
         learner: of the policy. critic: of values on a trunk of their own, or None.
         iteration: the one that is under way.
+        horizon: most steps of an episode from now on; None: what each world says.
     """
 
     def __init__(
-        self, policy: Policy, setup: Setup, *, seed: int, trains: Trains, play: Play, keeper: Checkpointer, log: Log
-    ) -> None:
+        self, policy: Policy, setup: Setup, *, seed: int, trains: Trains, play: Play, keeper: Checkpointer, log: Log,
+        show: Log | None = None,
+    ) -> None:  # fmt: skip
         config = setup.config
-        self.setup, self.first, self.iteration = setup, policy, 0
+        self.setup, self.first, self.iteration, self.horizon = setup, policy, 0, config.horizon
         self._seed, self._play, self._keeper, self._log, self._trains = seed, play, keeper, log, trains
+        self._show = show
         sampled = replace(setup.objective, temperature=config.temperature)
         self.learner = trains(policy.clone(), sampled, "policy")
         self.critic: Learner | None = None
@@ -113,9 +133,16 @@ class Practice:
         self.policy = replace(self.learner.policy, version=policy.version)
         self._row: dict[str, float] = {}
         self._idle = 0
-        self._met: dict[str, int] = {}
-        self._order: tuple[int, list[int]] = (-1, [])
+        self._rota = Rota(seed, tasks=config.tasks, samples=config.samples)
+        self._dealt: tuple[Sequence[Task], list[Start]] = ((), [])
+        self._ahead: Ahead | None = None
+        self._again: Mapping[str, int] = {}
         self._totals = {"episodes": 0, "env_steps": 0, "updates": 0}
+        if config.overlap:
+            self._ahead = Ahead(policy, self._ahead_play)
+            self.follows("ahead", self._ahead.policy.model)
+        if setup.prepare is not None:
+            setup.prepare(self)
 
     # ------------------------------------------------------------------ the loop
 
@@ -123,50 +150,60 @@ class Practice:
         """1, 2, ... to the last iteration; of a practice that was stopped, from the first that is not saved."""
         count, config = self.setup.config.iterations, self.setup.config
         for number in range(self._restored() + 1, count + 1):
-            self.iteration, self._row, self._met = number, {}, {}
+            self.iteration, self._row = number, {}
             for held in self._held.values():
-                held.learner.share = (number - 1) / count
+                held.progressed((number - 1) / count)
             yield number
             self._log({"kind": "practise", "step": number, **self._totals, **self._row})
             if number % config.save_every == 0 or number == count:
                 self._save(number)
 
-    def starts(self, tasks: Sequence[Task], *, turn: int = 0, count: int | None = None) -> list[Start]:
-        """This iteration's episodes: tasks in an order that is drawn anew for every pass, each several times.
+    def starts(self, tasks: Sequence[Task], *, turn: int = 0, count: int = 0) -> list[Start]:
+        """This iteration's episodes (`learn/rota.py`).
 
         Args:
-            turn: asked again in one iteration, with 1, 2, ..., other tasks are drawn, at random. count: how many tasks.
+            turn: asked again in one iteration, with 1, 2, ...: so many (`count`) other tasks.
         Raises:
             ConfigError: no tasks.
         """
-        if not tasks:
-            raise ConfigError([Problem("tasks", "there are none to practise on", "give worlds with training tasks")])
-        config = self.setup.config
-        number = config.tasks if count is None else count
         if turn:
-            rng = sample_rng(self._seed, "more tasks", self.iteration, turn)
-            chosen = [tasks[int(at)] for at in rng.integers(len(tasks), size=number)]
-        else:
-            chosen = [self._next(tasks, (self.iteration - 1) * config.tasks + place) for place in range(number)]
-        starts = []
-        for task in chosen:
-            first = self._met.get(task.id, 0)
-            starts += [Start(task, first + sample) for sample in range(config.samples)]
-            self._met[task.id] = first + config.samples
-        return starts
+            return self._rota.more(tasks, self.iteration, turn=turn, count=count)
+        self._dealt = (tasks, self._rota.starts(tasks, self.iteration))
+        return self._dealt[1]
 
-    def _next(self, tasks: Sequence[Task], place: int) -> Task:
-        turn, at = divmod(place, len(tasks))
-        if self._order[0] != turn or len(self._order[1]) != len(tasks):
-            self._order = (turn, sample_rng(self._seed, "tasks", turn).permutation(len(tasks)).tolist())
-        return tasks[self._order[1][at]]
+    def play(self, starts: Sequence[Start], *, parents: Mapping[str, Trajectory] | None = None) -> list[Trajectory]:
+        """Play these with the policy as it is now.
 
-    def play(self, starts: Sequence[Start]) -> list[Trajectory]:
-        """Play these with the policy as it is now."""
-        played = list(self._play(self.policy, starts, self.iteration))
+        Args:
+            parents: by id, the episodes that starts in the middle branch from.
+        """
+        played = self._played_ahead(starts) if self._ahead is not None else None
+        if played is None:
+            known = parents or {}
+            played = list(self._play(self.policy, starts, self.iteration, parents=known, horizon=self.horizon))
         self._totals["episodes"] += len(played)
         self._totals["env_steps"] += sum(len(one.steps) for one in played)
         return played
+
+    def _played_ahead(self, starts: Sequence[Start]) -> list[Trajectory] | None:
+        """What was played ahead, if it is this, while the next iteration begins to be played."""
+        ahead, number = self._ahead, self.iteration
+        if ahead is None or starts is not self._dealt[1]:
+            return None
+        if self._again.get("iteration") == number:  # what was under way at the stop that this practice goes on from
+            ahead.relaunch(self._again["version"], starts, number)
+        played = ahead.take(starts, number)
+        if number < self.setup.config.iterations:
+            ahead.launch(self.policy, self._rota.starts(self._dealt[0], number + 1), number + 1)
+        return played
+
+    def _ahead_play(self, policy: Policy, starts: Sequence[Start], iteration: int) -> Iterable[Trajectory]:
+        return self._play(policy, starts, iteration, parents={}, horizon=self.horizon)
+
+    def close(self) -> None:
+        """Nothing is played any more."""
+        if self._ahead is not None:
+            self._ahead.close()
 
     @property
     def sampling(self) -> Sampling:
@@ -201,6 +238,11 @@ class Practice:
         return self.setup.config.choose
 
     @property
+    def deciding(self) -> bool:
+        """Whether actions are chosen as wholes among those that the world lists."""
+        return self.setup.deciding
+
+    @property
     def micro(self) -> int:
         """Most tokens of a forward."""
         return self.learner.config.micro_tokens or self.learner.config.batch_tokens
@@ -224,6 +266,8 @@ class Practice:
         columns = {"advantages": credit.advantage, "returns": credit.returns, **more}
         self._row |= part_health(seen.flat, seen.said, columns, version=self.policy.version)
         self._row |= {name: float(count) for name, count in credit.counts.items()}
+        if self._show is not None and is_shown(self.iteration, self.setup.config.iterations):
+            self._show(shown(seen, credit, iteration=self.iteration, word=self.policy.tokenizer.decode))
         kept = np.ones(seen.flat.parts, np.bool_) if credit.kept is None else credit.kept
         taught = kept.any() and bool(np.any(credit.advantage[kept]))
         self._idle = 0 if taught or self.setup.critic is not None else self._idle + 1
@@ -245,6 +289,8 @@ class Practice:
             **({"old_values": seen.values} if "values" in seen.said else {}),
         }  # fmt: skip
         chains = with_columns(seen.chains, seen.flat, {**known, **columns}, kept=kept)
+        if self.setup.deciding:
+            chains = with_candidates(seen.played, chains)
         values, warming = self.setup.critic, self.iteration <= self.setup.config.critic_warmup
         if self.critic is not None:
             self._note("critic_", self._pass(self.critic, chains, "critic"))
@@ -314,6 +360,7 @@ class Practice:
         groups = {group: tensors for name, held in self._held.items() for group, tensors in held.groups(name).items()}
         values = {
             "iteration": number, "totals": self._totals, "version": self.policy.version,
+            "ahead": {} if self._ahead is None else self._ahead.under_way(),
             "updates": {name: held.learner.updates for name, held in self._held.items() if held.learner is not None},
         }  # fmt: skip
         self._keeper.save(number, Saved(groups, values))
@@ -334,26 +381,5 @@ class Practice:
                 learner.updates = updates
         self._totals.update(values["totals"])
         self.policy = replace(self.learner.policy, version=values["version"])
+        self._again = values["ahead"]
         return int(values["iteration"])
-
-
-class Holder:
-    """What a checkpoint of a practice holds of one network: a Learner's weights and moments, or weights alone."""
-
-    def __init__(self, learner: Learner | None, weights: Mapping[str, Tensor] | None = None) -> None:
-        self._learner, self._weights = learner, dict(weights or {})
-
-    @property
-    def learner(self) -> Any:
-        return self._learner
-
-    def groups(self, name: str) -> dict[str, Mapping[str, Tensor]]:
-        """Named tensors, by the name of their group."""
-        if self._learner is None:
-            return {name: self._weights}
-        return {name: self._learner.trained.named(), f"{name}-optimizer": self._learner.trained.moments()}
-
-    def begin(self, moments: Iterable[str]) -> None:
-        """Let the optimizer make the state that is to be filled."""
-        if self._learner is not None:
-            self._learner.trained.begin({moment.partition("/")[2] for moment in moments})

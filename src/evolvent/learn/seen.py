@@ -8,12 +8,16 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from evolvent.engine.asks import Sampling
 from evolvent.learn.advantages import Credit
+from evolvent.learn.candidates import chosen_logprobs, with_candidates
 from evolvent.learn.credit import CreditRule
 from evolvent.learn.flat import TERMINATED, TRUNCATED, Flat, FlattenReport, only
-from evolvent.learn.look import Look, chosen_supports, look, supports
+from evolvent.learn.forward import outputs
+from evolvent.learn.look import Look, chosen_supports, look, said_of, supports
+from evolvent.learn.packing import Batch
 from evolvent.learn.parts import Parts
 from evolvent.models.dialects import Dialect
 from evolvent.models.policy import Policy
@@ -97,7 +101,7 @@ class Viewer(Protocol):
     """Whose word is asked for: the policy that played, the policy that it is held to, and the one that has values.
 
     `micro` is the most tokens of a forward; `referred` whether the reference is asked; `choosing` whether actions were
-    drawn among those that the world listed.
+    drawn token by token among those that the world listed, `deciding` whether as a whole (`learn/candidates.py`).
     """
 
     @property
@@ -119,6 +123,9 @@ class Viewer(Protocol):
     def choosing(self) -> bool: ...
 
     @property
+    def deciding(self) -> bool: ...
+
+    @property
     def micro(self) -> int: ...
 
 
@@ -129,6 +136,8 @@ def see(
 
     A reference with an adapter shares the weights below it with the policy, and so does a critic.
     """
+    if viewer.deciding:
+        return _decided(viewer, played, chains, found=found, report=report)
     policy, valued, sampling = viewer.policy, viewer.valued, viewer.sampling
     episodes = tuple(played[number] for number in report.taken)
     read: dict[int, int] = {}
@@ -152,6 +161,28 @@ def see(
         first = look(viewer.first, plain, temperature=sampling.temperature, tokens=viewer.micro)
         said["reference"] = gathered(first, "logprobs", found)
     return Seen(played, plain, found, report, said, episodes)
+
+
+def _decided(
+    viewer: Viewer, played: Sequence[Trajectory], chains: Sequence[Parts], *, found: Flat, report: FlattenReport
+) -> Seen:
+    """The same where actions are chosen whole: "old" has the log-probability of each on its first token."""
+    policy, valued, heat = viewer.policy, viewer.valued, viewer.sampling.temperature
+    episodes = tuple(played[number] for number in report.taken)
+
+    def read(model: Any, batch: Batch) -> Mapping[str, Tensor]:
+        said = outputs(model, batch).logprobs
+        assert said is not None
+        return {"logprobs": chosen_logprobs(said, batch, heat=heat)}
+
+    own = said_of(policy.model, with_candidates(played, chains), read, tokens=viewer.micro)
+    columns = {"old": gathered(own, "logprobs", found)}
+    if valued is not None:
+        asked, found, places = with_finals(chains, found, episodes, policy.dialect, context=policy.context)
+        values = look(valued, asked, needs=_VALUES, tokens=viewer.micro)
+        columns["values"] = gathered(values, "values", found)
+        found = with_final_values(found, values, places)
+    return Seen(played, chains, found, report, columns, episodes)
 
 
 def gathered(columns: Sequence[Mapping[str, NDArray[Any]]], name: str, found: Flat) -> NDArray[np.float64]:
@@ -191,12 +222,12 @@ def with_finals(
 
 
 def with_final_values(
-    found: Flat, columns: Sequence[Mapping[str, NDArray[Any]]], read: Mapping[int, int]
+    found: Flat, columns: Sequence[Mapping[str, NDArray[Any]]], read: Mapping[int, int], *, name: str = "values"
 ) -> Flat:  # fmt: skip
     """The flat record with the values of its final observations, read off the last place of their chains."""
     bootstrap = np.zeros(len(found.ended))
     for action, number in read.items():
-        bootstrap[action] = columns[number]["values"][-1]
+        bootstrap[action] = columns[number][name][-1]
     return replace(found, bootstrap=bootstrap)
 
 

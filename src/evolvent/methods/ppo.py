@@ -5,6 +5,8 @@ reward: Ouyang et al. (arXiv 2203.02155); over whole actions: Tan et al., TWOSOM
 
     level "token"   every token is a decision; gamma 1; -kl (log pi - log ref) is paid at each, the outcome at the last.
     level "action"  an action is one decision: one value (of its observation), one ratio (the product of its tokens').
+    level "listed"  TWOSOME: a decision is one of the actions that the world lists, with probability
+                    `softmax_a(sum_j log p(w_j) / words(a))`. It is measured so too (`LocalVerbs(deciding=True)`).
 """
 
 from __future__ import annotations
@@ -12,18 +14,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from evolvent.config import Config
+from evolvent.learn.candidates import Choice, choice_objective
 from evolvent.learn.credit import GaeCredit
 from evolvent.learn.critic import critic
+from evolvent.learn.objectives import Objective
 from evolvent.learn.practice import PracticeConfig, Setup
 from evolvent.learn.presets import Preset
 from evolvent.learn.reinforcement import Aggregate, Clip, PolicyGradient, ValueLoss
 from evolvent.run import Run
 from evolvent.trajectory import Task
 
-__all__ = ["PPO", "ppo", "preset"]
+__all__ = ["PPO", "TOKEN", "objective", "ppo", "preset"]
 
 P = TypeVar("P")
 
@@ -31,7 +35,7 @@ P = TypeVar("P")
 class PPO(Config):
     """What can be chosen about PPO."""
 
-    level: Literal["token", "action"] = Field(default="action", description="what a decision is")
+    level: Literal["token", "action", "listed"] = Field(default="action", description="what a decision is")
     gamma: float = Field(default=0.99, ge=0, le=1, description="discount between actions")
     lam: float = Field(default=0.95, ge=0, le=1, description="of generalised advantage estimation")
     clip: float = Field(default=0.2, gt=0, description="of the ratio, and of values")
@@ -43,6 +47,12 @@ class PPO(Config):
     whiten: bool = Field(default=False, description="advantages to mean 0 and variance 1 over an iteration")
     practice: PracticeConfig = Field(default_factory=PracticeConfig, description="playing and improving")
 
+    @model_validator(mode="after")
+    def _agree(self) -> PPO:
+        if self.level == "listed" and (self.kl or self.practice.choose or self.practice.top_k):
+            raise ValueError("a choice among listed actions has no kl, choose or top_k")
+        return self
+
 
 TOKEN = {"level": "token", "gamma": 1.0, "kl": 0.05, "entropy": 0.0, "stop_kl": None, "whiten": True}
 """Settings of PPO as in learning from human feedback."""
@@ -50,7 +60,7 @@ TOKEN = {"level": "token", "gamma": 1.0, "kl": 0.05, "entropy": 0.0, "stop_kl": 
 
 def preset(config: PPO) -> Preset:
     """Credit and loss of these settings."""
-    whole = config.level == "action"
+    whole = config.level != "token"
     at: Literal["action", "part"] = "action" if whole else "part"
     own = config.practice.critic == "own"
     return Preset(
@@ -66,6 +76,17 @@ def preset(config: PPO) -> Preset:
             temperature=config.practice.temperature,
         ),
     )
+
+
+def objective(config: PPO) -> Objective:
+    """What is minimised with these settings."""
+    if config.level != "listed":
+        return preset(config).objective
+    value = ValueLoss(config.value, clip=config.clip) if config.practice.critic == "shared" else None
+    return choice_objective(
+        Choice(Clip(config.clip, config.clip_high or config.clip), config.entropy, value, config.stop_kl,
+               config.practice.temperature)
+    )  # fmt: skip
 
 
 def ppo(policy: P, tasks: Sequence[Task], *, config: PPO, run: Run[P]) -> P:

@@ -10,6 +10,7 @@ from evolvent.agents.base import Agent
 from evolvent.engine.asks import Engine
 from evolvent.engine.driver import drive
 from evolvent.errors import ConfigError, EvolventError, unknown
+from evolvent.rollout.branches import Branching, Origins, check_branches, resuming
 from evolvent.rollout.episode import Limits, episode
 from evolvent.trajectory import Start, Trajectory, sample_seed, trajectory_name
 from evolvent.worlds.base import World
@@ -19,7 +20,7 @@ __all__ = ["collect", "trajectory_name"]
 
 def collect(
     worlds: Mapping[str, World],
-    starts: Sequence[Start],
+    starts: Sequence[Start] | Branching,
     agent: Agent,
     *,
     engine: Engine | None,
@@ -35,11 +36,14 @@ def collect(
 
     Args:
         worlds: by name, as the tasks name them.
+        starts: `Branching` where some of them begin in the middle of an episode.
         engine: None for agents that ask nothing.
         slots: how many episodes are open at once.
     Raises:
-        ConfigError: a task of a world that was not handed in; two starts of one id; slots below 1.
+        ConfigError: a task of a world that was not handed in; two starts of one id; slots below 1; a branch whose
+            parent was not handed in, or that does not fit it; a branch for an agent that cannot begin there.
     """
+    starts, origins = (starts.starts, starts.origins) if isinstance(starts, Branching) else (starts, Origins())
     if slots < 1:
         raise ConfigError("no slots to play in", value=slots, expected="1 or more")
     twice = [trajectory for trajectory, count in Counter(map(name, starts)).items() if count > 1]
@@ -49,6 +53,9 @@ def collect(
     missing = sorted({start.task.world for start in starts} - set(worlds))
     if missing:
         raise ConfigError([unknown("world", world, worlds, where="task") for world in missing])
+    check_branches(starts, origins)
+    if any(start.branch for start in starts):
+        resuming(agent)
     limits = limits or Limits()
     episodes = (
         episode(
@@ -58,6 +65,7 @@ def collect(
             name=name(start),
             seed=sample_seed(seed, start.task.id, start.sample),
             limits=limits,
+            origins=origins,
         )
         for start in starts
     )

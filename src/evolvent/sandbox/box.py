@@ -15,8 +15,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from evolvent.deadline import Deadline
@@ -45,6 +46,26 @@ class _Ended(Exception):
         self.status, self.reason = status, reason
 
 
+def _filter(host: Isolation | None) -> int:
+    """A descriptor from which bubblewrap reads its filter; without isolation nobody reads it."""
+    reading, writing = os.pipe()
+    if host is not None:
+        os.write(writing, filters.program(host.machine))
+    os.close(writing)
+    return reading
+
+
+def _wait(pid: int, *, kill: bool = False) -> None:
+    """Wait until a process has ended, where the system can; end it first, where that is asked for."""
+    with suppress(OSError):
+        watched = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
+        if kill:
+            os.kill(pid, signal.SIGKILL)
+        if watched >= 0:
+            select.select([watched], [], [], _GONE_S)
+            os.close(watched)
+
+
 class Box:
     """A started box, which waits for its source.
 
@@ -68,33 +89,29 @@ class Box:
         self._in, self._printed, self._unsent = bytearray(), bytearray(), b""
         self._total_printed = 0
         self._pid, self._first = 0, -1
-        self._info = -1
-        self._group: groups.Group | None = None
+        self._folder = TemporaryDirectory(prefix="evolvent-", ignore_cleanup_errors=True) if host is None else None
+        self._counted = host is not None and host.counted
+        self._group = groups.made() if host is not None and host.root else None
         self._answers, answers = os.pipe()
-        given, descriptors = [answers], {}
+        self._info, info = os.pipe()
+        given = {"answers": answers, "info-fd": info, "seccomp": _filter(host)}
+        command = arguments(host, tmp_mb=tmp_mb, descriptors=given, folders=folders, packages=packages)
         try:
-            if host is not None:
-                self._info, descriptors["info-fd"] = os.pipe()
-                reading, writing = os.pipe()
-                descriptors["seccomp"] = reading
-                os.write(writing, filters.program(host.machine))
-                os.close(writing)
-            given += descriptors.values()
-            command = arguments(host, tmp_mb=tmp_mb, answers=answers, descriptors=descriptors, folders=folders,
-                                packages=packages)  # fmt: skip
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-                pass_fds=given, env={} if host is not None else dict(ENVIRONMENT), cwd="/", start_new_session=True,
-            )  # fmt: skip
+            with self._group.joined() if self._group is not None else nullcontext():
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+                    cwd=self._folder.name if self._folder is not None else "/",
+                    pass_fds=list(given.values()), env=dict(ENVIRONMENT) if host is None else {},
+                    start_new_session=True,
+                )  # fmt: skip
         except OSError:
-            os.close(self._answers)
+            self._close()
             raise
         finally:
-            for descriptor in given:
+            for descriptor in given.values():
                 os.close(descriptor)
-        self._asked, self._out, self._err = (
-            stream.fileno() for stream in (self._process.stdin, self._process.stdout, self._process.stderr) if stream
-        )
+        streams = (self._process.stdin, self._process.stdout, self._process.stderr)
+        self._asked, self._out, self._err = (stream.fileno() for stream in streams if stream)
         for descriptor in (self._asked, self._out, self._err, self._answers):
             os.set_blocking(descriptor, False)
         self._poll = select.poll()
@@ -109,9 +126,7 @@ class Box:
         """
         self._deadline = Deadline(start_s)
         try:
-            self._pid = self._find_first()
-            if hasattr(os, "pidfd_open"):
-                self._first = os.pidfd_open(self._pid)
+            self._hold(self._deadline)
             if self._frame() != {"ready": True}:
                 raise _Ended("malformed", "another first word")
         except (_Ended, OSError, ValueError) as error:
@@ -119,19 +134,26 @@ class Box:
             self.kill()
             raise IsolationUnavailable("a box does not start", value=said, hint="see docs/sandbox.md") from error
 
-    def _find_first(self) -> int:
-        """The host's number of the first process in the box."""
-        if self._info < 0:
-            return self._process.pid
+    def _hold(self, deadline: Deadline) -> None:
+        """Get hold of the first process in the box, as the host counts.
+
+        Raises:
+            OSError, ValueError: there is none.
+        """
+        if self.unsafe:
+            self._pid = self._process.pid
+        if self._pid:
+            return
         told = b""
         while not told.endswith(b"}\n"):
-            if not select.select([self._info], [], [], self._deadline.left())[0]:
-                raise _Ended("timeout", "bubblewrap did not tell its process")
+            if not select.select([self._info], [], [], deadline.left())[0]:
+                raise ValueError("bubblewrap did not tell its process")
             part = os.read(self._info, _CHUNK)
             if not part:
-                raise _Ended("killed", "bubblewrap ended")
+                raise ValueError("bubblewrap ended")
             told += part
-        return int(json.loads(told)["child-pid"])
+        self._pid = int(json.loads(told)["child-pid"])
+        self._first = os.pidfd_open(self._pid)
 
     def _said_of_itself(self) -> str:
         with suppress(OSError, subprocess.TimeoutExpired):
@@ -151,8 +173,12 @@ class Box:
         """
         self._limits, self._deadline, self._outside = limits, Deadline(limits.wall_s), outside
         self._loaded = True
-        self._count()
-        row = {"source": source, "limits": asdict(limits), "outside": list(outside)}
+        if self._group is not None:
+            with suppress(OSError):
+                self._group.limit(limits.processes)
+        # a limit of processes that counts all of the user's would leave none for the box; then watching does it
+        sent = asdict(limits) | ({} if self._counted else {"processes": 0})
+        row = {"source": source, "limits": sent, "outside": list(outside)}
         try:
             self._send(row)
             answer = self._answer()
@@ -162,15 +188,6 @@ class Box:
                 raise _Ended("malformed", "no answer to the source")
         except _Ended as error:
             self._end(error)
-
-    def _count(self) -> None:
-        """Have the kernel count the box's processes, where its own limit does not hold."""
-        parent = groups.place() if os.getuid() == 0 and not self.unsafe else None
-        if parent is not None:
-            with suppress(OSError):
-                self._group = groups.Group(parent, f"evolvent-{self._pid}", most=self._limits.processes)
-                for pid in watch.descendants(self._pid):
-                    self._group.add(pid)
 
     def ask(self, entry: str, args: tuple[Value, ...] = (), kwargs: Mapping[str, Value] | None = None) -> Outcome:
         """Call one function of the source, or, where `entry` is "", none: then the value is None.
@@ -208,24 +225,30 @@ class Box:
         """End everything in the box at once, and wait until the kernel says that it is gone."""
         if self._process.stdin is None or self._process.stdin.closed:
             return
-        if self._first >= 0 and not self.unsafe:
+        if self.unsafe:
+            self._below.update(watch.descendants(self._process.pid))
             with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._first, signal.SIGKILL)
-            select.select([self._first], [], [], _GONE_S)
-        self._below.update(watch.descendants(self._pid) if self.unsafe and self._pid else ())
-        with suppress(ProcessLookupError):
-            if self.unsafe:
                 os.killpg(self._process.pid, signal.SIGKILL)
-        for pid in self._below:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            for pid in self._below:
+                _wait(pid, kill=True)
+        else:
+            with suppress(OSError, ValueError):
+                self._hold(Deadline(_GONE_S))
+                signal.pidfd_send_signal(self._first, signal.SIGKILL)
+                select.select([self._first], [], [], _GONE_S)
+                _wait(self._process.pid)  # it ends by itself, after it has seen to its own child
         self._process.kill()
         self._process.wait()
-        if self._group is not None:
-            self._group.remove()
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
                 stream.close()
+        self._close()
+
+    def _close(self) -> None:
+        if self._group is not None:
+            self._group.remove()
+        if self._folder is not None:
+            self._folder.cleanup()
         for descriptor in (self._answers, self._info, self._first):
             if descriptor >= 0:
                 os.close(descriptor)

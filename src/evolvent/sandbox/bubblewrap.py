@@ -49,13 +49,15 @@ class Isolation:
         program: the path of bubblewrap.
         version: its version.
         machine: the architecture of the filter.
-        root: whether the host's root runs it: then the number of processes is watched, not limited.
+        root: whether the host's root runs it, whom the kernel exempts from the limit of processes.
+        counted: whether that limit counts the box's processes alone (Linux 5.14), not all of the user's.
     """
 
     program: str
     version: str
     machine: str
     root: bool
+    counted: bool
 
 
 def isolation(search: str | None = None) -> Isolation:
@@ -83,7 +85,7 @@ def _isolation(search: str) -> Isolation:
     numbers = tuple(map(int, re.findall(r"\d+", said)[:3]))
     if numbers < _OLDEST:
         raise IsolationUnavailable("bubblewrap is too old", value=said, expected="0.8 or newer", hint=_ADVICE)
-    host = Isolation(found, ".".join(map(str, numbers)), machine, os.getuid() == 0)
+    host = Isolation(found, ".".join(map(str, numbers)), machine, os.getuid() == 0, _kernel() >= (5, 14))
     reading, writing = os.pipe()
     try:
         os.write(writing, filters.program(machine))
@@ -109,6 +111,10 @@ def _isolation(search: str) -> Isolation:
     return host
 
 
+def _kernel() -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", platform.release())[:2]))
+
+
 def _run(command: Sequence[str], pass_fds: tuple[int, ...] = ()) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(command, env={}, stdin=subprocess.DEVNULL, capture_output=True, pass_fds=pass_fds,
@@ -132,6 +138,8 @@ def places(packages: Sequence[str]) -> tuple[str, ...]:
     found: dict[str, None] = {}
     wrong = []
     for package in packages:
+        if package in sys.stdlib_module_names:
+            continue
         spec = PathFinder.find_spec(package) if package.isidentifier() else None
         origin = spec.origin if spec is not None else None
         if origin is None:
@@ -141,8 +149,7 @@ def places(packages: Sequence[str]) -> tuple[str, ...]:
         found[str(here.parent if Path(origin).name == "__init__.py" else here)] = None
     if wrong:
         raise ConfigError(wrong)
-    standard = {str(Path(os.__file__).parent), str(Path(os.__file__).parent / "lib-dynload")}
-    return tuple(place for place in found if place not in standard)
+    return tuple(found)
 
 
 def _walls(host: Isolation, *, tmp_bytes: int, binds: Sequence[str]) -> list[str]:
@@ -171,24 +178,34 @@ def _walls(host: Isolation, *, tmp_bytes: int, binds: Sequence[str]) -> list[str
 
 
 def arguments(
-    host: Isolation | None, *, tmp_mb: int, answers: int, descriptors: Mapping[str, int],
-    folders: Sequence[str], packages: Sequence[str],
+    host: Isolation | None, *, tmp_mb: int, descriptors: Mapping[str, int], folders: Sequence[str],
+    packages: Sequence[str],
 ) -> list[str]:  # fmt: skip
     """The command that starts a box.
 
     Args:
         host: None: no isolation; the program alone.
         tmp_mb: size of the working folder, MiB.
-        answers: the descriptor for answers.
-        descriptors: further ones for bubblewrap, by option: "seccomp" the filter, "info-fd" what it tells of itself.
+        descriptors: "answers" is the program's; the others are bubblewrap's, by option: "seccomp" for the filter,
+            "info-fd" for what it tells of itself.
         folders: on the path of modules, read-only.
         packages: imported ahead.
     """
     library = _INSIDE if host is not None else str(Path(__file__).parents[2])
-    python = [interpreter(), "-I", "-S", "-c", _BOOT, library, str(answers), ":".join(folders), *packages]
+    python = [
+        interpreter(),
+        "-I",
+        "-S",
+        "-c",
+        _BOOT,
+        library,
+        str(descriptors["answers"]),
+        ":".join(folders),
+        *packages,
+    ]
     if host is None:
         return python
     words = _walls(host, tmp_bytes=tmp_mb * 2**20, binds=folders)
-    for option, number in descriptors.items():
-        words += [f"--{option}", str(number)]
+    for option in ("seccomp", "info-fd"):
+        words += [f"--{option}", str(descriptors[option])]
     return [*words, *python]

@@ -130,6 +130,8 @@ def _limit(limits: dict[str, Any]) -> None:
         (resource.RLIMIT_NPROC, limits["processes"], limits["processes"]),
         (resource.RLIMIT_CORE, 0, 0),
     ):
+        if what == resource.RLIMIT_NPROC and not soft:
+            continue
         ceiling = resource.getrlimit(what)[1]
         if ceiling != resource.RLIM_INFINITY:
             soft, hard = min(soft, ceiling), min(hard, ceiling)

@@ -10,13 +10,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # as `typing` has it, whose import takes longer than the start of the interpreter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Any
-
-    # Built-in values of exactly these classes: None, bool, int, float, complex, str, bytes, and list, tuple, set,
-    # frozenset and dict of them; or `Other`.
-    Value = Any
-else:
-    Value = object
+    from typing import Any, TypeAlias
 
 __all__ = ["DEPTH", "HEAD", "SIZE", "Malformed", "Other", "Value", "decode", "encode"]
 
@@ -25,6 +19,10 @@ SIZE = 2**20  # bytes of one frame
 HEAD = 4  # bytes of its length, little-endian
 _NODES = SIZE // 12  # the shortest tagged value has so many bytes
 _SAME_HASH = 32  # elements of one set or dict that may share a hash: more of them are an attack on the reader's time
+
+# Built-in values of exactly these classes: None, bool, int, float, complex, str, bytes, and list, tuple, set, frozenset
+# and dict of them; or `Other`.
+Value: TypeAlias = "Any"
 
 
 class Malformed(ValueError):

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
+from threading import RLock
 from typing import Any
 
 import torch
 
+from evolvent.agents.candidates import CandidateAgent
 from evolvent.agents.history import History, Refuse
 from evolvent.agents.language import LanguageAgent
 from evolvent.agents.plain import Expert
@@ -21,6 +24,7 @@ from evolvent.engine.asks import Engine, Sampling, Usage
 from evolvent.engine.local import LocalEngine
 from evolvent.engine.recompute import RecomputeEngine
 from evolvent.errors import ConfigError, Problem
+from evolvent.files import plain_json, write_atomic
 from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.learner import Learner, Metrics, TrainConfig
 from evolvent.learn.objectives import Objective
@@ -28,6 +32,7 @@ from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.parts import flatten
 from evolvent.learn.practice import Practice, Setup
 from evolvent.models.policy import Policy, load_policy, tiny_policy
+from evolvent.rollout.branches import Branching, Origins
 from evolvent.rollout.collect import collect
 from evolvent.rollout.episode import Limits
 from evolvent.rollout.evaluate import example_row, outcome_rows, panel_starts
@@ -36,7 +41,7 @@ from evolvent.trajectory import Start, Step, Task, Trajectory, canonical_json, s
 from evolvent.worlds.base import Renamable, World
 from evolvent.worlds.grammar import Parsed
 
-__all__ = ["LocalVerbs", "Panel", "demonstrations", "local_run", "policy_for"]
+__all__ = ["LocalVerbs", "Panel", "demonstrations", "keep_credit", "local_run", "policy_for"]
 
 _log = logging.getLogger(__name__)
 _CONTEXT, _SAMPLED = 256, 12  # least tokens of an episode; tasks of a tier that are looked at for more
@@ -67,6 +72,7 @@ class LocalVerbs:
         max_tokens: longest action.
         history: what agents do when their context is full.
         limits: deadlines and horizon of the environments.
+        deciding: policies choose among the actions that a world lists, instead of writing theirs.
         practising: how practices learn; None: as `fit` does. optimizer: theirs.
     Raises:
         ConfigError: slots or max_tokens below 1.
@@ -79,11 +85,14 @@ class LocalVerbs:
     max_tokens: int = 32
     history: History = field(default_factory=Refuse)
     limits: Limits = field(default_factory=Limits)
+    deciding: bool = False
     practising: TrainConfig | None = None
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    _one: Any = field(default_factory=RLock)
     _engine: Engine | None = None
     _served: Policy | None = None
     _usage: Usage = field(default_factory=Usage)
+    _replayed: int = 0
     _trained: dict[str, int] = field(default_factory=lambda: {"trained": 0, "fed": 0})
 
     def __post_init__(self) -> None:
@@ -97,7 +106,7 @@ class LocalVerbs:
         horizon: int | None = None,
     ) -> Iterator[Trajectory]:  # fmt: skip
         """Play the starts with the policy; each trajectory is stored before it is yielded."""
-        agent = LanguageAgent(policy, Sampling(temperature), max_tokens=self.max_tokens, history=self.history)
+        agent = self._agent(policy, Sampling(temperature), deciding=self.deciding)
         count = scored = wins = steps = 0
         with closing(self._playing(agent, starts, stage, horizon=horizon)) as played:
             for trajectory in played:
@@ -108,37 +117,51 @@ class LocalVerbs:
                     stage.log({"step": count, "of": len(starts), "errors": count - scored, **rate, "env_steps": steps})
                 yield trajectory
 
+    def _agent(
+        self, policy: Policy, sampling: Sampling, *, choose: bool = False, deciding: bool
+    ) -> LanguageAgent | CandidateAgent:  # fmt: skip
+        """What writes its actions, or chooses among those that the world lists."""
+        if deciding:
+            return CandidateAgent(policy, sampling.temperature, history=self.history)
+        return LanguageAgent(policy, sampling, max_tokens=self.max_tokens, choose=choose, history=self.history)
+
     def _playing(
-        self, agent: LanguageAgent, starts: Sequence[Start], stage: Stage, *, horizon: int | None
+        self, agent: LanguageAgent | CandidateAgent, starts: Sequence[Start] | Branching, stage: Stage, *,
+        horizon: int | None,
     ) -> Generator[Trajectory, None, None]:  # fmt: skip
         limits = self.limits if horizon is None else replace(self.limits, horizon=horizon)
-        playing = collect(
-            self.worlds, starts, agent, engine=self.engine(agent.policy), seed=stage.seed, slots=self.slots,
-            limits=limits, name=lambda start: trajectory_name(start, stage.name),
-        )  # fmt: skip
-        with closing(playing) as played:
-            for trajectory in played:
+        with self._one, ExitStack() as open_:  # one engine, one store: a practice may play ahead on a thread
+            playing = collect(
+                self.worlds, starts, agent, engine=self.engine(agent.policy), seed=stage.seed, slots=self.slots,
+                limits=limits, name=lambda start: trajectory_name(start, stage.name),
+            )  # fmt: skip
+            for trajectory in open_.enter_context(closing(playing)):
                 stage.store.append(trajectory)
                 yield trajectory
 
     def practise(self, policy: Policy, stage: Stage, *, setup: Setup) -> Practice:
         """What plays with a copy of the policy and improves it; its episodes are stored under the stage's name."""
-        config = setup.config
+        config, origins = setup.config, Origins()
 
-        def play(playing: Policy, starts: Sequence[Start], iteration: int) -> list[Trajectory]:
+        def play(
+            playing: Policy, starts: Sequence[Start], iteration: int, *, parents: Mapping[str, Trajectory],
+            horizon: int | None,
+        ) -> list[Trajectory]:  # fmt: skip
             here = replace(stage, name=f"{stage.name}/{iteration}", seed=sample_seed(stage.seed, iteration))
             names = [trajectory_name(start, here.name) for start in starts]
             found = {name: stage.done[name] for name in names if name in stage.done}
             todo = [start for start, name in zip(starts, names, strict=True) if name not in found]
-            agent = LanguageAgent(playing, Sampling(config.temperature, config.top_k), max_tokens=self.max_tokens,
-                                  choose=config.choose, history=self.history)  # fmt: skip
-            for trajectory in self._playing(agent, todo, here, horizon=config.horizon):
+            sampling = Sampling(config.temperature, config.top_k)
+            agent = self._agent(playing, sampling, choose=config.choose, deciding=setup.deciding)
+            origins.parents, before = parents, origins.replayed
+            for trajectory in self._playing(agent, Branching(todo, origins), here, horizon=horizon):
                 found[trajectory.id] = trajectory
+            self._replayed += origins.replayed - before
             return [found[name] for name in names]
 
         def trains(learning: Policy, objective: Objective, name: str) -> Learner:
             train = self.practising or self.train
-            if name == "critic" and config.critic_lr is not None:
+            if name != "policy" and config.critic_lr is not None:
                 train = train.model_copy(update={"lr": config.critic_lr})
             return Learner(learning, objective, train, seed=sample_seed(stage.seed, name), optimizer=self.optimizer)
 
@@ -147,8 +170,11 @@ class LocalVerbs:
                 self._trained[name] += int(row.get(name, 0))
             stage.log(row)
 
+        def show(row: Mapping[str, Any]) -> None:
+            keep_credit(stage.folder.parents[1] / "credit.json", {"stage": stage.name, "arm": stage.arm, **row})
+
         keeper = Checkpointer(stage.folder / "checkpoints", every=config.save_every)
-        return Practice(policy, setup, seed=stage.seed, trains=trains, play=play, keeper=keeper, log=log)
+        return Practice(policy, setup, seed=stage.seed, trains=trains, play=play, keeper=keeper, log=log, show=show)
 
     def fit(
         self, policy: Policy, data: Sequence[Trajectory], stage: Stage, *, objective: Objective,
@@ -219,7 +245,7 @@ class LocalVerbs:
 
     def settings(self) -> dict[str, str]:
         """What the result of each verb depends on besides its arguments, for `Run`."""
-        acting = f"{self.max_tokens} {self.history.name} {self.limits}"
+        acting = f"{self.max_tokens} {self.history.name} {self.limits}{' deciding' if self.deciding else ''}"
         practised = f"{acting} {self.practising or self.train!r} {self.optimizer!r}"
         return {
             "collect": acting, "fit": repr(self.train), "evaluate": f"{acting} {self.panel}", "practise": practised,
@@ -241,13 +267,25 @@ class LocalVerbs:
 
     def usage(self) -> Mapping[str, int]:
         counted = ("generated", "computed", "recomputed", "padded", "shared")
-        return {**{name: getattr(self._usage, name) for name in counted}, **self._trained}
+        counts = {name: getattr(self._usage, name) for name in counted}
+        return {**counts, **self._trained, "replayed": self._replayed}
 
     def _text(self, task: Task, step: Step) -> str:
         return self.worlds[task.world].grammar.render(Parsed(str(step.action), step.thought))
 
     def _instructions(self, task: Task) -> str:
         return self.worlds[task.world].instructions
+
+
+def keep_credit(path: Path, row: Mapping[str, Any]) -> None:
+    """Put a row (`learn/shown.py`) into the file, in place of one of the same stage and iteration."""
+    rows: Any = None
+    with suppress(OSError, ValueError):  # no file yet, or one that is damaged: it is for people to look at
+        rows = json.loads(path.read_text(encoding="utf-8"))
+    same = (row.get("stage"), row.get("iteration"))
+    known = [one for one in rows if isinstance(one, dict)] if isinstance(rows, list) else []
+    others = [one for one in known if (one.get("stage"), one.get("iteration")) != same]
+    write_atomic(path, plain_json([*others, row]))
 
 
 def policy_for(worlds: Sequence[World], *, size: str = "xs", context: int | None = None, seed: int = 0) -> Policy:

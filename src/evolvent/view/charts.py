@@ -26,6 +26,7 @@ __all__ = [
     "interval_strip",
     "line_chart",
     "marker",
+    "spark",
     "stacked_bar",
     "timeline",
 ]
@@ -295,6 +296,32 @@ def strip_scale(reach: float) -> Markup:
     return _svg(
         200, 20, f"scale from {-100 * reach:.0f} to {100 * reach:.0f} points", "".join(labels), style="strip-chart"
     )
+
+
+def spark(points: Sequence[tuple[float, float]], *, limit: float, beyond: bool, label: str) -> Markup:
+    """A course in the space of a word: its line, its last point, and the limit as a dashed level; finite points."""
+    width, height = 120.0, 30.0
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    low, high = min(0.0, limit, *ys), max(0.0, limit, *ys)
+    first, whole = min(xs, default=0.0), max(xs, default=0.0) - min(xs, default=0.0)
+
+    def at(x: float, y: float) -> str:
+        across = 3 + (x - first) / whole * (width - 8) if whole > 0 else width - 5
+        return f"{across:.1f} {_down(y, low, high, height):.1f}"
+
+    style = "spark-beyond" if beyond else "spark-within"
+    parts = [f'<path class="reference" d="M0 {_down(limit, low, high, height):.1f}H{width:g}"/>']
+    if points:
+        places = [at(x, y) for x, y in points]
+        parts.append(f'<path class="line {style}" d="M{"L".join(places)}"/>' if len(places) > 1 else "")
+        x, y = places[-1].split()
+        parts.append(f'<circle class="{style}" cx="{x}" cy="{y}" r="2.6"/>')
+    return _svg(width, height, label, "".join(parts) + f"<title>{_safe(label)}</title>", style="spark")
+
+
+def _down(value: float, low: float, high: float, height: float) -> float:
+    """How far from the top, with room for a mark at both ends."""
+    return height - 4 - (value - low) / (high - low) * (height - 8) if high > low else height / 2
 
 
 def stacked_bar(bars: Sequence[Bar], *, label: str, unit: str) -> Markup:

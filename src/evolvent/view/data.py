@@ -7,12 +7,14 @@ a missing file is an empty part of the report. Reading never fails because of wh
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from evolvent.errors import ConfigError, StoreUnavailable
+from evolvent.view.credit import Credited, read_credit
+from evolvent.view.values import as_count, as_list, as_mapping, as_number, as_numbers, as_rate, as_text
 
 __all__ = [
     "Episode", "EpisodeStep", "Evaluated", "Measured", "Metric", "ReportData", "Result", "RunInfo", "StageRow", "Token",
@@ -22,7 +24,6 @@ __all__ = [
 T = TypeVar("T")
 
 _LIMIT_BYTES = 256 * 2**20
-_LARGEST = 1e100  # larger numbers are damage, and their sums would overflow
 _NOT_VALUES = frozenset({"time_s", "cpu_s", "stage", "arm", "kind", "step", "round"})
 
 
@@ -168,6 +169,7 @@ class ReportData:
     floors: Mapping[tuple[str, str], Mapping[str, float]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     evaluations: tuple[Evaluated, ...] = ()
+    credit: tuple[Credited, ...] = ()
 
 
 def read_run(run: Path) -> ReportData:
@@ -183,13 +185,14 @@ def read_run(run: Path) -> ReportData:
     stages = {(row.index, row.name): row for row in _rows(run / "stages.jsonl", _stage, notes)}
     examples = _document(run / "examples.json", notes)
     return ReportData(
-        info=_info(_mapping(_document(run / "run.json", notes))),
+        info=_info(as_mapping(_document(run / "run.json", notes))),
         metrics=tuple(_rows(run / "metrics.jsonl", _metric, notes)),
         stages=tuple(sorted(stages.values(), key=lambda row: row.index)),
         results=tuple(results.values()),
-        examples=tuple(_episode(row) for row in _list(examples) if isinstance(row, dict)),
-        floors=_floors(_mapping(_document(run / "floors.json", notes))),
+        examples=tuple(_episode(row) for row in as_list(examples) if isinstance(row, dict)),
+        floors=_floors(as_mapping(_document(run / "floors.json", notes))),
         evaluations=tuple(_rows(run / "evaluations.jsonl", _evaluated, notes)),
+        credit=read_credit(_document(run / "credit.json", notes)),
         notes=tuple(notes),
     )
 
@@ -244,139 +247,98 @@ def _rows(path: Path, read: Callable[[Mapping[str, Any]], T | None], notes: list
         notes.append(f"{path.name} has {broken} unreadable line{'s' if broken > 1 else ''}, passed over")
 
 
-# ---------------------------------------------------------------- values
-
-
-def _number(value: object) -> float | None:
-    if not isinstance(value, (int, float)):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if abs(number) < _LARGEST else None
-
-
-def _count(value: object) -> int | None:
-    number = _number(value)
-    return None if number is None or not 0 <= number < 2**53 else int(number)
-
-
-def _text(value: object) -> str:
-    if isinstance(value, (bool, int, float)):
-        return json.dumps(value)
-    return value if isinstance(value, str) else ""
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: object) -> Sequence[Any]:
-    return value if isinstance(value, list) else ()
-
-
-def _numbers(value: object) -> dict[str, float]:
-    read = {name: _number(one) for name, one in _mapping(value).items()}
-    return {name: number for name, number in read.items() if number is not None}
-
-
-def _rate(value: object) -> float | None:
-    number = _number(value)
-    return number if number is not None and 0 <= number <= 1 else None
-
-
 # ---------------------------------------------------------------- rows
 
 
 def _info(row: Mapping[str, Any]) -> RunInfo:
     return RunInfo(
-        method=_text(row.get("method")), name=_text(row.get("name")), seed=_text(row.get("seed")),
-        created=_text(row.get("created")), state=_text(row.get("state")),
-        command=tuple(map(_text, _list(row.get("command")))), arms=tuple(map(_text, _list(row.get("arms")))),
-        versions=_mapping(row.get("versions")), config=_mapping(row.get("config")),
+        method=as_text(row.get("method")), name=as_text(row.get("name")), seed=as_text(row.get("seed")),
+        created=as_text(row.get("created")), state=as_text(row.get("state")),
+        command=tuple(map(as_text, as_list(row.get("command")))), arms=tuple(map(as_text, as_list(row.get("arms")))),
+        versions=as_mapping(row.get("versions")), config=as_mapping(row.get("config")),
     )  # fmt: skip
 
 
 def _metric(row: Mapping[str, Any]) -> Metric | None:
-    time_s = _number(row.get("time_s"))
+    time_s = as_number(row.get("time_s"))
     if time_s is None:
         return None
-    values = {name: number for name, number in _numbers(row).items() if name not in _NOT_VALUES}
+    values = {name: number for name, number in as_numbers(row).items() if name not in _NOT_VALUES}
     return Metric(
-        time_s, _number(row.get("cpu_s")), _text(row.get("stage")), _text(row.get("arm")), _text(row.get("kind")),
-        _number(row.get("step")) or 0.0, values,
+        time_s, as_number(row.get("cpu_s")), as_text(row.get("stage")), as_text(row.get("arm")),
+        as_text(row.get("kind")), as_number(row.get("step")) or 0.0, values,
     )  # fmt: skip
 
 
 def _stage(row: Mapping[str, Any]) -> StageRow | None:
-    index, seconds = _count(row.get("index")), _number(row.get("seconds"))
+    index, seconds = as_count(row.get("index")), as_number(row.get("seconds"))
     if index is None or seconds is None or seconds < 0:
         return None
     return StageRow(
-        index, _text(row.get("name")), _text(row.get("verb")), _text(row.get("arm")), _count(row.get("round")),
-        seconds, _number(row.get("cpu_s")), _numbers(row.get("counts")), _numbers(row.get("result")),
+        index, as_text(row.get("name")), as_text(row.get("verb")), as_text(row.get("arm")), as_count(row.get("round")),
+        seconds, as_number(row.get("cpu_s")), as_numbers(row.get("counts")), as_numbers(row.get("result")),
     )  # fmt: skip
 
 
 def _result(row: Mapping[str, Any]) -> Result | None:
-    number, n = _count(row.get("round")), _count(row.get("n"))
+    number, n = as_count(row.get("round")), as_count(row.get("n"))
     if number is None or n is None:
         return None
     outcomes = tuple(
-        (_text(one[0]), _text(one[1]), _rate(one[2]))
-        for one in _list(row.get("outcomes"))
+        (as_text(one[0]), as_text(one[1]), as_rate(one[2]))
+        for one in as_list(row.get("outcomes"))
         if isinstance(one, list) and len(one) == 3
     )
     return Result(
-        _text(row.get("stage")), _text(row.get("arm")), number, _text(row.get("world")), _text(row.get("tier")),
-        _text(row.get("split")), n, _rate(row.get("mean")), _rate(row.get("low")), _rate(row.get("high")),
-        _count(row.get("errors")) or 0, _count(row.get("generated")), _count(row.get("computed")), outcomes,
+        as_text(row.get("stage")), as_text(row.get("arm")), number, as_text(row.get("world")),
+        as_text(row.get("tier")), as_text(row.get("split")), n, as_rate(row.get("mean")), as_rate(row.get("low")),
+        as_rate(row.get("high")), as_count(row.get("errors")) or 0, as_count(row.get("generated")),
+        as_count(row.get("computed")), outcomes,
     )  # fmt: skip
 
 
 def _evaluated(row: Mapping[str, Any]) -> Evaluated | None:
-    step = _number(row.get("step"))
+    step = as_number(row.get("step"))
     if step is None:
         return None
     measures = tuple(
         Measured(
-            _text(one.get("metric")), _number(one.get("value")), _number(one.get("low")), _number(one.get("high")),
-            _count(one.get("n")) or 0,
+            as_text(one.get("metric")), as_number(one.get("value")), as_number(one.get("low")),
+            as_number(one.get("high")), as_count(one.get("n")) or 0,
         )
-        for one in _list(row.get("measures")) if isinstance(one, dict)
+        for one in as_list(row.get("measures")) if isinstance(one, dict)
     )  # fmt: skip
-    error = _mapping(row.get("error"))
-    told = ": ".join(filter(None, (_text(error.get("kind")), _text(error.get("message")))))
-    seconds = max(0.0, _number(row.get("seconds")) or 0.0)
-    return Evaluated(step, _text(row.get("stage")), _text(row.get("settings")), seconds, measures, told)
+    error = as_mapping(row.get("error"))
+    told = ": ".join(filter(None, (as_text(error.get("kind")), as_text(error.get("message")))))
+    seconds = max(0.0, as_number(row.get("seconds")) or 0.0)
+    return Evaluated(step, as_text(row.get("stage")), as_text(row.get("settings")), seconds, measures, told)
 
 
 def _episode(row: Mapping[str, Any]) -> Episode:
     success = row.get("success")
     steps = tuple(
         EpisodeStep(
-            _text(step.get("observation")), _text(step.get("action")), _number(step.get("reward")),
-            step.get("invalid") is True, _number(step.get("logprob")),
+            as_text(step.get("observation")), as_text(step.get("action")), as_number(step.get("reward")),
+            step.get("invalid") is True, as_number(step.get("logprob")),
         )
-        for step in _list(row.get("steps")) if isinstance(step, dict)
+        for step in as_list(row.get("steps")) if isinstance(step, dict)
     )  # fmt: skip
     tokens = tuple(
-        Token(_text(token.get("text")), token.get("sampled") is True, _number(token.get("logprob")))
-        for token in _list(row.get("tokens")) if isinstance(token, dict)
+        Token(as_text(token.get("text")), token.get("sampled") is True, as_number(token.get("logprob")))
+        for token in as_list(row.get("tokens")) if isinstance(token, dict)
     )  # fmt: skip
     return Episode(
-        task=_text(row.get("task")), world=_text(row.get("world")), tier=_text(row.get("tier")),
-        kind=_text(row.get("kind")), arm=_text(row.get("arm")), round=_count(row.get("round")) or 0,
-        success=None if success is None else bool(success), ended_by=_text(row.get("ended_by")),
-        instructions=_text(row.get("instructions")), steps=steps,
-        final_observation=_text(row.get("final_observation")), tokens=tokens,
+        task=as_text(row.get("task")), world=as_text(row.get("world")), tier=as_text(row.get("tier")),
+        kind=as_text(row.get("kind")), arm=as_text(row.get("arm")), round=as_count(row.get("round")) or 0,
+        success=None if success is None else bool(success), ended_by=as_text(row.get("ended_by")),
+        instructions=as_text(row.get("instructions")), steps=steps,
+        final_observation=as_text(row.get("final_observation")), tokens=tokens,
     )  # fmt: skip
 
 
 def _floors(row: Mapping[str, Any]) -> dict[tuple[str, str], dict[str, float]]:
     return {
-        (world, tier): _numbers(values)
+        (world, tier): as_numbers(values)
         for world, tiers in row.items()
-        for tier, values in _mapping(tiers).items()
+        for tier, values in as_mapping(tiers).items()
     }  # fmt: skip

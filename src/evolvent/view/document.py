@@ -18,9 +18,11 @@ from markupsafe import Markup
 
 from evolvent.files import write_atomic
 from evolvent.view import charts, sections
+from evolvent.view.credit import credit_scale, credit_tokens, pictures
 from evolvent.view.data import ReportData, Token, read_run
 from evolvent.view.escape import clip, marked, plain
 from evolvent.view.outcome import headline, kinds, main_arm, pairs, panels
+from evolvent.view.reinforcement import practised
 from evolvent.view.training import training_page
 
 __all__ = ["page", "report"]
@@ -41,10 +43,12 @@ def report(run: Path, to: Path) -> None:
 
 def page(data: ReportData) -> str:
     """The report as one HTML document."""
-    shown, training = panels(data), training_page(data)
+    shown, training, practice = panels(data), training_page(data), practised(data)
     text = _environment().get_template("report.html").render(
         data=data, info=data.info, head=headline(data, shown), main=main_arm(data), style=_style_sheet(),
-        panels=shown, strips=sections.strips(data, shown), worlds=sections.multiples(data, shown),
+        panels=shown, strips=sections.strips(data, shown), practice=practice,
+        worlds=sections.multiples(data, shown, by="iteration" if practice else "round"),
+        pictures=pictures([row for row in data.credit if practice and row.stage == practice.stage]),
         curves=[] if training else sections.curves(data), speeds=[] if training else sections.speeds(data),
         cost=sections.cost(data), training=training,
         kinds=[(panel, kinds(panel)) for panel in shown], pairs=pairs(data), floors=sections.floors(data),
@@ -71,9 +75,10 @@ def _environment() -> Environment:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {
-        "arm": sections.arm_style, "count": _count, "marked": marked, "marker": charts.marker, "moment": _moment,
+        "arm": sections.arm_style, "count": _count, "credit_scale": credit_scale, "credit_tokens": credit_tokens,
+        "marked": marked, "marker": charts.marker, "moment": _moment,
         "percent": _percent, "points": _points, "range": _range, "rate_of_work": _rate_of_work, "seconds": _seconds,
-        "short": _short, "size": _size, "token_class": _token_class, "value": _value,
+        "short": _short, "signed": _signed, "size": _size, "token_class": _token_class, "value": _value,
     }  # fmt: skip
     return environment
 
@@ -120,6 +125,11 @@ def _value(value: float | None) -> str:
     if value is None:
         return "–"
     return (f"{value:,.0f}" if 1000 <= abs(value) < 1e7 else f"{value:.4g}").replace("-", "−")
+
+
+def _signed(value: float) -> str:
+    """A number with its sign, in three digits."""
+    return f"{value:+.3g}".replace("-", "−") if value else "0"
 
 
 def _size(value: float | None) -> str:

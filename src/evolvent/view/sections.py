@@ -92,8 +92,12 @@ def _ends(panel: Panel) -> list[float]:
     return [] if one is None else [end for end in (one.mean, one.low, one.high) if not isnan(end)]
 
 
-def multiples(data: ReportData, shown: Sequence[Panel]) -> list[tuple[str, list[Figure]]]:
-    """Per world one chart a tier: success by round for every arm, with intervals, over the floors and the expert."""
+def multiples(data: ReportData, shown: Sequence[Panel], *, by: str = "round") -> list[tuple[str, list[Figure]]]:
+    """Per world one chart a tier: success by round for every arm, with intervals, over the floors and the expert.
+
+    Args:
+        by: what a round is called.
+    """
     last = max((row.round for row in data.results), default=0)
     worlds: dict[str, list[Figure]] = defaultdict(list)
     for panel in shown:
@@ -101,7 +105,7 @@ def multiples(data: ReportData, shown: Sequence[Panel]) -> list[tuple[str, list[
         levels = data.floors.get((panel.world, panel.tier), {})
         references = [Reference(name.replace("_", " "), y) for name, y in levels.items() if 0 <= y <= 1]
         frame = Frame(
-            f"{panel.world}, {panel.tier}", "round", "success, %", x_range=(0, max(1, last)), y_range=(0, 1),
+            f"{panel.world}, {panel.tier}", by, "success, %", x_range=(0, max(1, last)), y_range=(0, 1),
             percent=True, whole_x=True, width=250, height=180,
         )  # fmt: skip
         sizes = {row.n for rows in panel.curves.values() for row in rows}

@@ -51,7 +51,13 @@ class Table:
 
     def best(self, name: str) -> str:
         """The best pipeline of a data set; of equally good ones the shortest, then the first in alphabetical order."""
-        return min(self.scores[name], key=lambda text: (-self.scores[name][text], len(text.split()), text))
+        return self._bests[name]
+
+    @cached_property
+    def _bests(self) -> Mapping[str, str]:
+        return {
+            name: min(of, key=lambda text: (-of[text], len(text.split()), text)) for name, of in self.scores.items()
+        }
 
     def mark(self, name: str) -> float:
         """The score that is a success: the lowest that at most a tenth of the pipelines reach, or else the highest."""

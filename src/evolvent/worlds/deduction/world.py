@@ -12,7 +12,6 @@ of every step of a response.
 from __future__ import annotations
 
 from random import Random
-from typing import ClassVar
 
 from evolvent.errors import ConfigError, Problem
 from evolvent.trajectory import Task, sample_seed
@@ -22,7 +21,6 @@ from evolvent.worlds.facts import PEOPLE
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.reasoning.chains import Chain, Chains
 from evolvent.worlds.reasoning.generated import Generated
-from evolvent.worlds.reasoning.naming import Pools
 from evolvent.worlds.reasoning.question import Question, spans
 
 __all__ = ["ANSWERS", "Deduction"]
@@ -50,14 +48,17 @@ class Deduction(Generated):
         "Say whether the statement is true or false. Write the proof step by step: what is given and what follows, "
         "divided by ';', then '###' and true or false."
     )
-    pools: ClassVar[Pools] = {"person": PEOPLE, "kind": _KINDS, "property": _PROPERTIES}
     words = "is a not every or and everything that . true false : ?"
 
     def __init__(self, *, depth: int = 5, sizes: Sizes | None = None) -> None:
         if not 4 <= depth <= 15:
             raise ConfigError([Problem("depth", f"{depth} rules in a proof", "give 4 to 15")])
         self.depth = depth
-        super().__init__(Chains(self.name, PARTS, depth, fewest=1, ends=ENDS), sizes=sizes)
+        kinds = 4 * depth + 8  # no proof has more; fewer words are learned sooner
+        pools = {"person": PEOPLE[:12], "kind": _KINDS[:kinds], "property": _PROPERTIES}
+        super().__init__(
+            Chains(self.name, PARTS, depth, fewest=1, ends=ENDS), pools, also={"kinds": kinds}, sizes=sizes
+        )
 
     def draw(self, chain: Chain, seed: int) -> Question:
         rng = Random(sample_seed(self.name, seed, *chain))

@@ -31,9 +31,10 @@ from evolvent.worlds.panel import Candidate, Panels, Sizes
 
 __all__ = ["NOUNS", "HouseholdNouns", "swapped"]
 
+_FOOD = ("apple", "bread", "potato", "egg")
 NOUNS: Mapping[str, Mapping[str, tuple[str, tuple[str, ...]]]] = MappingProxyType({
-    "seen": {"pancake": ("heat", ("bread", "potato", "egg"))},
-    "combo": dict.fromkeys(("cheese", "hamburger", "applepie", "pizza"), ("heat", ("bread", "potato", "egg"))),
+    "seen": {"pancake": ("heat", _FOOD)},
+    "combo": dict.fromkeys(("cheese", "hamburger", "applepie", "pizza"), ("heat", _FOOD)),
     "longer": {
         "dinnerplate": ("clean", ("plate",)), "saucer": ("clean", ("bowl",)), "teacup": ("clean", ("cup",)),
         "shirt": ("clean", ("cloth",)), "sock": ("clean", ("cloth",)),

@@ -10,7 +10,7 @@ A part is a food, chopped or whole; an order is a set of parts of different food
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import combinations, count
 from types import MappingProxyType
@@ -83,8 +83,8 @@ def _pairs(parts: list[int]) -> list[Order]:
     return [pair for pair in combinations(parts, 2) if pair[0] >> 1 != pair[1] >> 1]
 
 
-def rounds(tier: str) -> Iterator[tuple[Order, int]]:
-    """(order, seed) without end: all orders of the tier with one seed after another."""
+def rounds(orders: Sequence[Order]) -> Iterator[tuple[Order, int]]:
+    """(order, seed) without end: all orders with one seed after another."""
     for seed in count():
-        for order in orders_of_tiers()[tier]:
+        for order in orders:
             yield order, seed

@@ -15,11 +15,11 @@ from random import Random
 from types import MappingProxyType
 from typing import NamedTuple
 
-from evolvent.trajectory import canonical_json, sample_seed
-from evolvent.worlds.kitchen.orders import FOODS, PARTS, Order
+from evolvent.trajectory import Json, canonical_json, sample_seed
+from evolvent.worlds.kitchen.orders import PARTS, Order
 
-__all__ = ["BIN", "BOARDS", "HATCH", "MAPS", "NAMES", "PLACES", "PLATES", "SHELVES", "SIDE", "Kitchen", "State",
-           "canonical_key", "draw_kitchen"]  # fmt: skip
+__all__ = ["BIN", "BOARDS", "HATCH", "LEVELS", "MAPS", "NAMES", "PLACES", "PLATES", "SHELVES", "SIDE", "Kitchen",
+           "Level", "State", "canonical_key", "draw_kitchen"]  # fmt: skip
 
 SIDE = 7
 SHELVES, BOARDS, PLATES, BIN, HATCH = range(3), range(3, 5), range(5, 7), 7, 8
@@ -32,15 +32,35 @@ MAPS: Mapping[str, frozenset[tuple[int, int]]] = MappingProxyType({
 })  # fmt: skip
 """Map -> cells of the floor that are taken by counters, (row, column)."""
 NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType({
-    "shelf": ("left shelf", "upper shelf", "shelf by the window", "shelf near the old door", "shelf", "white shelf",
+    "shelf": ("shelf", "left shelf", "shelf by the window", "shelf near the old door", "upper shelf", "white shelf",
               "shelf behind the long blue curtain"),
-    "board": ("first board", "board by the sink", "wooden board", "board with the broken handle", "board"),
-    "plate": ("blue plate", "plate", "plate with the thin golden rim", "deep plate", "plate near the stove"),
+    "board": ("board", "wooden board", "board by the sink", "board with the broken handle", "first board"),
+    "plate": ("plate", "blue plate", "plate with the golden rim", "deep plate", "plate near the old stove"),
 })  # fmt: skip
 """What the places of a task may be called: from one word to six, drawn for each task."""
 _HOLDS = 4  # things on a plate
-_STRAY = 0.4  # how often a board or a plate holds something at the start
 _HELPS = 0.5  # how often that is a part of the order
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """How rich kitchens are.
+
+    Args:
+        foods: how many of the foods there are.
+        offered: how many of them lie on a task's shelves.
+        names: how many of the names of each kind of place are used.
+        stray: how often a board or a plate holds something at the start.
+    """
+
+    foods: int
+    offered: int
+    names: int
+    stray: float
+
+
+LEVELS: Mapping[str, Level] = MappingProxyType({"full": Level(10, 6, 7, 0.4), "small": Level(4, 3, 3, 0.0)})
+"""The kitchens of the panels, and small ones, in which a small model learns within minutes."""
 
 
 class State(NamedTuple):
@@ -120,22 +140,26 @@ def _sample(rng: Random, choices: Sequence[int], n: int) -> list[int]:
     return sorted(choices, key=lambda _: rng.random())[:n]
 
 
-def draw_kitchen(order: Order, seed: int) -> Kitchen:
-    """The kitchen of an order and a seed: the map, the stations, their names, and what lies where. It can be solved."""
-    rng = Random(sample_seed("kitchen", *order, seed))
+def draw_kitchen(order: Order, seed: int, *, level: str = "full") -> Kitchen:
+    """The kitchen of an order and a seed: the map, the stations, their names, and what lies where. It can be solved.
+
+    Args:
+        level: a key of `LEVELS`; the order's foods are among its foods.
+    """
+    rng, of = Random(sample_seed("kitchen", level, *order, seed)), LEVELS[level]
     name = tuple(MAPS)[int(rng.random() * len(MAPS))]
     cells = tuple(_sample(rng, _walls(name), len(PLACES)))
     named = [
         NAMES[kind][i]
         for kind, places in (("shelf", SHELVES), ("board", BOARDS), ("plate", PLATES))
-        for i in _sample(rng, range(len(NAMES[kind])), len(places))
+        for i in _sample(rng, range(len(NAMES[kind][: of.names])), len(places))
     ]
     foods = [part >> 1 for part in order]
-    others = [food for food in range(len(FOODS)) if food not in foods]
-    offered = _sample(rng, [*foods, *_sample(rng, others, 6 - len(foods))], 6)
+    others = [food for food in range(of.foods) if food not in foods]
+    offered = _sample(rng, [*foods, *_sample(rng, others, of.offered - len(foods))], of.offered)
     shelves = tuple(tuple(sorted(2 * food for food in offered[i::3])) for i in range(3))
-    boards = [_stray(rng, order) for _ in BOARDS]
-    plates = [_stray(rng, order) for _ in PLATES]
+    boards = [_stray(rng, order, of.stray) for _ in BOARDS]
+    plates = [_stray(rng, order, of.stray) for _ in PLATES]
     boards[rng.random() < 0.5] = -1  # a free board at the start
     plates = [-1 if part >= 0 and (part,) == order else part for part in plates]
     masks = tuple(1 << part if part >= 0 else 0 for part in plates)
@@ -144,9 +168,9 @@ def draw_kitchen(order: Order, seed: int) -> Kitchen:
     return Kitchen(order, shelves, (*named, "bin", "hatch"), cells, _ways(name), start)
 
 
-def _stray(rng: Random, order: Order) -> int:
+def _stray(rng: Random, order: Order, often: float) -> int:
     """What lies on a board or plate at the start: nothing, a part of the order, or anything."""
-    if rng.random() >= _STRAY:
+    if rng.random() >= often:
         return -1
     choices: Sequence[int] = order if rng.random() < _HELPS else PARTS
     return choices[int(rng.random() * len(choices))]
@@ -161,8 +185,19 @@ def _reached(order: Order, boards: Sequence[int], plates: Sequence[int]) -> int:
     return paid
 
 
-def canonical_key(kitchen: Kitchen) -> str:
-    """A digest that is equal for kitchens that differ only in names and places (64 hex digits)."""
+def canonical_key(kitchen: Kitchen, *, named: bool = False) -> str:
+    """A digest that is equal for kitchens that differ only in names and places (64 hex digits).
+
+    Args:
+        named: tell kitchens of other names apart too.
+    """
     start = kitchen.start
-    facts = [list(kitchen.order), sorted(map(list, kitchen.shelves)), sorted(start.boards), sorted(start.plates)]
+    facts: list[Json] = [
+        list(kitchen.order),
+        sorted(map(list, kitchen.shelves)),
+        sorted(start.boards),
+        sorted(start.plates),
+    ]
+    if named:
+        facts = [list(kitchen.order), *map(list, kitchen.shelves), list(kitchen.names), *start.boards, *start.plates]
     return hashlib.sha256(canonical_json(facts).encode()).hexdigest()

@@ -1,6 +1,6 @@
 """What is said in a kitchen, in two forms of actions.
 
-`commands` names the thing, where it is and where it goes, in 3 to 20 words:
+`commands` names the thing, where it is and where it goes, in 3 to 19 words:
 
     move the chopped tomato from the board by the sink to the plate with the thin golden rim
     chop the tomato on the wooden board

@@ -18,9 +18,10 @@ from evolvent.errors import ConfigError, Problem, SessionGone, unknown
 from evolvent.trajectory import Json, Score, Task, Value
 from evolvent.worlds.base import TIERS, Info, Reply, check_task, own_moment
 from evolvent.worlds.grammar import Grammar, Plain
-from evolvent.worlds.kitchen.orders import Order, read_part, rounds, say_part
+from evolvent.worlds.kitchen.orders import Order, orders_of_tiers, read_part, rounds, say_part
 from evolvent.worlds.kitchen.plans import plan
-from evolvent.worlds.kitchen.rooms import State, canonical_key, draw_kitchen
+from evolvent.worlds.kitchen.rooms import LEVELS, State, canonical_key, draw_kitchen
+from evolvent.worlds.kitchen.rooms import Kitchen as Room
 from evolvent.worlds.kitchen.rules import Rewards, apply, refusal
 from evolvent.worlds.kitchen.text import DELIVERED, FORMS, WRONG, Speaker, words_said
 from evolvent.worlds.panel import Candidate, Panels, Sizes
@@ -30,6 +31,7 @@ __all__ = ["Kitchen", "KitchenEnv"]
 _KNOWN_TASKS = 2048  # kitchens kept ready
 _HORIZONS = {"commands": 16, "macro": 28}
 _MOST_PARTS = 3
+_SMALL = LEVELS["small"]
 _FARTHEST = 40  # single steps that one command can cost at most
 
 
@@ -99,6 +101,8 @@ class Kitchen:
 
     Args:
         form: "commands" (what, from where, where to) or "macro" (the published macro actions). The tasks are the same.
+        level: "full", or "small": four foods, orders of one part, short names, nothing lying about, one tier, panels of
+            1200, 80 and 80. A small model learns it in minutes; it is no test of generalisation.
         rewards: what is paid; by default the published shaping. `Rewards(subtask=0, wrong=0, step=0)` pays the right
             delivery alone.
         penalty: the reward of an action that is none or cannot be done, 0 or less.
@@ -106,53 +110,63 @@ class Kitchen:
         horizon: how many actions an episode may take (None: 16 commands, 28 macro actions).
 
     Raises:
-        ConfigError: an unknown form, a horizon below 1, or a penalty that is positive or not finite.
+        ConfigError: an unknown form or level, a horizon below 1, or a penalty that is positive or not finite.
     """
 
     version = "1"
     grammar: Grammar = Plain()
-    tiers = TIERS
     blocking = False
 
     def __init__(
         self,
         form: str = "commands",
         *,
+        level: str = "full",
         rewards: Rewards | None = None,
         penalty: float = -0.001,
         sizes: Sizes | None = None,
         horizon: int | None = None,
     ) -> None:
         problems = [] if form in FORMS else [unknown("form", str(form), FORMS)]
+        if level not in LEVELS:
+            problems.append(unknown("level", str(level), LEVELS))
         if horizon is not None and horizon < 1:
             problems.append(Problem("horizon", f"a horizon of {horizon} steps", "give at least 1"))
         if not -math.inf < penalty <= 0:
             problems.append(Problem("penalty", f"a reward of {penalty} for a wrong action", "give 0 or less"))
         if problems:
             raise ConfigError(problems)
-        self.form, self.penalty = form, penalty
+        self.form, self.level, self.penalty = form, level, penalty
         self.rewards = rewards or Rewards()
-        self.name = "kitchen" if form == "commands" else "kitchen-macro"
-        self.horizon = horizon or _HORIZONS[form]
+        small = level == "small"
+        self.name = "kitchen" + ("-small" if small else "") + ("-macro" if form == "macro" else "")
+        self.tiers = TIERS[:1] if small else TIERS
+        self.horizon = horizon or _HORIZONS[form] // (1 + small)
         worst = min(penalty, self.rewards.wrong) + _FARTHEST * self.rewards.step
         self.reward_range = (worst, self.rewards.right + 2 * _MOST_PARTS * self.rewards.subtask)
         self.instructions = _INSTRUCTIONS[form]
         self._speakers: dict[str, Speaker] = {}
-        self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._draw)
+        sizes = sizes or (Sizes(1200, 80, 80) if small else Sizes())
+        self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes, draw=self._draw)
 
     def _draw(self, tier: str) -> Iterator[Candidate]:
         """Tasks without end, of all orders of the tier in turn."""
-        for order, seed in rounds(tier):
+        orders = orders_of_tiers()[tier] if self.level == "full" else [(part,) for part in range(2 * _SMALL.foods)]
+        for order, seed in rounds(orders):
             spec: dict[str, Json] = {"order": [say_part(part) for part in order], "seed": seed}
-            yield Candidate(spec, " , ".join(map(say_part, order)), tier, canonical_key(draw_kitchen(order, seed)))
+            kitchen = draw_kitchen(order, seed, level=self.level)
+            yield Candidate(spec, " , ".join(map(say_part, order)), tier, self._key(kitchen))
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
         """The task panel of a split and tier; raises ConfigError for a name that does not exist."""
         return self._panels.tasks(split, tier)
 
     def key(self, task: Task) -> str:
-        """Equal for tasks that differ in names and places only; what panels are dealt by."""
-        return canonical_key(self._speaker(task).kitchen)
+        """Equal for tasks that differ in names and places only (small: in places only); what panels are dealt by."""
+        return self._key(self._speaker(task).kitchen)
+
+    def _key(self, kitchen: Room) -> str:
+        return canonical_key(kitchen, named=self.level == "small")
 
     def make(self, task: Task) -> KitchenEnv:
         """An Env for a task of this world.
@@ -185,7 +199,7 @@ class Kitchen:
     def _speaker(self, task: Task) -> Speaker:
         speaker = self._speakers.get(task.id)
         if speaker is None:
-            speaker = Speaker(draw_kitchen(*self._read(task)), self.form)
+            speaker = Speaker(draw_kitchen(*self._read(task), level=self.level), self.form)
             while len(self._speakers) >= _KNOWN_TASKS:
                 self._speakers.pop(next(iter(self._speakers)))
             self._speakers[task.id] = speaker
@@ -199,7 +213,8 @@ class Kitchen:
         order = tuple(sorted(part for part in parts if part is not None))
         foods = {part >> 1 for part in order}
         problems = []
-        if not 1 <= len(parts) <= _MOST_PARTS or len(foods) < len(parts):
+        unknown_food = any(food >= LEVELS[self.level].foods for food in foods)
+        if not 1 <= len(parts) <= _MOST_PARTS or len(foods) < len(parts) or unknown_food:
             hint = f"give 1 to {_MOST_PARTS} parts of different foods, for example 'chopped tomato'"
             problems.append(Problem("order", f"{wanted!r} is no order", hint))
         if type(seed) is not int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from random import Random
-from typing import ClassVar
 
 from evolvent.errors import ConfigError, Problem
 from evolvent.trajectory import Task, sample_seed
@@ -67,6 +66,9 @@ def _results(chain: Chain, top: int) -> frozenset[int]:
     return frozenset(found)
 
 
+_POOLS: Pools = {name: told for name, (_, _, told) in OPERATIONS.items()}
+
+
 class Arithmetic(Generated):
     """The world of chained arithmetic.
 
@@ -83,7 +85,6 @@ class Arithmetic(Generated):
         "Work out the chain of operations. Write one equation for each, divided by ';', then '###' and the result. "
         "For example 'start with 4 ; add 3 ; double ; what is it ?' is answered by '4 + 3 = 7 ; 7 * 2 = 14 ### 14'."
     )
-    pools: ClassVar[Pools] = {name: told for name, (_, _, told) in OPERATIONS.items()}
 
     def __init__(self, *, depth: int = 4, top: int = 60, sizes: Sizes | None = None) -> None:
         problems = []
@@ -95,7 +96,8 @@ class Arithmetic(Generated):
             raise ConfigError(problems)
         self.depth, self.top = depth, top
         self.words = f"start with what is it ? + - * / = {' '.join(map(str, range(1, top + 1)))}"
-        super().__init__(Chains(self.name, tuple(OPERATIONS), depth), sizes=sizes or (_OF_TWO if depth == 2 else None))
+        sizes = sizes or (_OF_TWO if depth == 2 else None)
+        super().__init__(Chains(self.name, tuple(OPERATIONS), depth), _POOLS, also={"top": top}, sizes=sizes)
 
     def draw(self, chain: Chain, seed: int) -> Question | None:
         if len(_results(chain, self.top)) < _FEW_RESULTS:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from random import Random
-from typing import ClassVar
 
 from evolvent.errors import ConfigError, Problem
 from evolvent.trajectory import sample_seed
@@ -43,6 +42,14 @@ def _statement(link: str, place: int) -> Statement:
     return Statement(form, *(pair if form == link else pair[::-1]))
 
 
+@lru_cache(maxsize=1 << 15)
+def _truth(links: Chain, form: str, backwards: bool) -> bool | None:
+    """Whether a statement about the two ends of a chain follows from it. What hangs on either end does not matter."""
+    premises = [_statement(link, place) for place, link in enumerate(links)]
+    ends = ("{things0}", f"{{things{len(links)}}}")
+    return follows(premises, Statement(form, *(ends[::-1] if backwards else ends)))
+
+
 @lru_cache(maxsize=1 << 13)
 def _hypotheses(chain: Chain) -> dict[str, dict[bool | None, tuple[Statement, ...]]]:
     """Form -> truth -> hypotheses that no premise says or denies; forms that have all three truths alone."""
@@ -55,11 +62,14 @@ def _hypotheses(chain: Chain) -> dict[str, dict[bool | None, tuple[Statement, ..
             for place, second in enumerate(kinds):
                 claim = Statement(form, first, second)
                 if at != place and claim not in premises and claim.opposite not in premises:
-                    truth = follows(premises[min(at, place) : max(at, place)], claim)
+                    truth = _truth(chain[min(at, place) : max(at, place)], form, at > place)
                     truths[truth] = (*truths[truth], claim)
         if all(truths.values()):
             found[form] = truths
     return found
+
+
+_POOLS: Pools = {"things": _THINGS}
 
 
 class Entailment(Generated):
@@ -78,19 +88,18 @@ class Entailment(Generated):
         "Does the hypothesis follow from the premise? There is at least one thing of each kind. Write what leads to "
         f"your answer, divided by ';', then '###' and one of: {', '.join(ANSWERS)}."
     )
-    pools: ClassVar[Pools] = {"things": _THINGS}
     words = f"premise hypothesis : . ? does it follow so all no some are not and {' '.join(ANSWERS)} both are possible"
 
     def __init__(self, *, links: int = 4, sizes: Sizes | None = None) -> None:
         if not 3 <= links <= 5:
             raise ConfigError([Problem("links", f"{links} statements in a chain", "give 3 to 5")])
         self.links = links
-        super().__init__(Chains(self.name, LINKS, links, fewest=2), sizes=sizes)
+        super().__init__(Chains(self.name, LINKS, links, fewest=2), _POOLS, sizes=sizes)
 
     def draw(self, chain: Chain, seed: int) -> Question | None:
-        found = _hypotheses(chain)
         forms = [link.removesuffix(" of") for link in chain]
-        if not found or max(forms.count(form) for form in FORMS) > _OF_EACH:
+        found = _hypotheses(chain) if max(forms.count(form) for form in FORMS) <= _OF_EACH else None
+        if not found:
             return None
         rng = Random(sample_seed(self.name, seed, *chain))
         truth = _TRUTHS[seed % 3]

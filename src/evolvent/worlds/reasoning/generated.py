@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
-from typing import ClassVar
 
 from evolvent.errors import ConfigError, Problem
 from evolvent.trajectory import Json, Task, sample_seed
@@ -34,19 +33,22 @@ class Generated(Questions):
 
     Args:
         chains: the kinds of tasks.
+        pools: the names that roles can have.
+        also: settings that questions depend on beside chain and seed; they stand in every spec.
         sizes: how many tasks the panels hold.
     Attributes:
-        pools: the names that roles can have.
         words: all other words of observations and demonstrations.
         ending: what every observation ends with.
     """
 
-    pools: ClassVar[Pools] = {}
     words: str
     ending = ""
 
-    def __init__(self, chains: Chains, *, sizes: Sizes | None = None) -> None:
-        self.chains, self.tiers = chains, chains.tiers
+    def __init__(
+        self, chains: Chains, pools: Pools, *, also: Mapping[str, Json] | None = None, sizes: Sizes | None = None
+    ) -> None:
+        self._also = dict(also or {})
+        self.chains, self.pools, self.tiers = chains, pools, chains.tiers
         self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._candidates)
         self._known: OrderedDict[str, Question] = OrderedDict()
 
@@ -70,7 +72,7 @@ class Generated(Questions):
             drawn = self.draw(chain, seed)
             if drawn is not None:
                 names = sample_seed(self.name, "names", seed, *chain) % _NAMINGS
-                spec: dict[str, Json] = {"chain": list(chain), "seed": seed, "names": names}
+                spec: dict[str, Json] = {"chain": list(chain), "seed": seed, "names": names, **self._also}
                 yield Candidate(spec, " ".join(chain), tier, canonical(drawn))
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
@@ -103,6 +105,10 @@ class Generated(Questions):
         for where, value in (("seed", seed), ("names", names)):
             if type(value) is not int or value < 0:
                 problems.append(Problem(where, f"{value!r} is no number to draw from", "give a whole number from 0 on"))
+        for where, expected in self._also.items():
+            if task.spec.get(where) != expected:
+                told = f"{task.spec.get(where)!r}, but this world has {expected!r}"
+                problems.append(Problem(where, told, "make the world with the settings of the task"))
         if problems:
             raise ConfigError(problems)
         drawn = self.draw(tuple(task.spec["chain"]), task.spec["seed"])

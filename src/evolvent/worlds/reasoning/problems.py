@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from random import Random
-from typing import ClassVar, Literal
+from typing import Literal
 
 from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.grade.base import Grade
@@ -42,6 +42,13 @@ INSTRUCTIONS = {
     ),
 }
 _TRIES = 20  # draws of the numbers of one story
+_POOLS: Pools = {
+    "person": PEOPLE,
+    "thing": ("apples", "books", "coins", "eggs", "pens", "cards", "shells", "stamps", "nuts", "keys"),
+    "gets": ("buys", "finds", "gets"),
+    "loses": ("loses", "sells", "gives away"),
+    "together": ("together", "in all", "altogether"),
+}
 
 
 class Problems(Generated):
@@ -57,13 +64,6 @@ class Problems(Generated):
     """
 
     name = "problems"
-    pools: ClassVar[Pools] = {
-        "person": PEOPLE,
-        "thing": ("apples", "books", "coins", "eggs", "pens", "cards", "shells", "stamps", "nuts", "keys"),
-        "gets": ("buys", "finds", "gets"),
-        "loses": ("loses", "sells", "gives away"),
-        "together": ("together", "in all", "altogether"),
-    }
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Problems(Generated):
         self.ending = f"\n{HEAD}" if form == "program" else ""
         self.words = f"{WORDS} {' '.join(map(str, range(1, MOST + 1)))}"
         self._programs = Programs(runner)
-        super().__init__(Chains(self.name, RELATIONS, relations + 1, ends=ASKED), sizes=sizes)
+        super().__init__(Chains(self.name, RELATIONS, relations + 1, ends=ASKED), _POOLS, sizes=sizes)
 
     def draw(self, chain: Chain, seed: int) -> Question | None:
         rng = Random(sample_seed(self.name, seed, *chain))

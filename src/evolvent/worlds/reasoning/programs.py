@@ -40,11 +40,12 @@ class Programs:
 
     Args:
         runner: what runs those that are not straight-line; None: boxes of our own, made when first needed.
+        limits: of each box.
         straight: work straight-line programs out without a box; False runs every one in a box.
     """
 
-    def __init__(self, runner: CodeRunner | None = None, *, straight: bool = True) -> None:
-        self._given, self._straight = runner, straight
+    def __init__(self, runner: CodeRunner | None = None, *, straight: bool = True, limits: Limits = LIMITS) -> None:
+        self._given, self._straight, self._limits = runner, straight, limits
         self._own: dict[tuple[str, ...], Boxes] = {}
         self._making = Lock()  # worlds that may block are stepped on several threads
 
@@ -78,7 +79,7 @@ class Programs:
 
     def _boxed(self, source: str) -> tuple[object, str]:
         packages = tuple(name for name in PACKAGES if re.search(rf"\b{name}\b", source) and find_spec(name))
-        (outcome,) = (self._given or self._boxes(packages)).observe(source + _WRAPPED, [Request(_ANSWER)], LIMITS)
+        (outcome,) = (self._given or self._boxes(packages)).observe(source + _WRAPPED, [Request(_ANSWER)], self._limits)
         return (outcome.value, "") if outcome.ok else (None, f"{outcome.status}: {outcome.error}")
 
 

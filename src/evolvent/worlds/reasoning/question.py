@@ -63,7 +63,7 @@ def grade_choice(said: str, gold: str, choices: Sequence[str]) -> Grade:
         return Grade(correct=False, extracted=None, why=f"no {MARK} in the response")
     line = " ".join(marked.split("\n", 1)[0].split())
     for choice in choices:
-        tail = r"(?:\s*[).:].*)?" if len(choice) == 1 else r"\W*"
+        tail = r"(?:\W*|\s*[).:].*)" if len(choice) == 1 else r"\W*"
         if re.fullmatch(rf"\W*{re.escape(choice)}{tail}", line, re.IGNORECASE):
             right = choice == gold
             return Grade(correct=right, extracted=choice, why="" if right else "another answer")

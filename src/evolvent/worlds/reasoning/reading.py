@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import ClassVar
 
 from evolvent.errors import ConfigError, Problem
 from evolvent.trajectory import sample_seed
@@ -34,6 +33,13 @@ _FACTS = {  # what is asked at the end: the fact as it is told, and the question
     "holiday": ("{who} travels in {month}", "when does {whom} travel"),
     "job": ("{who} is a {job}", "what is {whom}"),
 }
+_POOLS: Pools = {
+    "person": PEOPLE,
+    "city": CITIES,
+    "day": ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"),
+    "month": ("january", "march", "april", "may", "june", "july", "august", "october", "november"),
+    "job": ("baker", "cook", "diver", "farmer", "guard", "judge", "miner", "nurse", "pilot", "tailor"),
+}
 
 
 class Reading(Generated):
@@ -52,13 +58,6 @@ class Reading(Generated):
         "Read the passage and answer the question. Write the facts that lead to the answer, divided by ';', then '###' "
         "and the letter of the right option."
     )
-    pools: ClassVar[Pools] = {
-        "person": PEOPLE,
-        "city": CITIES,
-        "day": ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"),
-        "month": ("january", "march", "april", "may", "june", "july", "august", "october", "november"),
-        "job": ("baker", "cook", "diver", "farmer", "guard", "judge", "miner", "nurse", "pilot", "tailor"),
-    }
     words = (
         f"the of is . : ? A B C D {' '.join(_RELATIONS)} lives in was born arrives on works travels a "
         "where does live when arrive work travel what"
@@ -68,7 +67,7 @@ class Reading(Generated):
         if not 2 <= relations <= 4:
             raise ConfigError([Problem("relations", f"{relations} relations in a question", "give 2 to 4")])
         self.relations = relations
-        super().__init__(Chains(self.name, _RELATIONS, relations + 1, ends=tuple(_FACTS)), sizes=sizes)
+        super().__init__(Chains(self.name, _RELATIONS, relations + 1, ends=tuple(_FACTS)), _POOLS, sizes=sizes)
 
     def draw(self, chain: Chain, seed: int) -> Question:
         rng = Random(sample_seed(self.name, seed, *chain))

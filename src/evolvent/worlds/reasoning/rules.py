@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import ClassVar
 from typing import Literal as Choice
 
 from evolvent.errors import ConfigError, Problem, unknown
@@ -57,6 +56,9 @@ class _Led:
     steps: list[tuple[tuple[Literal, ...], Rule, tuple[Rule, ...]]] = field(default_factory=list)
 
 
+_POOLS: Pools = {"animal": _ANIMALS, "verb": _VERBS}
+
+
 class Rules(Generated):
     """The world of defeasible rules.
 
@@ -73,7 +75,6 @@ class Rules(Generated):
         "Is the statement proved, disproved or unknown? Rules hold unless a rule that beats them says the opposite. "
         "Write what leads to your answer, divided by ';', then '###' and the answer."
     )
-    pools: ClassVar[Pools] = {"animal": _ANIMALS, "verb": _VERBS}
     words = f"the can not rule whoever and beats . : ? , or so it is open whether {' '.join(ANSWERS)}"
 
     def __init__(
@@ -87,7 +88,7 @@ class Rules(Generated):
         self.form, self.steps = form, steps
         self.name = "rules" if form == "main" else "rules-conflict"
         self.words += " " + " ".join(map(str, range(1, 6 * (steps + 1) + 1)))
-        super().__init__(Chains(self.name, STEPS[form], steps, fewest=2), sizes=sizes)
+        super().__init__(Chains(self.name, STEPS[form], steps, fewest=2), _POOLS, sizes=sizes)
 
     def draw(self, chain: Chain, seed: int) -> Question | None:
         rng, answer = Random(sample_seed(self.name, seed, *chain)), seed % len(ANSWERS)

@@ -1,0 +1,207 @@
+"""The sandbox: attacks, cheats of judges, and what a box costs.
+
+    python -m benchmarks.sandbox [--data DIR] [--quick] [--json] [--save]
+
+Attacks: the table of `tests/faults/attacks.py`, against a host with a secret in a file, in its environment and behind
+sockets. Cheats: three programs that know nothing of any problem, given to two usual judges and to ours, on HumanEval
+(DIR holds HumanEval.jsonl.gz) or on 164 problems made here. The usual judges: one forks, executes program and test in
+one namespace, and asks a queue whether it passed (as openai/human-eval's does); one believes the exit code. The cost:
+a box from nothing, in turns with the bare start of `python -I -S`; a box that waits, without and with packages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from benchmarks.sandbox_problems import Problem, made
+from evolvent.grade.code import Tests, form, humaneval, judge
+from evolvent.sandbox.bubblewrap import interpreter, isolation
+from evolvent.sandbox.limits import Limits, Request
+from evolvent.sandbox.pool import Boxes
+
+GOALS = {"attacks": 40, "escaped": 0, "cheats_passed": 0, "canonical": "all", "overhead_ms": 35, "late_s": 1.0}
+RESULT = Path(__file__).parent / "results" / "sandbox.json"
+LIMITS = Limits(wall_s=20.0, cpu_s=20)
+SOURCE = "def f(x):\n    return x"
+# The usual judges, as text: they execute what they judge, which nothing of this project does in its own process.
+FORKING = """
+import json, multiprocessing, sys
+def run(program, result):
+    try:
+        exec(program, {})
+        result.put("passed")
+    except BaseException:
+        result.put("failed")
+def main():
+    passed = 0
+    context = multiprocessing.get_context("fork")
+    for program in json.load(sys.stdin):
+        result = context.SimpleQueue()
+        process = context.Process(target=run, args=(program, result))
+        process.start()
+        process.join(20)
+        process.kill()
+        passed += not result.empty() and result.get() == "passed"
+    sys.stderr.write(str(passed))
+main()
+"""
+
+
+def problems(data: Path | None) -> list[Problem]:
+    """HumanEval from a folder, or the problems made here."""
+    if data is None:
+        return made()
+    with gzip.open(data / "HumanEval.jsonl.gz", "rt", encoding="utf-8") as file:
+        return [Problem(**json.loads(line)) for line in file]
+
+
+def tests_of(problem: Problem) -> Tests:
+    return humaneval(problem.prompt, problem.test, problem.entry_point)
+
+
+def forking(programs: Sequence[str]) -> int:
+    """How many programs the forking judge lets pass."""
+    done = subprocess.run([sys.executable, "-c", FORKING], input=json.dumps(programs), capture_output=True, text=True,
+                          check=True, timeout=3000)  # fmt: skip
+    return int(done.stderr.split()[-1])
+
+
+def exit_code(programs: Sequence[str]) -> int:
+    """How many programs the judge of exit codes lets pass."""
+    return sum(
+        subprocess.run([interpreter(), "-I", "-S", "-c", program], capture_output=True, timeout=60).returncode == 0
+        for program in programs
+    )
+
+
+def ours(sources: Sequence[str], chosen: Sequence[Problem], boxes: Boxes) -> int:
+    """How many sources our judge lets pass."""
+    opened = boxes.opener(LIMITS)
+
+    def passed(pair: tuple[str, Problem]) -> bool:
+        return judge(pair[0], tests_of(pair[1]), opened).correct is True
+
+    with ThreadPoolExecutor(4) as threads:
+        return sum(threads.map(passed, zip(sources, chosen, strict=True)))
+
+
+def cheats(chosen: Sequence[Problem], boxes: Boxes) -> dict[str, Any]:
+    """What passes which judge: the right solutions, and each cheat."""
+    base = import_module("attack_base")
+    sides = {"canonical": [problem.prompt + problem.canonical_solution for problem in chosen]}
+    for cheat in base.CHEATS:
+        # a cheat has nothing of the prompt but imports, as a model's answer would
+        sides[cheat.name] = [cheat.source.replace("{entry}", problem.entry_point) for problem in chosen]
+    found: dict[str, Any] = {}
+    for name, sources in sides.items():
+        # as judges do: what the prompt defines (helpers of tests) comes first, then the answer, then the test
+        programs = [f"{problem.prompt}    pass\n{source}\n{problem.test}\ncheck({problem.entry_point})\n"
+                    for source, problem in zip(sources, chosen, strict=True)]  # fmt: skip
+        found[name] = {"ours": ours(sources, chosen, boxes), "forking": forking(programs),
+                       "exit_code": exit_code(programs)}  # fmt: skip
+        print(f"{name:16} {found[name]} of {len(chosen)}")
+    return found
+
+
+def attacked(boxes: Boxes) -> dict[str, Any]:
+    """All attacks: how many escaped, and by how much the latest of them passed its wall limit."""
+    attacks, base = import_module("attacks").ATTACKS, import_module("attack_base")
+    late: list[float] = []
+
+    def run(attack: Any) -> str:
+        start = time.monotonic()
+        (outcome,) = boxes.observe(found.filled(attack), [Request("f")], attack.limits)
+        late.append(time.monotonic() - start - attack.limits.wall_s)
+        return str(found.escaped(attack, outcome))
+
+    with tempfile.TemporaryDirectory() as folder, base.host(Path(folder)) as found:
+        with ThreadPoolExecutor(2) as threads:
+            escaped = [why for why in threads.map(run, attacks) if why]
+        touched = found.touched()
+    return {"attacks": len(attacks), "escaped": len(escaped) + len(touched), "escapes": escaped + touched,
+            "late_s": round(max(late), 3)}  # fmt: skip
+
+
+def _timed(work: Callable[[], object]) -> float:
+    """Wall milliseconds of one go."""
+    start = time.perf_counter()
+    work()
+    return 1000 * (time.perf_counter() - start)
+
+
+def costs(rounds: int, packages: tuple[str, ...]) -> dict[str, float]:
+    """Medians in ms: bare Python, a box from nothing, one that waited; and one with packages, both ways."""
+    bare = [interpreter(), "-I", "-S", "-c", f"{SOURCE}\nf(3)"]
+    sides: dict[str, list[float]] = {"bare": [], "cold": [], "ready": [], "packages": []}
+
+    def ask(boxes: Boxes, limits: Limits = LIMITS) -> None:
+        if not boxes.observe(SOURCE, [Request("f", (3,))], limits)[0].ok:
+            raise RuntimeError("a box did not answer")
+
+    roomy = Limits(wall_s=60.0, cpu_s=60, memory_mb=4096, total_mb=4096)
+    with Boxes(ahead=0) as cold, Boxes(ahead=1) as ready, Boxes(ahead=1, packages=packages) as heavy:
+        for _ in range(2 * rounds):
+            sides["bare"].append(_timed(lambda: subprocess.run(bare, check=True)))
+            sides["cold"].append(_timed(lambda: ask(cold)))
+        for name, boxes, limits in (("ready", ready, LIMITS), ("packages", heavy, roomy)):
+            for _ in range(rounds):
+                time.sleep(0.5)  # until the next box waits
+                sides[name].append(_timed(lambda boxes=boxes, limits=limits: ask(boxes, limits)))  # type: ignore[misc]
+    found = {f"{name}_ms": statistics.median(times) for name, times in sides.items()}
+    found["overhead_ms"] = found["cold_ms"] - found["bare_ms"]
+    found["overhead_least_ms"] = min(sides["cold"]) - min(sides["bare"])  # on a busy machine nearer to the cost itself
+    return {name: round(value, 2) for name, value in found.items()}
+
+
+def report(chosen: Sequence[Problem], *, quick: bool) -> dict[str, Any]:
+    """All figures as one JSON object."""
+    host = isolation()
+    figures: dict[str, Any] = costs(10 if quick else 40, ("numpy",))
+    with Boxes() as boxes:
+        figures |= attacked(boxes)
+        judged = cheats(chosen, boxes)
+    forms = [form(tests_of(problem)) for problem in chosen]
+    return {
+        **figures,
+        "cheats_passed": sum(row["ours"] for name, row in judged.items() if name != "canonical"),
+        "canonical": judged["canonical"]["ours"], "problems": len(chosen),
+        "judged": judged, "forms": {name: forms.count(name) for name in ("plain", "boxed", "weak")},
+        "isolation": {"bubblewrap": host.version, "machine": host.machine, "root": host.root},
+        "goals": GOALS, "quick": quick, "python": platform.python_version(),
+    }  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Attacks on the sandbox, cheats of its judge, and what a box costs.")
+    parser.add_argument("--data", metavar="DIR", type=Path, help="a folder with HumanEval.jsonl.gz")
+    parser.add_argument("--quick", action="store_true", help="every fourth problem, fewer rounds")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.add_argument("--save", action="store_true", help="write the JSON object to benchmarks/results")
+    options = parser.parse_args(arguments)
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "faults"))
+    chosen = problems(options.data)
+    result = report(chosen[::4] if options.quick else chosen, quick=options.quick)
+    result["set"] = "made here" if options.data is None else "HumanEval"
+    for name, value in result.items():
+        print(f"{name:20} {value}")
+    if options.save:
+        RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    if options.json:
+        print(json.dumps(result, allow_nan=False))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""The agent that chooses among listed actions by what its policy says of each: TWOSOME's (arXiv 2401.14151).
+
+`P(a) = softmax_a(sum_j log p(w_j | o, w_<j) / words(a))`. The candidates of a step are branches of one conversation:
+what they share is computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from evolvent.agents.base import Acting, Decision
+from evolvent.agents.history import History, Refuse
+from evolvent.agents.language import LanguageAgent, LanguageMind
+from evolvent.engine.asks import Continuation, ScoreAsk
+from evolvent.errors import ConfigError, WorldError
+from evolvent.models.policy import Policy
+from evolvent.trajectory import Task, Value, sample_rng
+from evolvent.worlds.base import Info, World
+
+__all__ = ["CandidateAgent"]
+
+
+@dataclass(frozen=True)
+class CandidateAgent:
+    """Chooses among what the world lists as possible.
+
+    Args:
+        policy: whose log-probabilities decide; its version marks the generations.
+        temperature: of the choice; 0: the likeliest.
+        per: what a candidate's log-probability is divided by: its words (as published), its tokens, or nothing.
+        history: what to do when the context is full.
+    Raises:
+        ConfigError: a negative temperature.
+    """
+
+    policy: Policy
+    temperature: float = 1.0
+    per: Literal["words", "tokens", "one"] = "words"
+    history: History = field(default_factory=Refuse)
+
+    def __post_init__(self) -> None:
+        if not self.temperature >= 0:
+            raise ConfigError("a temperature is 0 or more", value=self.temperature)
+
+    def begin(self, world: World, task: Task, *, seed: int) -> _CandidateMind:
+        longest = LanguageAgent(self.policy, max_tokens=1, history=self.history)
+        return _CandidateMind(longest, world, seed, self)
+
+
+class _CandidateMind(LanguageMind):
+    """One conversation; a step's info notes the candidates' tokens, which was chosen, and what they were divided by."""
+
+    def __init__(self, agent: LanguageAgent, world: World, seed: int, chooser: CandidateAgent) -> None:
+        super().__init__(agent, world, seed)
+        self._chooser, self._rng = chooser, sample_rng(seed, "candidates")
+
+    def act(self, observation: Value, info: Info) -> Acting:
+        listed = self._listed(info)
+        tokens = self._tokens(str(observation))
+        if tokens is None or self._length + len(tokens) + max(map(len, listed)) > self._context:
+            return Decision("", ends="horizon", info={"context_full": True})
+        scored = yield tuple([ScoreAsk(self._node, [*tokens, *ids]) for ids in listed])
+        words = [self._size(ids) for ids in listed]
+        score = np.asarray([one.logprobs[-len(ids):].sum(dtype=np.float64) / size
+                            for one, ids, size in zip(scored, listed, words, strict=True)])  # fmt: skip
+        chosen, logprob = self._chosen(score)
+        logprobs = np.zeros(len(listed[chosen]), np.float32)
+        logprobs[0] = logprob  # of the whole choice
+        written = Continuation(scored[chosen].node, np.asarray(listed[chosen], np.int32), logprobs, "choice")
+        decided = self._decided(str(observation), tokens, written)
+        noted = {"candidates": [list(ids) for ids in listed], "chosen": chosen, "words": words}
+        return replace(decided, info={**decided.info, **noted})
+
+    def _listed(self, info: Info) -> list[tuple[int, ...]]:
+        admissible = info.get("admissible")
+        if not admissible:
+            raise WorldError("choosing among listed actions needs a list", value=sorted(info), expected="admissible",
+                             hint="use a method that writes its actions")  # fmt: skip
+        return list(dict.fromkeys(tuple(self._dialect.action(action)) for action in admissible))
+
+    def _size(self, ids: Sequence[int]) -> int:
+        if self._chooser.per == "words":
+            return max(1, len(self._dialect.text(ids).split()))
+        return len(ids) if self._chooser.per == "tokens" else 1
+
+    def _chosen(self, score: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[int, float]:
+        """One candidate, and the log-probability that it had."""
+        if self._chooser.temperature == 0:
+            return int(score.argmax()), 0.0
+        shifted = (score - score.max()) / self._chooser.temperature
+        logp = shifted - np.log(np.exp(shifted).sum())
+        chosen = min(int(np.searchsorted(np.exp(logp).cumsum(), self._rng.random(), side="right")), len(score) - 1)
+        return chosen, float(logp[chosen])

@@ -1,0 +1,144 @@
+"""ETPO: entropy-regularised token-level policy optimisation, soft values of every next token.
+
+Wen et al., "Entropy-Regularized Token-Level Policy Optimization for Language Agent Reinforcement" (arXiv 2402.06700).
+
+The policy is to earn reward and stay near a reference rho, here the policy that practice begins with. The soft backup
+with action decomposition (sBAD) gives every token its value; with `v(prefix) = E_{w ~ pi} Q(prefix, w) - beta KL(pi ||
+rho)` at that prefix, under a target network,
+
+    Q(o, w_<j, w_j) <- v(o, w_<=j)                inside an action,
+    Q(o, w_<n, w_n) <- r + gamma v(o', ())        at its last token,
+
+and the policy moves to `rho exp(Q / beta) / Z` at every token: by the chain rule of the divergence the product of these
+is the optimum of whole actions. Q is a language model of its own: `Q(prefix, w) = V(prefix) + l_q(w) - l_rho(w)`, with
+l the logits, so that it is 0 everywhere at first. Distributions over the vocabulary are computed when they are used, a
+micro-batch at a time; none is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from evolvent.config import Config
+from evolvent.learn.advantages import decomposed_gae
+from evolvent.learn.forward import outputs, target_logits
+from evolvent.learn.learner import Learner
+from evolvent.learn.look import calm, said_of
+from evolvent.learn.objectives import Objective, Outputs
+from evolvent.learn.packing import Batch
+from evolvent.learn.practice import Practice, PracticeConfig, Setup
+from evolvent.learn.seen import Seen, gathered, with_final_values, with_finals
+from evolvent.learn.soft import expected_soft_value, soft_policy_kl, td_loss
+from evolvent.run import Run
+from evolvent.trajectory import Task
+
+__all__ = ["ETPO", "PUBLISHED", "Networks", "etpo"]
+
+P = TypeVar("P")
+
+
+class ETPO(Config):
+    """What can be chosen about ETPO."""
+
+    gamma: float = Field(default=0.99, ge=0, le=1, description="discount between actions")
+    beta: float = Field(default=0.3, gt=0, description="how strongly the policy is held to the reference")
+    polyak: float = Field(default=0.5, ge=0, lt=1, description="share of the target network that an update keeps")
+    huber: float | None = Field(default=None, gt=0, description="errors of Q beyond it count linearly; none: none do")
+    practice: PracticeConfig = Field(default_factory=PracticeConfig, description="playing and improving")
+
+
+PUBLISHED: Mapping[str, object] = {"beta": 0.01, "polyak": 0.995, "practice": {"temperature": 0.5, "top_k": 50}}
+
+
+class Networks:
+    """Q, its target, and the reference, beside the policy that practises."""
+
+    def __init__(self, config: ETPO) -> None:
+        self.config = config
+        self.learner: Learner
+        self.target: Any
+        self.rho: Any
+
+    def join(self, practice: Practice) -> None:
+        """Make the networks of a practice, so that they are kept and come back with it."""
+        self.rho = practice.first.model
+        q = Objective("etpo_q", self._q_loss, _targets, ("logits", "values"), settings=(("huber", self.config.huber),))
+        self.learner = practice.learns("q", practice.first.clone(), q)
+        self.target = deepcopy(self.learner.policy.model).requires_grad_(False)
+        practice.follows("target", self.target)
+
+    def _q_loss(self, found: Outputs, batch: Batch) -> tuple[Tensor, int]:
+        assert found.logits is not None and found.values is not None
+        logit = found.logits.float().gather(-1, batch.targets[:, None]).squeeze(-1)
+        chosen = found.values + logit - batch.columns["rho_logit"]
+        return td_loss(chosen, batch.columns["returns"], huber=self.config.huber).sum(), batch.count
+
+    def policy_loss(self, found: Outputs, batch: Batch) -> tuple[Tensor, int]:
+        """`KL(pi || rho exp(Q / beta) / Z)` at every token; what V adds is in Z."""
+        assert found.logits is not None
+        heat = self.config.practice.temperature
+        with torch.no_grad(), calm(self.learner.policy.model):
+            rho, q = target_logits(self.rho, batch).float(), target_logits(self.learner.policy.model, batch).float()
+        logpi, logrho = (logits.float().div(heat).log_softmax(-1) for logits in (found.logits, rho))
+        return soft_policy_kl(logpi, logrho, q - rho, beta=self.config.beta).sum(), batch.count
+
+    def said(self, model: Any, batch: Batch) -> dict[str, Tensor]:
+        """The soft value of every target's prefix under the target network, and the reference's logit of the target."""
+        heat, rho = self.config.practice.temperature, target_logits(self.rho, batch).float()
+        lagging = outputs(self.target, batch, needs=("logits", "values"))
+        assert lagging.logits is not None and lagging.values is not None
+        q = lagging.values[:, None] + lagging.logits.float() - rho
+        logpi, logrho = (x.div(heat).log_softmax(-1) for x in (target_logits(model, batch).float(), rho))
+        soft = expected_soft_value(q, logpi, logrho, beta=self.config.beta)
+        return {"soft": soft, "rho_logit": rho.gather(-1, batch.targets[:, None]).squeeze(-1)}
+
+    def follow(self, updates: int) -> None:
+        """The target network comes nearer to Q, as after so many updates."""
+        keep = self.config.polyak**updates
+        for lagging, ahead in zip(self.target.parameters(), self.learner.policy.model.parameters(), strict=True):
+            lagging.lerp_(ahead.detach(), 1.0 - keep)
+
+
+def _targets(batch: Batch) -> int:
+    return batch.count
+
+
+def etpo(policy: P, tasks: Sequence[Task], *, config: ETPO, run: Run[P]) -> P:
+    """Practise on these tasks. The handed-in policy is left as it was: it is the reference.
+
+    Returns:
+        the policy after the last iteration.
+    """
+    networks = Networks(config)
+    objective = Objective("etpo", networks.policy_loss, _targets, ("logits",), settings=(("beta", config.beta),))
+    setup = Setup("etpo", config.practice, objective, settings=repr(config), prepare=networks.join)
+    with run.practise(policy, setup, [task.id for task in tasks]) as practice:
+        for iteration in practice.rounds():
+            seen = practice.look(practice.play(practice.starts(tasks)))
+            backup(practice, seen, networks)
+            if practice.due():
+                run.evaluate(practice.policy, iteration)
+    result: P = practice.policy
+    return result
+
+
+def backup(practice: Practice, seen: Seen, networks: Networks) -> None:
+    """One iteration: targets by the soft backup, Q towards them, the target network after it, then the policy."""
+    policy = practice.policy
+    chains, flat, read = with_finals(seen.chains, seen.flat, seen.episodes, policy.dialect, context=policy.context)
+    columns = said_of(policy.model, chains, networks.said, tokens=practice.micro)
+    soft, rho_logit = gathered(columns, "soft", flat), gathered(columns, "rho_logit", flat)
+    flat = with_final_values(flat, columns, read, name="soft")
+    credit = decomposed_gae(soft, flat, gamma=networks.config.gamma, lam=0.0, lam_part=0.0)
+    before = networks.learner.updates
+    practice.passes_of("q", networks.learner, seen, {"returns": credit.returns, "rho_logit": rho_logit})
+    networks.follow(networks.learner.updates - before)
+    practice.note({"soft_value": float(soft.mean())})
+    practice.improve(replace(seen, flat=flat), credit)

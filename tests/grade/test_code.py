@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import pytest
+
+from evolvent.errors import IsolationUnavailable
+from evolvent.grade.code import form, humaneval, judge, mbpp
+from evolvent.sandbox.limits import Limits, Outcome
+from evolvent.sandbox.pool import Boxes
+
+LIMITS = Limits(wall_s=60.0, cpu_s=60)
+PROMPT = 'import math\ndef helper(x):\n    return x * 2\n\ndef f(x):\n    """Doubles."""\n'
+PLAIN = "def check(candidate):\n    assert candidate(2) == 4, 'doubles'\n    assert not candidate(0)\n"
+LOOP = "def check(candidate):\n    for x in range(5):\n        assert candidate(x) == helper(x)\n"
+RIGHT = "def f(x):\n    return x * 2\n"
+
+
+@pytest.fixture(scope="module")
+def opened():
+    try:
+        pool = Boxes()
+    except IsolationUnavailable as error:
+        pytest.skip(f"this host has no isolation: {error}")
+    with pool:
+        yield pool.opener(LIMITS)
+
+
+class Recorded:
+    """A box that only writes down what it is asked, and answers with the double."""
+
+    def __init__(self, source, seen, outcome=None):
+        self.source, self.seen, self.outcome = source, seen, outcome
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return None
+
+    def ask(self, entry, args=(), kwargs=None):
+        self.seen.append((self.source, entry, args))
+        return self.outcome or Outcome("value", args[0] * 2)
+
+    def end(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("assert candidate(1) == 2", "plain"),
+        ("'Checks.'\n    assert True\n    pass\n    assert abs(candidate(1) - 2.0) < 1e-6", "plain"),
+        ("assert set(candidate((1,))) == {1} and candidate([]) == []", "plain"),
+        ("assert f(1) == candidate(1)", "plain"),
+        ("for x in (1, 2):\n        assert candidate(x) == x", "boxed"),
+        ("y = 3\n    assert candidate(y) == y", "boxed"),
+        ("assert candidate(candidate(1)) == 4", "boxed"),
+        ("assert candidate(math.floor(1.5)) == helper(1)", "boxed"),
+        ("assert [candidate(x) for x in (1, 2)] == [2, 4]", "boxed"),
+        ("assert candidate(Pair(1, 2)) == 4", "weak"),
+    ],
+)
+def test_forms(body, expected):
+    assert form(humaneval(PROMPT, f"def check(candidate):\n    {body}\n", "f")) == expected
+
+
+def test_the_box_sees_arguments_and_never_what_is_expected():
+    seen = []
+    grade = judge(RIGHT, humaneval(PROMPT, PLAIN, "f"), lambda source, outside: Recorded(source, seen))
+    assert grade.correct is True
+    assert seen == [(RIGHT, "f", (2,)), (RIGHT, "f", (0,))]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "why"),
+    [
+        (Outcome("value", 5), "candidate(2) == 4: returned 5"),
+        (Outcome("value", "4"), "candidate(2) == 4: returned '4'"),
+        (Outcome("raised", error="ValueError: no"), "candidate(2): raised: ValueError: no"),
+        (Outcome("timeout", error="late"), "candidate(2): timeout: late"),
+        (Outcome("killed", error="exit code 0"), "candidate(2): killed: exit code 0"),
+        (Outcome("malformed", error="forged"), "candidate(2): malformed: forged"),
+        (Outcome("limit", error="memory"), "candidate(2): limit: memory"),
+    ],
+)
+def test_what_fails_says_why(outcome, why):
+    grade = judge("", humaneval(PROMPT, PLAIN, "f"), lambda source, outside: Recorded(source, [], outcome))
+    assert (grade.correct, grade.why) == (False, why)
+
+
+def test_one_answer_too_many_fails():
+    class Lying(Recorded):
+        def end(self):
+            return False
+
+    grade = judge("", humaneval(PROMPT, PLAIN, "f"), lambda source, outside: Lying(source, []))
+    assert grade.correct is False and "malformed" in grade.why
+
+
+@pytest.mark.parametrize("test", [PLAIN, LOOP], ids=["plain", "boxed"])
+@pytest.mark.parametrize(
+    ("source", "correct"),
+    [
+        (RIGHT, True),
+        ("def f(x):\n    return x + 2\n", False),
+        ("def f(x):\n    return x * 2.5\n", False),
+        ("def g(x):\n    return x * 2\n", False),
+        ("def f(x)\n    return x * 2\n", False),
+        ("def f(x):\n    raise ValueError(x)\n", False),
+        ("import os\ndef f(x):\n    os._exit(0)\n", False),
+        ("class A:\n    __eq__ = lambda *a: True\n    __bool__ = lambda a: False\ndef f(x): return A()", False),
+        ("class I(int):\n    def __eq__(self, other): return True\ndef f(x): return I(x)", False),
+    ],
+)  # fmt: skip
+def test_verdicts_in_real_boxes(opened, source, correct, test):
+    assert judge(source, humaneval(PROMPT, test, "f"), opened).correct is correct
+
+
+def test_the_test_of_a_boxed_problem_is_in_no_box_with_the_code(opened):
+    """Code that looks for the test's text, or for its helper, finds nothing."""
+    source = """
+import gc
+def f(x):
+    texts = [t for t in gc.get_objects() if callable(t) and getattr(t, "__name__", "") in ("helper", "run_the_test")]
+    return texts[0](x) if texts else None
+"""
+    assert judge(source, humaneval(PROMPT, LOOP, "f"), opened).correct is False
+
+
+def test_a_box_that_is_lost_fails_even_where_the_test_forgives(opened):
+    test = "def check(candidate):\n    try:\n        candidate(1)\n    except Exception:\n        pass\n"
+    tests = humaneval(PROMPT, test, "f")
+    assert form(tests) == "boxed"
+    assert judge("def f(x): raise ValueError", tests, opened).correct is True
+    lost = judge("import os\ndef f(x): os._exit(0)", tests, opened)
+    assert lost.correct is False and lost.why.startswith("killed")
+
+
+def test_mbpp(opened):
+    tests = mbpp("assert double(2) == 4\nassert set(double((1,))) == {1}")
+    assert (tests.entry, form(tests)) == ("double", "plain")
+    assert judge("def double(x): return x * 2", tests, opened).correct is True
+    assert judge("def double(x): return x", tests, opened).correct is False
+    close = mbpp("assert math.isclose(half(3), 1.5, rel_tol=0.001)", imports="import math")
+    assert judge("def half(x): return x / 2", close, opened).correct is True
+    looped = mbpp("for k in range(3):\n    assert same(k) == math.floor(k)", imports="import math", entry="same")
+    assert form(looped) == "boxed" and judge("def same(x): return x", looped, opened).correct is True
+
+
+def test_mbpp_entries_that_cannot_be_told():
+    for asserts in ("assert True", "assert f(Pair(1, 2)) == 3"):
+        with pytest.raises(ValueError, match="not one function"):
+            mbpp(asserts)
+    weak = judge("", mbpp("assert f(Pair(1, 2)) == 3", entry="f"), lambda source, outside: Recorded(source, []))
+    assert weak.correct is None and weak.why.startswith("weak")
+
+
+def test_tests_that_ask_nothing_are_weak():
+    """No call, no verdict: `assert True` alone would let everything pass."""
+    for test in ("assert True", "for x in ():\n        pass"):
+        grade = judge("", humaneval(PROMPT, f"def check(candidate):\n    {test}\n", "f"), lambda *given: None)
+        assert grade.correct is None and "never call" in grade.why
+
+
+def test_no_check():
+    with pytest.raises(ValueError, match="no function check"):
+        humaneval(PROMPT, "assert candidate(1)", "f")
+    with pytest.raises(SyntaxError):
+        humaneval(PROMPT, "def check(candidate:", "f")
