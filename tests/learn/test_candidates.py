@@ -103,7 +103,7 @@ def test_a_tree_without_branches_is_a_row(played):
 
 
 def test_what_candidates_share_is_computed_once(played):
-    policy, found, engine = played
+    _, found, engine = played
     prompts = sum(int((~g.sampled).sum()) for t in found for g in t.generations)
     candidates = sum(len(ids) for t in found for step in t.steps for ids in step.info["candidates"])
     assert engine.usage.computed <= prompts + candidates

@@ -54,8 +54,8 @@ def test_one_phase_as_long_as_an_episode_is_grpo_bit_for_bit(tmp_path):
 
 
 def test_settings_that_have_no_effect_or_fall_are_refused_together():
-    with pytest.raises(ValueError, match=r"fall.*practice.horizon.*overlong"):
-        ScalingInter(horizons=(5, 3), overlong=4, practice=quick(horizon=3))
+    with pytest.raises(ValueError, match=r"fall.*practice.horizon.*practice.overlap.*overlong"):
+        ScalingInter(horizons=(5, 3), overlong=4, practice=quick(horizon=3, overlap=True))
     for horizons in ((), (0, 5)):
         with pytest.raises(ValueError, match="horizons"):
             ScalingInter(horizons=horizons)

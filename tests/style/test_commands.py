@@ -1,4 +1,4 @@
-"""Every command's knobs are listed in `knobs.json`, at most 45 each (a training's 56); help texts fit 80 columns.
+"""Every command's knobs are listed in `knobs.json`, at most 45 each (a training's 56 or 60); help texts fit 80 columns.
 
 After a wanted change of a knob: `python tests/style/test_commands.py` writes the file anew.
 """
@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from evolvent.cli.main import VERBS, main
 from evolvent.cli.recipes import RECIPES
+from evolvent.cli.reinforce import METHODS
 from evolvent.config import knobs
 
 GOLDEN = Path(__file__).parent / "knobs.json"
@@ -21,20 +22,21 @@ CONFIGURED = {
     "collect": "collect", "eval": "eval", "evolve": "evolve", "collect --experts": "corpus",
     "bench agent-eval": "agenteval", "serve": "serve", "watch": "watch",
     **{f"train {recipe}": "train" for recipe in RECIPES},
+    **{f"train rl --method {name}": "reinforce" for name in METHODS},
 }  # command -> its module  # fmt: skip
 # A training is put together of five configurations: learner, optimizer, adapter, layout, and what is kept.
-MOST = {f"train {recipe}": 56 for recipe in RECIPES}
+MOST = {f"train {recipe}": 56 for recipe in RECIPES} | {f"train rl --method {name}": 60 for name in METHODS}
 SUBVERBS = {
     "worlds": ("", "list", "show", "play", "audit"),
     "runs": ("", "list", "show", "export", "import", "recover"),
     "bench": ("", "agent-eval", "leaderboard", "compare", "study"),
-    "train": ("", *RECIPES),
+    "train": ("", *RECIPES, "rl"),
 }
 
 
 def _config(verb: str) -> type[BaseModel]:
     module = import_module(f"evolvent.cli.{CONFIGURED[verb]}")
-    command = module.COMMANDS[verb.split()[1]] if verb in MOST else module.COMMAND
+    command = module.COMMANDS[verb.split()[-1]] if verb in MOST else module.COMMAND
     found: type[BaseModel] = command.config
     return found
 

@@ -24,7 +24,18 @@ sys.meta_path.insert(0, Blocked())
 WITH_TORCH = ("models", "engine", "learn", "scale", "methods", "agents")
 WITH_TORCH_IN_CLI = tuple(
     f"evolvent.cli.{name}"
-    for name in ("jobs", "evolve", "eval", "train", "recipes", "planning", "lesson", "readiness", "material")
+    for name in (
+        "jobs",
+        "evolve",
+        "eval",
+        "train",
+        "recipes",
+        "planning",
+        "lesson",
+        "readiness",
+        "material",
+        "reinforce",
+    )
 )
 
 

@@ -103,7 +103,7 @@ def test_a_box_never_gets_the_labels_of_what_is_asked():
 
     runner = Answering(answer)
     asked = folds(data.labels, 5, np.random.default_rng(0))
-    judged = cross_validate("", data, asked, runner, limits=LIMITS)
+    judged = cross_validate("", data, asked, runner=runner, limits=LIMITS)
     assert judged.area == 0.5 and not judged.error
     assert runner.jobs == len(runner.asked) == 5
     for request, rows, labels in zip(runner.asked, asked, known, strict=True):
@@ -122,7 +122,7 @@ def test_a_box_never_gets_the_labels_of_what_is_asked():
 def test_answers_that_are_none(value, said):
     data = load_set("rings")
     runner = Answering(lambda request: Outcome("value", value))
-    judged = cross_validate("", data, folds(data.labels, 5, np.random.default_rng(0)), runner, limits=LIMITS)
+    judged = cross_validate("", data, folds(data.labels, 5, np.random.default_rng(0)), runner=runner, limits=LIMITS)
     assert judged.area is None and said in judged.error and "expected 60 rows of 2" in judged.error
     assert runner.jobs == 1
 
@@ -146,7 +146,7 @@ def test_all_folds_together_have_the_wall_limit():
     runner = Answering(lambda request: Outcome("value", [[0.5, 0.5]] * len(rows_asked(request))))
     data = load_set("rings")
     asked = folds(data.labels, 5, np.random.default_rng(0))
-    judged = cross_validate("", data, asked, runner, limits=Limits(wall_s=1e-9))
+    judged = cross_validate("", data, asked, runner=runner, limits=Limits(wall_s=1e-9))
     assert judged.area is None and judged.error.startswith("timeout") and runner.jobs <= 1
 
 
@@ -227,7 +227,7 @@ def test_nothing_is_remembered_from_fold_to_fold(world: DataSciCode):
     """A program that keeps the labels it saw, in memory and on disk, finds nothing kept when the next fold asks."""
     source = (
         "import os\nSEEN = globals().setdefault('SEEN', [])\ndef predict(rows, labels, asked):\n"
-        "    if SEEN or os.path.exists('/tmp/seen'):\n        return [[0.0, 1.0]] * (len(asked) + 1)\n"
-        "    SEEN.append(labels)\n    open('/tmp/seen', 'w').write('x')\n    return [[0.5, 0.5]] * len(asked)\n"
+        "    if SEEN or os.path.exists('seen'):\n        return [[0.0, 1.0]] * (len(asked) + 1)\n"
+        "    SEEN.append(labels)\n    open('seen', 'w').write('x')\n    return [[0.5, 0.5]] * len(asked)\n"
     )
     assert world.judge(source, task_of(world)).area == 0.5

@@ -17,11 +17,19 @@ from evolvent.trajectory import Task
 from evolvent.worlds.base import SPLITS, World
 from evolvent.worlds.countdown import Countdown
 from evolvent.worlds.crafting import Crafting
+from evolvent.worlds.deduction.world import Deduction
 from evolvent.worlds.grid.world import GridWorld
+from evolvent.worlds.household.nouns import HouseholdNouns
 from evolvent.worlds.household.world import HouseholdWorld
+from evolvent.worlds.kitchen.world import Kitchen
 from evolvent.worlds.lookup import Lookup
 from evolvent.worlds.maze import Maze
 from evolvent.worlds.panel import Candidate, Panels, Sizes, check_names, deal, digest, place
+from evolvent.worlds.reasoning.arithmetic import Arithmetic
+from evolvent.worlds.reasoning.entailment import Entailment
+from evolvent.worlds.reasoning.problems import Problems
+from evolvent.worlds.reasoning.reading import Reading
+from evolvent.worlds.reasoning.rules import Rules
 from evolvent.worlds.searchqa.world import SearchQA
 from evolvent.worlds.sql.world import SqlWorld
 from evolvent.worlds.tools.academia import Academia
@@ -52,6 +60,16 @@ WORLDS = {
     "academia": lambda: Academia(),
     "todo": lambda: Todo(),
     "sheet": lambda: Sheet(),
+    "arithmetic": lambda: Arithmetic(),
+    "problems": lambda: Problems(),
+    "problems program": lambda: Problems(form="program"),
+    "deduction": lambda: Deduction(),
+    "entailment": lambda: Entailment(),
+    "reading": lambda: Reading(),
+    "rules": lambda: Rules(),
+    "rules conflict": lambda: Rules(form="conflict"),
+    "kitchen": lambda: Kitchen(),
+    "household nouns": lambda: HouseholdNouns(),
 }
 PROGRAM = """
 import json, sys

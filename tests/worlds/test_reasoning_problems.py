@@ -118,6 +118,8 @@ class TestPrograms:
             (Outcome("raised", error="E"), False),
             (Outcome("value", "29"), False),
             (Outcome("value", True), False),
+            (Outcome("value", float("nan")), False),
+            (Outcome("value", [10**5000]), False),
             (Outcome("value", None), False),
             (Outcome("value", 28.5), True),
             (Outcome("killed"), False),

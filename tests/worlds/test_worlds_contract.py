@@ -13,10 +13,14 @@ from evolvent.trajectory import Task
 from evolvent.worlds.base import SPLITS, Env, Forkable, World
 from evolvent.worlds.countdown import Countdown
 from evolvent.worlds.crafting import Crafting, words_of
+from evolvent.worlds.datasci.world import DataSci
 from evolvent.worlds.grid.world import GridWorld
+from evolvent.worlds.household.nouns import HouseholdNouns
 from evolvent.worlds.household.world import HouseholdWorld
+from evolvent.worlds.kitchen.world import Kitchen
 from evolvent.worlds.lookup import Lookup
 from evolvent.worlds.maze import Maze
+from evolvent.worlds.microwave import Microwave
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.searchqa.world import SearchQA
 from evolvent.worlds.sql.world import SqlWorld
@@ -43,6 +47,12 @@ WORLDS = {
     "wordle": Wordle(sizes=SMALL),
     "wordle lmrl": Wordle(rules="lmrl", sizes=SMALL),
     "household": HouseholdWorld(sizes=SMALL),
+    "household nouns": HouseholdNouns(sizes=SMALL),
+    "kitchen": Kitchen(sizes=SMALL),
+    "kitchen macro": Kitchen("macro", sizes=SMALL),
+    "kitchen small": Kitchen(level="small", sizes=SMALL),
+    "microwave": Microwave(),
+    "datasci": DataSci(sizes=SMALL),
     "household 0.3": HouseholdWorld("0.3", size="alfworld", sizes=SMALL),
     "searchqa": SearchQA(sizes=SMALL),
     "searchqa until right": SearchQA(text="searchqa", until_right=True, sizes=SMALL),
@@ -68,6 +78,11 @@ PENAL = {
     "sql": SqlWorld(sizes=SMALL, penalty=-0.05),
     "weather": Weather(sizes=SMALL, penalty=-0.05),
     "sheet": Sheet(sizes=SMALL, penalty=-0.05),
+    "kitchen": Kitchen(sizes=SMALL, penalty=-0.05),
+    "kitchen macro": Kitchen("macro", sizes=SMALL, penalty=-0.05),
+    "microwave": Microwave(penalty=-0.05),
+    "datasci": DataSci(sizes=SMALL, penalty=-0.05),
+    "household nouns": HouseholdNouns(sizes=SMALL, penalty=-0.05),
 }
 
 

@@ -6,15 +6,17 @@ and array policies decide without asking anything.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from evolvent.agents.history import Turn
 from evolvent.engine.asks import Answer, Ask, Wait
-from evolvent.trajectory import Branch, Generation, Task, Trajectory, Value
+from evolvent.models.dialects import Dialect
+from evolvent.trajectory import Branch, Generation, Step, Task, Trajectory, Value
 from evolvent.worlds.base import Info, World
 
-__all__ = ["Acting", "Agent", "Decision", "Mind", "Resuming"]
+__all__ = ["Acting", "Agent", "Decision", "Mind", "Resuming", "turn_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +70,18 @@ class Resuming(Protocol):
             ConfigError: a branch beyond the end of the parent, or of the action that it lies in.
         """
         ...
+
+
+def turn_of(step: Step, dialect: Dialect, *, render: Callable[[Step], str]) -> Turn:
+    """A recorded step as a conversation has it: the tokens that were sampled, else those of its text.
+
+    Args:
+        render: the text that an agent would write for a step without generations.
+    Raises:
+        VocabularyMismatch: a word that the dialect does not know.
+    """
+    for generation in reversed(step.generations):
+        if generation.acted:
+            ids = tuple(generation.ids[generation.sampled].tolist())
+            return Turn(str(step.observation), ids, generation.stop != "length")
+    return Turn(str(step.observation), tuple(dialect.action(render(step))), True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from evolvent.agents.base import Acting, Decision
+from evolvent.agents.base import Acting, Decision, turn_of
 from evolvent.agents.history import History, Refuse, Turn
 from evolvent.engine.asks import Continuation, Node, SampleAsk, Sampling
 from evolvent.errors import ConfigError, InvalidAction
@@ -17,7 +16,7 @@ from evolvent.trajectory import Branch, Generation, Step, Task, Trajectory, Valu
 from evolvent.worlds.base import Info, World
 from evolvent.worlds.grammar import Parsed
 
-__all__ = ["LanguageAgent", "LanguageMind", "turn_of"]
+__all__ = ["LanguageAgent", "LanguageMind"]
 
 _STRIDE, _MASK = 0x9E3779B97F4A7C15, (1 << 63) - 1
 
@@ -49,21 +48,6 @@ class LanguageAgent:
         mind = LanguageMind(self, world, seed)
         mind.recall(parent, branch)
         return mind
-
-
-def turn_of(step: Step, dialect: Dialect, *, render: Callable[[Step], str]) -> Turn:
-    """A recorded step as a conversation has it: the tokens that were sampled, else those of its text.
-
-    Args:
-        render: the text that an agent would write for a step without generations.
-    Raises:
-        VocabularyMismatch: a word that the dialect does not know.
-    """
-    for generation in reversed(step.generations):
-        if generation.acted:
-            ids = tuple(generation.ids[generation.sampled].tolist())
-            return Turn(str(step.observation), ids, generation.stop != "length")
-    return Turn(str(step.observation), tuple(dialect.action(render(step))), True)
 
 
 class LanguageMind:

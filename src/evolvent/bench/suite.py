@@ -28,7 +28,8 @@ FORMAT = 1
 _MOST = 10**15  # of any count in a file
 # Rounds of an episode as AgentGym's evaluation grants them; other worlds have their own.
 HORIZONS: Mapping[str, int] = {
-    "textcraft": 20, "babyai": 20, "sciworld": 30, "household": 30, "household-03": 30, "alfworld": 30,
+    "textcraft": 20, "babyai": 20, "sciworld": 30, "household": 30, "household-03": 30, "household-nouns": 30,
+    "alfworld": 30,
     "alfworld-engine": 30, "minigrid": 20, "maze": 15,
     "wordle": 8, "weather": 10, "movie": 12, "academia": 12, "todo": 15, "sheet": 15, "sql": 1, "searchqa": 10,
 }  # fmt: skip

@@ -69,9 +69,9 @@ METHODS: dict[str, Method] = {
         "soft values of every next token, near the policy it began with",
         {"practice": {"epochs": 4, "critic_lr": 3e-4}},
     ),
-    "grpo": Method(GRPOConfig, grpo, "episodes of a task compared with each other: GRPO and its family (rl.kind)"),
+    "grpo": Method(GRPOConfig, grpo, "episodes of a task compared: GRPO and its family (rl.kind)"),
     "scaling_inter": Method(ScalingInter, scaling_inter, "the same, with episodes that grow longer by phases"),
-    "r3": Method(R3, r3, "episodes begin on the way of demonstrations too: a reverse curriculum", demonstrated=True),
+    "r3": Method(R3, r3, "episodes begin inside demonstrations: a reverse curriculum", demonstrated=True),
 }
 
 

@@ -17,9 +17,7 @@ from evolvent.errors import ConfigError, Problem, StoreUnavailable, unknown
 from evolvent.files import atomic_writer, disk_errors
 from evolvent.store.store import Store
 from evolvent.trajectory import Trajectory
-from evolvent.view.data import read_run
 from evolvent.view.escape import clip, plain
-from evolvent.view.reinforcement import practised, told
 
 __all__ = ["FORMATS", "run", "store_folder"]
 
@@ -122,6 +120,9 @@ def _show(words: Sequence[str], console: Console) -> int:
 
 def _practised(run: Path) -> Iterator[tuple[str, str]]:
     """Of a run that practised: how far it came, and the first sign of why it does not learn."""
+    from evolvent.view.data import read_run
+    from evolvent.view.reinforcement import practised, told
+
     found = practised(read_run(run))
     if found is None:
         return

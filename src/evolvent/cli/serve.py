@@ -62,6 +62,9 @@ class Serve(OverWorlds):
         default=None, description="serve this policy to chat with, in place of worlds: a run, a model folder, a size"
     )
     slots: int = Field(default=64, ge=1, description="texts that a served policy writes at once")
+    reload: Path | None = Field(
+        default=None, description="folder that clients may have a served policy take other weights from; none: no"
+    )
     log_requests: bool = Field(default=False, description="print a line a request")
 
 
@@ -111,7 +114,7 @@ def run(words: Sequence[str], console: Console) -> int:
             app, name = _policy(config, access)
             host: Any = nullcontext()
             server = _Server(_uvicorn(config, app, access))
-            server.told = partial(_announce_policy, console, name, bound=bound)
+            server.told = partial(_announce_policy, console, name, bound=bound, reload=config.reload)
         else:
             made = worlds(config.worlds)
             host = _host(config, made)
@@ -133,6 +136,12 @@ def _checked(config: Serve) -> tuple[Access, dict[str, Face]]:
         access = bound_to(config.host, token=_token(config), hosts=config.host_names, origins=config.origins)
     except ConfigError as error:
         problems += error.problems
+    if config.reload is not None and config.policy is None:
+        problems.append(Problem("reload", "only a policy takes other weights", "serve one with --policy"))
+    elif config.reload is not None and not config.reload.is_dir():
+        problems.append(
+            Problem("reload", f"{config.reload} is no folder", "make it, or name where weights are written")
+        )
     try:
         faces = _faces(config.faces)
     except ConfigError as error:
@@ -193,7 +202,7 @@ def _policy(config: Serve, access: Access) -> tuple[App, str]:
     chosen = config.policy or ""
     served = policy(chosen, list(worlds(config.worlds).values()) if chosen in POLICIES else ())
     name = Path(chosen).resolve().name if chosen not in POLICIES else chosen
-    face = PolicyFace(Generator(served, engine_for(served, slots=config.slots)), name)
+    face = PolicyFace(Generator(served, engine_for(served, slots=config.slots)), name, reload=config.reload)
     return policy_app(face, access=access), name
 
 
@@ -240,13 +249,16 @@ async def _serve(server: _Server, host: Any, *, bound: socket.socket) -> None:
             await server.serve(sockets=[bound])
 
 
-def _announce_policy(console: Console, name: str, *, bound: socket.socket) -> None:
+def _announce_policy(console: Console, name: str, *, bound: socket.socket, reload: Path | None) -> None:
     url = url_of(bound)
     console.print(
         f"serving the policy {plain(name)} at {url}/v1 (chat and completions as OpenAI has them)", soft_wrap=True
     )
     words = f"evolvent bench agent-eval --agent endpoint --endpoint {url}/v1 --model {name} --worlds lookup"
     console.print(plain(f"  try {words}"), soft_wrap=True)
+    if reload is not None:
+        told = f"  POST {url}/update_weights_from_disk takes weights from {reload}"
+        console.print(plain(told), soft_wrap=True)
     console.file.flush()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from functools import partial
+from random import Random
 
 from rich.columns import Columns
 from rich.console import Console
@@ -14,9 +15,9 @@ from evolvent.cli.console import rate, table
 from evolvent.cli.names import world, world_origins
 from evolvent.cli.parsing import Parser, choose, verbs_help, whole
 from evolvent.errors import ConfigError, Problem, unknown
-from evolvent.trajectory import Task
+from evolvent.trajectory import Task, Value
 from evolvent.view.escape import plain
-from evolvent.worlds.base import SPLITS, World
+from evolvent.worlds.base import SPLITS, Info, World
 
 __all__ = ["run"]
 
@@ -145,7 +146,7 @@ def _audit(words: Sequence[str], console: Console) -> int:
     audited = world(found.name)
     report = audit(audited, found.split, limit=found.limit, seed=found.seed)
     firsts = [task for tier in audited.tiers for task in audited.tasks(found.split, tier)[:1]]
-    checks = [check_env(partial(audited.make, task), seed=found.seed) for task in firsts]
+    checks = [check_env(partial(audited.make, task), seed=found.seed, choose=_some) for task in firsts]
     broken = {problem.where: problem for check in checks for problem in check}
     columns = ("tier", "tasks", "kinds", "expert", "random", "replay", "copies")
     rows = [
@@ -158,3 +159,9 @@ def _audit(words: Sequence[str], console: Console) -> int:
         console.print(plain(str(problem)))
     console.print(f"{len(problems)} rules broken" if problems else "sound: no rule broken")
     return 1 if problems else 0
+
+
+def _some(rng: Random, info: Info) -> Value:
+    """A listed action; of a world that lists none, a text that is no answer."""
+    listed = info.get("admissible")
+    return rng.choice(list(listed)) if listed else "?"

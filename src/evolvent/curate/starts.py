@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from evolvent.agents.language import turn_of
+from evolvent.agents.base import turn_of
 from evolvent.errors import ConfigError, Problem
 from evolvent.models.dialects import Dialect
 from evolvent.trajectory import Branch, Start, Step, Trajectory, sample_rng

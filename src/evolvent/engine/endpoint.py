@@ -16,15 +16,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from random import Random
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import httpx2
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import SecretStr
 
 from evolvent.deadline import Deadline, backoff
-from evolvent.engine.asks import Sampling
+from evolvent.engine.asks import GREEDY, Sampling
 from evolvent.engine.replies import SESSION_HEADER, Reply, read_reply
 from evolvent.errors import ConfigError, ContextOverflow, EndpointError, EngineError, Problem, unknown
 from evolvent.messages import Message
@@ -42,6 +45,7 @@ _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})  # after the
 _LASTING = frozenset({"insufficient_quota", "billing_hard_limit_reached"})  # codes that no waiting helps against
 _OVERFLOW = re.compile(r"context[ _-]?(length|window|size)|maximum (input|prompt) length|prompt is too long", re.I)
 _CHECK_S = 15.0  # how long to wait for an endpoint before anything is played
+_UPDATE = "/update_weights_from_disk"  # SGLang's name, outside the versioned paths
 _GRACE_S = 10.0  # a call ends by itself at its deadline; where a connection trickles, its thread is left behind
 
 
@@ -162,9 +166,39 @@ class Endpoint:
                 **_settings(sampling, max_tokens=max_tokens, seed=seed, stop=stop)}  # fmt: skip
         return self._completed("/completions", body, tokens=True, session=session)
 
+    def tokens_of(self, text: str) -> NDArray[np.int32]:
+        """`[P]`, how the endpoint's tokenizer reads a text. Raises what `chat` raises."""
+        body = {"prompt": text, "logprobs": 0, "return_token_ids": True,
+                **_settings(GREEDY, max_tokens=1, seed=None, stop=())}  # fmt: skip
+        tokens = self._completed("/completions", body, tokens=True, session=None).tokens
+        return np.zeros(0, np.int32) if tokens is None else tokens.prompt
+
+    def hand_over(self, folder: Path, *, wait_s: float = 600.0) -> str:
+        """Have the endpoint take the weights of a model folder, in SGLang's form (`/update_weights_from_disk`).
+
+        To take the same folder twice changes nothing, so the request is repeated like all others. Where no answer came
+        in time the weights may have been taken, or not: hand them over again.
+
+        Args:
+            folder: as the endpoint is to find it: a file system that both see.
+            wait_s: for all tries together; reading a large model takes longer than a completion.
+        Returns:
+            the fingerprint of what is served now; "" where the endpoint tells none.
+        Raises:
+            EndpointError: it takes no weights, not these, or did not answer in time.
+        """
+        url = self.base_url.removesuffix("/v1") + _UPDATE
+        row = self._answered("POST", url, {"model_path": str(folder)}, {}, wait_s=wait_s)
+        if not isinstance(row, Mapping) or row.get("success") is not True:
+            raise EndpointError(f"POST {url}: the weights were not taken", value=ascii(row)[:_SAID],
+                                expected='{"success": true}')  # fmt: skip
+        told = row.get("system_fingerprint")
+        return told if isinstance(told, str) else ""
+
     def models(self, *, wait_s: float | None = None) -> list[str]:
         """The names of the models that the endpoint has; waits at most `wait_s`. Raises EndpointError."""
-        row = self._answered("GET", "/models", None, {}, wait_s=wait_s)
+        wait_s = self.timeout_s if wait_s is None else min(wait_s, self.timeout_s)
+        row = self._answered("GET", f"{self.base_url}/models", None, {}, wait_s=wait_s)
         found = row.get("data") if isinstance(row, Mapping) else None
         names = [one.get("id") for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
         return [name for name in names if isinstance(name, str)]
@@ -182,21 +216,20 @@ class Endpoint:
     def _completed(self, path: str, body: dict[str, Any], *, tokens: bool, session: str | None) -> Reply:
         whole = {"model": self.model, **body, **self._extra}
         headers = {} if session is None else {SESSION_HEADER: session}
-        row = self._answered("POST", path, {key: value for key, value in whole.items() if value is not None}, headers)
-        reply = read_reply(row, chat=path.startswith("/chat"), tokens=tokens, where=f"POST {self.base_url}{path}")
+        url, said = self.base_url + path, {key: value for key, value in whole.items() if value is not None}
+        row = self._answered("POST", url, said, headers, wait_s=self.timeout_s)
+        reply = read_reply(row, chat=path.startswith("/chat"), tokens=tokens, where=f"POST {url}")
         with self._lock:
             self._prompt += reply.prompt_tokens
             self._completion += reply.completion_tokens
         return reply
 
-    def _answered(
-        self, method: str, path: str, body: Json, headers: Mapping[str, str], *, wait_s: float | None = None
-    ) -> Any:
+    def _answered(self, method: str, url: str, body: Json, headers: Mapping[str, str], *, wait_s: float) -> Any:
         """The JSON value of a good answer; tries again, with pauses, what may pass."""
-        deadline = Deadline(self.timeout_s if wait_s is None else min(wait_s, self.timeout_s))
+        deadline = Deadline(wait_s)
         for attempt in itertools.count():
             try:
-                value = self._tried(method, path, body=body, headers=headers, deadline=deadline)
+                value = self._tried(method, url, body=body, headers=headers, deadline=deadline)
             except _Passing as passing:
                 problem = passing
             else:
@@ -208,29 +241,23 @@ class Endpoint:
                 raise problem.error from problem
             with self._lock:
                 self._retries += 1
-        raise EndpointError("no try was made", value=path)
+        raise EndpointError("no try was made", value=url)
 
-    def _tried(
-        self, method: str, path: str, *, body: Json, headers: Mapping[str, str], deadline: Deadline
-    ) -> Any:  # fmt: skip
-        where = f"{method} {self.base_url}{path}"
+    def _tried(self, method: str, url: str, *, body: Json, headers: Mapping[str, str], deadline: Deadline) -> Any:
+        where = f"{method} {url}"
         content = None if body is None else json.dumps(body, allow_nan=False).encode()
         try:
             with self._client.stream(
-                method, self.base_url + path, content=content, timeout=_timeout(deadline),
+                method, url, content=content, timeout=_timeout(deadline),
                 headers={**headers, **({} if content is None else {"content-type": "application/json"})},
             ) as response:  # fmt: skip
                 data = _read(response, where, deadline)
         except (httpx2.ReadTimeout, httpx2.WriteTimeout) as error:
-            raise self._late(where) from error
+            raise _late(where, deadline) from error
         except (httpx2.TransportError, RuntimeError) as error:
             told = f"{type(error).__name__}: {error}"
             raise _Passing(EndpointError(f"{where}: no answer", value=told, hint="is it running there?")) from error
         return self._value(where, response, data)
-
-    def _late(self, where: str) -> EndpointError:
-        return EndpointError(f"{where}: no answer before the deadline", value=f"{self.timeout_s:g} s",
-                             hint="raise timeout_s, or ask for fewer tokens")  # fmt: skip
 
     def _value(self, where: str, response: httpx2.Response, data: bytes) -> Any:
         status = response.status_code
@@ -266,6 +293,11 @@ class Endpoint:
     def _clean(self, text: str) -> str:
         """The text without the key, cut to a readable length."""
         return (text if self._secret is None else text.replace(self._secret, "***"))[:_SAID]
+
+
+def _late(where: str, deadline: Deadline) -> EndpointError:
+    return EndpointError(f"{where}: no answer before the deadline", value=f"{deadline.total_s:g} s",
+                         hint="raise timeout_s, or ask for fewer tokens")  # fmt: skip
 
 
 def _pause(attempt: int, rng: Random) -> float:

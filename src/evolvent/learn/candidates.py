@@ -16,7 +16,7 @@ from torch import Tensor
 
 from evolvent.errors import BatchMismatch
 from evolvent.learn import policy_losses as losses
-from evolvent.learn.objectives import Need, Objective, Outputs
+from evolvent.learn.objectives import Need, Objective, Outputs, given
 from evolvent.learn.packing import Batch
 from evolvent.learn.parts import Parts
 from evolvent.learn.reinforcement import Clip, ValueLoss
@@ -134,17 +134,15 @@ def _count(batch: Batch) -> int:
 
 
 def _loss(outputs: Outputs, batch: Batch, *, settings: Choice) -> tuple[Tensor, int]:
-    assert outputs.logprobs is not None
-    logp, entropy, first = decisions(outputs.logprobs, batch, heat=settings.heat)
+    logp, entropy, first = decisions(given(outputs.logprobs, "logprobs"), batch, heat=settings.heat)
     old, advantages = batch.columns["old"][first], batch.columns["advantages"][first]
     how = settings.surrogate
     terms = losses.clipped(logp - old, advantages, low=how.low, high=how.high, dual=how.dual)
     loss = (terms - settings.entropy * entropy).sum()
     if settings.value is not None:
-        assert outputs.values is not None
         value = settings.value
         before = batch.columns["old_values"][first] if value.clip is not None else None
-        errors = losses.value_terms(outputs.values[first], batch.columns["returns"][first], before,
+        errors = losses.value_terms(given(outputs.values, "values")[first], batch.columns["returns"][first], before,
                                     clip=value.clip, huber=value.huber)  # fmt: skip
         loss = loss + value.coefficient * errors.sum()
     return loss, len(first)
@@ -152,8 +150,7 @@ def _loss(outputs: Outputs, batch: Batch, *, settings: Choice) -> tuple[Tensor, 
 
 @torch.no_grad()
 def _stats(outputs: Outputs, batch: Batch, *, settings: Choice) -> Mapping[str, tuple[Tensor, int]]:
-    assert outputs.logprobs is not None
-    logp, entropy, first = decisions(outputs.logprobs, batch, heat=settings.heat)
+    logp, entropy, first = decisions(given(outputs.logprobs, "logprobs"), batch, heat=settings.heat)
     ratio, advantages = logp - batch.columns["old"][first], batch.columns["advantages"][first]
     how = settings.surrogate
     low = ((ratio.exp() < 1 - how.low) & (advantages < 0)).sum()

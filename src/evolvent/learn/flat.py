@@ -21,7 +21,9 @@ from evolvent.trajectory import Step, Trajectory
 __all__ = ["GOES_ON", "TERMINATED", "TRUNCATED", "Flat", "FlattenReport", "Rewards", "flat", "only", "with_columns"]
 
 Rewards = Callable[[Trajectory], Sequence[float | None]]
-GOES_ON, TERMINATED, TRUNCATED = 0, 1, 2
+GOES_ON = 0
+TERMINATED = 1
+TRUNCATED = 2
 _INDICES = ("span", "action", "chain", "place", "version")
 
 

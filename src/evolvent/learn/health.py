@@ -1,10 +1,9 @@
-"""Why is it not learning? Numbers of one iteration that answer, each with a threshold and what it means beyond it."""
+"""Numbers of one iteration that tell why a policy does not learn; what they mean is in `view/signs.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,53 +11,7 @@ from numpy.typing import NDArray
 from evolvent.learn.flat import Flat, FlattenReport
 from evolvent.trajectory import Trajectory
 
-__all__ = ["SIGNS", "Sign", "episode_health", "part_health"]
-
-
-@dataclass(frozen=True, slots=True)
-class Sign:
-    """A number that tells whether learning is in trouble.
-
-    Attributes:
-        name: of the number in the metrics. title: in words. limit: the threshold, and `side` the bad side of it.
-        means: what is wrong beyond it. try_: what to do then.
-    """
-
-    name: str
-    title: str
-    limit: float
-    side: Literal["above", "below"]
-    means: str
-    try_: str
-
-
-SIGNS: tuple[Sign, ...] = (
-    Sign("sampled_entropy", "entropy of a token (nats)", 0.02, "below", "the policy always does the same",
-         "raise the entropy bonus or temperature, lower the learning rate"),
-    Sign("kl", "divergence of an iteration's updates", 0.1, "above", "updates leave the policy that was measured",
-         "fewer epochs, a lower learning rate, or a limit (stop_kl)"),
-    Sign("clipped", "parts whose ratio was clipped", 0.3, "above", "most of what is learned is thrown away",
-         "fewer epochs, or a lower learning rate"),
-    Sign("mismatch", "sampler against learner", 0.01, "above", "actions were sampled from another distribution",
-         "check temperature and top-k, correct it (behaviour), or allow less lag"),
-    Sign("equal_groups", "groups without variance", 0.7, "above", "most tasks are always solved, or never",
-         "choose tasks of other difficulty, more samples a task, or start from demonstrations"),
-    Sign("truncated", "episodes cut at the horizon", 0.5, "above", "episodes end before the reward comes",
-         "raise the horizon, or begin with a shorter task"),
-    Sign("context_full", "episodes out of context", 0.1, "above", "the conversation does not fit the policy",
-         "a longer context, or another history"),
-    Sign("unparsed", "actions that cannot be read", 0.2, "above", "the policy does not know the language of actions",
-         "imitate demonstrations first"),
-    Sign("invalid", "actions that the world refuses", 0.5, "above", "actions are words, but not possible ones",
-         "imitate demonstrations first, or choose among admissible actions"),
-    Sign("unscored", "episodes without a score", 0.1, "above", "the world or its grader fails",
-         "look at the errors of the episodes"),
-    Sign("stale", "episodes of too old a policy", 0.2, "above", "collected work is thrown away", "allow more lag"),
-    Sign("explained", "variance of returns that values explain", 0.0, "below", "the critic is worse than a constant",
-         "a higher critic learning rate, or critic_warmup"),
-    Sign("bias", "mean of values minus returns, in deviations", 0.5, "above", "the critic is off in one direction",
-         "critic_warmup, or a lower discount"),
-)  # fmt: skip
+__all__ = ["episode_health", "part_health"]
 
 
 def episode_health(played: Sequence[Trajectory], report: FlattenReport) -> dict[str, float]:

@@ -19,8 +19,8 @@ from evolvent.learn import losses
 from evolvent.learn.packing import Batch
 
 __all__ = [
-    "Need", "Objective", "Outputs", "Sums", "distill", "dpo", "gauss_newton", "outcome", "pair_margins", "reward_pairs",
-    "value", "weighted_nll",
+    "Need", "Objective", "Outputs", "Sums", "distill", "dpo", "gauss_newton", "given", "outcome", "pair_margins",
+    "reward_pairs", "value", "weighted_nll",
 ]  # fmt: skip
 
 Need = Literal["logprobs", "values", "teacher", "sampled", "reference", "entropy", "logits"]
@@ -80,7 +80,12 @@ def _targets(batch: Batch) -> int:
     return batch.count
 
 
-def _given(tensor: Tensor | None, name: str) -> Tensor:
+def given(tensor: Tensor | None, name: str) -> Tensor:
+    """An output that an objective asked for.
+
+    Raises:
+        BatchMismatch: it is not there.
+    """
     if tensor is None:
         raise BatchMismatch(f"the model's outputs have no {name!r}", expected="what the objective's `needs` names")
     return tensor
@@ -113,7 +118,7 @@ def _refuse(*problems: tuple[bool, str, str]) -> None:
 
 
 def _weighted_nll(outputs: Outputs, batch: Batch) -> tuple[Tensor, int]:
-    return losses.weighted_nll(_given(outputs.logprobs, "logprobs"), batch.weights), _targets(batch)
+    return losses.weighted_nll(given(outputs.logprobs, "logprobs"), batch.weights), _targets(batch)
 
 
 weighted_nll = Objective("weighted_nll", _weighted_nll, _targets)
@@ -122,7 +127,7 @@ and not the sum of weights: doubling all weights doubles the gradient."""
 
 
 def _sampled_nll(outputs: Outputs, batch: Batch) -> tuple[Tensor, int]:
-    return losses.sampled_nll(_given(outputs.sampled, "sampled"), batch.weights), _targets(batch)
+    return losses.sampled_nll(given(outputs.sampled, "sampled"), batch.weights), _targets(batch)
 
 
 gauss_newton = Objective("gauss_newton", _sampled_nll, _targets, ("sampled",))
@@ -167,7 +172,7 @@ def pair_margins(outputs: Outputs, batch: Batch, *, per_token: bool = False) -> 
     Raises:
         BatchMismatch: no column "reference", or a batch that is not made of pairs.
     """
-    ratios = _given(outputs.logprobs, "logprobs") - _column(batch, "reference")
+    ratios = given(outputs.logprobs, "logprobs") - _column(batch, "reference")
     sides = _by_side(ratios, batch, batch.weights)
     if per_token:
         sides = sides / _lengths(batch)
@@ -180,7 +185,7 @@ def _dpo(
     margins = pair_margins(outputs, batch, per_token=per_token)
     total = losses.ipo(margins, beta=beta) if kind == "ipo" else losses.dpo(margins, beta=beta, smoothing=smoothing)
     if sft:
-        said = _by_side(_given(outputs.logprobs, "logprobs"), batch, batch.weights) / _lengths(batch)
+        said = _by_side(given(outputs.logprobs, "logprobs"), batch, batch.weights) / _lengths(batch)
         total = total - sft * said[:, 0].sum()
     return total, _pairs(batch)
 
@@ -218,7 +223,7 @@ def dpo(
 
 
 def _reward_pairs(outputs: Outputs, batch: Batch, *, center: float) -> tuple[Tensor, int]:
-    rewards = _by_side(_given(outputs.values, "values"), batch, batch.weights)
+    rewards = _by_side(given(outputs.values, "values"), batch, batch.weights)
     return losses.bradley_terry(rewards[:, 0], rewards[:, 1], center=center), _pairs(batch)
 
 
@@ -242,7 +247,7 @@ def reward_pairs(*, center: float = 0.0) -> Objective:
 
 
 def _outcome(outputs: Outputs, batch: Batch) -> tuple[Tensor, int]:
-    values = _given(outputs.values, "values")
+    values = given(outputs.values, "values")
     return losses.outcome_error(values, _column(batch, "outcome"), batch.weights), _targets(batch)
 
 
@@ -251,7 +256,7 @@ outcome = Objective("outcome", _outcome, _targets, ("values",))
 
 
 def _value(outputs: Outputs, batch: Batch, *, huber: float | None) -> tuple[Tensor, int]:
-    values = _given(outputs.values, "values")
+    values = given(outputs.values, "values")
     return losses.value_error(values, _column(batch, "returns"), batch.weights, huber=huber), _targets(batch)
 
 
@@ -273,10 +278,10 @@ def value(*, huber: float | None = None) -> Objective:
 def _distill(outputs: Outputs, batch: Batch, *, temperature: float, share: float) -> tuple[Tensor, int]:
     teacher = _column(batch, "teacher_logprobs")
     total = share * losses.distillation(
-        _given(outputs.teacher, "teacher"), teacher, batch.weights, temperature=temperature
+        given(outputs.teacher, "teacher"), teacher, batch.weights, temperature=temperature
     )
     if share < 1:
-        total = total + (1 - share) * losses.weighted_nll(_given(outputs.logprobs, "logprobs"), batch.weights)
+        total = total + (1 - share) * losses.weighted_nll(given(outputs.logprobs, "logprobs"), batch.weights)
     return total, _targets(batch)
 
 

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from evolvent.config import Config
 from evolvent.engine.asks import Sampling
-from evolvent.errors import NonFinite, NothingToLearn
+from evolvent.errors import ConfigError, NonFinite, NothingToLearn
 from evolvent.learn.advantages import Credit
 from evolvent.learn.ahead import Ahead
 from evolvent.learn.candidates import with_candidates
@@ -345,8 +345,11 @@ class Practice:
         self._held[name] = Holder(learner)
         return learner
 
-    def passes_of(self, name: str, learner: Learner, seen: Seen, columns: Columns) -> None:
+    def passes_of(self, name: str, seen: Seen, columns: Columns) -> None:
         """Passes of such a network through what was seen."""
+        learner = self._held[name].learner
+        if learner is None:
+            raise ConfigError(f"the network {name!r} does not learn: it follows another")
         chains = with_columns(seen.chains, seen.flat, {"action": seen.flat.action, **columns})
         self._note(f"{name}_", self._pass(learner, chains, name))
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from evolvent.errors import BatchMismatch, ConfigError, Problem
 from evolvent.learn import policy_losses as losses
-from evolvent.learn.objectives import Need, Objective, Outputs
+from evolvent.learn.objectives import Need, Objective, Outputs, given
 from evolvent.learn.packing import Batch
 
 __all__ = [
@@ -197,12 +197,6 @@ def _column(batch: Batch, name: str) -> Tensor:
     return batch.columns[name]
 
 
-def _output(tensor: Tensor | None, name: str) -> Tensor:
-    if tensor is None:
-        raise BatchMismatch(f"the model's outputs have no {name!r}", expected="what the objective's `needs` names")
-    return tensor
-
-
 def _sequence(batch: Batch) -> Tensor:
     if batch.sequence is None:
         raise BatchMismatch("the batch does not say which sequence its targets belong to", value="sequence None")
@@ -245,21 +239,21 @@ def _count(batch: Batch, *, settings: PolicyGradient) -> int:
 
 
 def _loss(outputs: Outputs, batch: Batch, *, settings: PolicyGradient) -> tuple[Tensor, int]:
-    given, (shares, count) = batch.weights, _weights(settings, batch)
+    learned, (shares, count) = batch.weights, _weights(settings, batch)
     logprobs, old, advantages = losses.selected(
-        given, _output(outputs.logprobs, "logprobs"), _column(batch, "old"), _column(batch, "advantages")
+        learned, given(outputs.logprobs, "logprobs"), _column(batch, "old"), _column(batch, "advantages")
     )
-    weights = shares * given
+    weights = shares * learned
     terms = _surrogate(settings, logprobs, _log_ratio(settings, logprobs, old, batch), advantages)
     if settings.behaviour is not None:
-        (sampled,) = losses.selected(given, _column(batch, "behaviour"))
+        (sampled,) = losses.selected(learned, _column(batch, "behaviour"))
         terms = _corrected(settings.behaviour, terms, old, sampled, batch)
     if settings.kl is not None:
-        (reference,) = losses.selected(given, _column(batch, "reference"))
+        (reference,) = losses.selected(learned, _column(batch, "reference"))
         measure = losses.kl_k2 if settings.kl.kind == "k2" else losses.kl_k3
         terms = terms + settings.kl.beta * measure(logprobs, reference)
     if settings.entropy:
-        (entropy,) = losses.selected(given, _output(outputs.entropy, "entropy"))
+        (entropy,) = losses.selected(learned, given(outputs.entropy, "entropy"))
         terms = terms - settings.entropy * entropy
     loss = losses.total(terms, weights)
     if settings.value is not None:
@@ -288,7 +282,7 @@ def _value_loss(how: ValueLoss, outputs: Outputs, batch: Batch, weights: Tensor)
         unit = _units(how.level, batch)
         fitted = losses.first_of_unit(unit) & (weights != 0)
         weights = torch.where(fitted, losses.unit_sums(weights, unit), 0.0)
-    values, returns = losses.selected(weights, _output(outputs.values, "values"), _column(batch, "returns"))
+    values, returns = losses.selected(weights, given(outputs.values, "values"), _column(batch, "returns"))
     (old,) = losses.selected(weights, _column(batch, "old_values")) if how.clip is not None else (None,)
     return losses.total(losses.value_terms(values, returns, old, clip=how.clip, huber=how.huber), weights)
 
@@ -304,7 +298,7 @@ def _measured(settings: PolicyGradient) -> tuple[str, ...]:
 
 @torch.no_grad()
 def _stats(outputs: Outputs, batch: Batch, *, settings: PolicyGradient) -> dict[str, tuple[Tensor, int]]:
-    logprobs, old = _output(outputs.logprobs, "logprobs"), _column(batch, "old")
+    logprobs, old = given(outputs.logprobs, "logprobs"), _column(batch, "old")
     how = settings.surrogate
     low, high = (1.0, float("inf")) if isinstance(how, Reinforce) else (how.low, how.high)
     return losses.policy_stats(
@@ -314,5 +308,5 @@ def _stats(outputs: Outputs, batch: Batch, *, settings: PolicyGradient) -> dict[
         low=low,
         high=high,
         behaviour_gap=old - _column(batch, "behaviour") if settings.behaviour is not None else None,
-        entropy=_output(outputs.entropy, "entropy") if settings.entropy else None,
+        entropy=given(outputs.entropy, "entropy") if settings.entropy else None,
     )

@@ -17,6 +17,7 @@ from evolvent.learn.credit import CreditRule
 from evolvent.learn.flat import TERMINATED, TRUNCATED, Flat, FlattenReport, only
 from evolvent.learn.forward import outputs
 from evolvent.learn.look import Look, chosen_supports, look, said_of, supports
+from evolvent.learn.objectives import given
 from evolvent.learn.packing import Batch
 from evolvent.learn.parts import Parts
 from evolvent.models.dialects import Dialect
@@ -148,7 +149,7 @@ def see(
         asked = supports(policy, asked, top_k=sampling.top_k, temperature=sampling.temperature, tokens=viewer.micro)
     plain = asked
     if valued is not None:
-        asked, found, read = with_finals(asked, found, episodes, policy.dialect, context=policy.context)
+        asked, found, read = with_finals(asked, found, episodes, dialect=policy.dialect, context=policy.context)
     one = valued is not None and valued.model is policy.model
     own = look(policy, asked if one else plain, needs=_BOTH if one else _WORDS,
                temperature=sampling.temperature, tokens=viewer.micro)  # fmt: skip
@@ -171,14 +172,13 @@ def _decided(
     episodes = tuple(played[number] for number in report.taken)
 
     def read(model: Any, batch: Batch) -> Mapping[str, Tensor]:
-        said = outputs(model, batch).logprobs
-        assert said is not None
+        said = given(outputs(model, batch).logprobs, "logprobs")
         return {"logprobs": chosen_logprobs(said, batch, heat=heat)}
 
     own = said_of(policy.model, with_candidates(played, chains), read, tokens=viewer.micro)
     columns = {"old": gathered(own, "logprobs", found)}
     if valued is not None:
-        asked, found, places = with_finals(chains, found, episodes, policy.dialect, context=policy.context)
+        asked, found, places = with_finals(chains, found, episodes, dialect=policy.dialect, context=policy.context)
         values = look(valued, asked, needs=_VALUES, tokens=viewer.micro)
         columns["values"] = gathered(values, "values", found)
         found = with_final_values(found, values, places)
@@ -199,7 +199,7 @@ def gathered(columns: Sequence[Mapping[str, NDArray[Any]]], name: str, found: Fl
 
 
 def with_finals(
-    chains: Sequence[Parts], found: Flat, episodes: Sequence[Trajectory], dialect: Dialect, *, context: int
+    chains: Sequence[Parts], found: Flat, episodes: Sequence[Trajectory], *, dialect: Dialect, context: int
 ) -> tuple[list[Parts], Flat, dict[int, int]]:
     """The chains of truncated episodes with the final observation behind them, so that it has a value too.
 

@@ -31,7 +31,7 @@ from evolvent.learn.advantages import decomposed_gae
 from evolvent.learn.forward import outputs, target_logits
 from evolvent.learn.learner import Learner
 from evolvent.learn.look import calm, said_of
-from evolvent.learn.objectives import Objective, Outputs
+from evolvent.learn.objectives import Objective, Outputs, given
 from evolvent.learn.packing import Batch
 from evolvent.learn.practice import Practice, PracticeConfig, Setup
 from evolvent.learn.seen import Seen, gathered, with_final_values, with_finals
@@ -75,26 +75,24 @@ class Networks:
         practice.follows("target", self.target)
 
     def _q_loss(self, found: Outputs, batch: Batch) -> tuple[Tensor, int]:
-        assert found.logits is not None and found.values is not None
-        logit = found.logits.float().gather(-1, batch.targets[:, None]).squeeze(-1)
-        chosen = found.values + logit - batch.columns["rho_logit"]
+        logit = given(found.logits, "logits").float().gather(-1, batch.targets[:, None]).squeeze(-1)
+        chosen = given(found.values, "values") + logit - batch.columns["rho_logit"]
         return td_loss(chosen, batch.columns["returns"], huber=self.config.huber).sum(), batch.count
 
     def policy_loss(self, found: Outputs, batch: Batch) -> tuple[Tensor, int]:
         """`KL(pi || rho exp(Q / beta) / Z)` at every token; what V adds is in Z."""
-        assert found.logits is not None
+        own = given(found.logits, "logits")
         heat = self.config.practice.temperature
         with torch.no_grad(), calm(self.learner.policy.model):
             rho, q = target_logits(self.rho, batch).float(), target_logits(self.learner.policy.model, batch).float()
-        logpi, logrho = (logits.float().div(heat).log_softmax(-1) for logits in (found.logits, rho))
+        logpi, logrho = (logits.float().div(heat).log_softmax(-1) for logits in (own, rho))
         return soft_policy_kl(logpi, logrho, q - rho, beta=self.config.beta).sum(), batch.count
 
     def said(self, model: Any, batch: Batch) -> dict[str, Tensor]:
         """The soft value of every target's prefix under the target network, and the reference's logit of the target."""
         heat, rho = self.config.practice.temperature, target_logits(self.rho, batch).float()
         lagging = outputs(self.target, batch, needs=("logits", "values"))
-        assert lagging.logits is not None and lagging.values is not None
-        q = lagging.values[:, None] + lagging.logits.float() - rho
+        q = given(lagging.values, "values")[:, None] + given(lagging.logits, "logits").float() - rho
         logpi, logrho = (x.div(heat).log_softmax(-1) for x in (target_logits(model, batch).float(), rho))
         soft = expected_soft_value(q, logpi, logrho, beta=self.config.beta)
         return {"soft": soft, "rho_logit": rho.gather(-1, batch.targets[:, None]).squeeze(-1)}
@@ -132,13 +130,15 @@ def etpo(policy: P, tasks: Sequence[Task], *, config: ETPO, run: Run[P]) -> P:
 def backup(practice: Practice, seen: Seen, networks: Networks) -> None:
     """One iteration: targets by the soft backup, Q towards them, the target network after it, then the policy."""
     policy = practice.policy
-    chains, flat, read = with_finals(seen.chains, seen.flat, seen.episodes, policy.dialect, context=policy.context)
+    chains, flat, read = with_finals(
+        seen.chains, seen.flat, seen.episodes, dialect=policy.dialect, context=policy.context
+    )
     columns = said_of(policy.model, chains, networks.said, tokens=practice.micro)
     soft, rho_logit = gathered(columns, "soft", flat), gathered(columns, "rho_logit", flat)
     flat = with_final_values(flat, columns, read, name="soft")
     credit = decomposed_gae(soft, flat, gamma=networks.config.gamma, lam=0.0, lam_part=0.0)
     before = networks.learner.updates
-    practice.passes_of("q", networks.learner, seen, {"returns": credit.returns, "rho_logit": rho_logit})
+    practice.passes_of("q", seen, {"returns": credit.returns, "rho_logit": rho_logit})
     networks.follow(networks.learner.updates - before)
     practice.note({"soft_value": float(soft.mean())})
     practice.improve(replace(seen, flat=flat), credit)

@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from evolvent.config import Config
+from evolvent.errors import ConfigError
 from evolvent.learn.advantages import episode_returns, overlong_penalty
 from evolvent.learn.credit import GroupCredit
 from evolvent.learn.practice import Practice, PracticeConfig, Setup
@@ -75,7 +76,8 @@ def preset(config: GRPOConfig) -> Preset:
     clip, high = config.clip, config.clip_high
     chosen = cispo(low=clip or 1.0, high=high or 0.28) if config.kind == "cispo" else FAMILY[config.kind]
     loss, credit = chosen.loss, chosen.credit
-    assert isinstance(credit, GroupCredit)
+    if not isinstance(credit, GroupCredit):
+        raise ConfigError(f"{config.kind} does not compare groups", value=credit)
     if isinstance(loss.surrogate, Clip) and (clip or high):
         loss = replace(loss, surrogate=replace(loss.surrogate, low=clip or loss.surrogate.low,
                                                high=high or clip or loss.surrogate.high))  # fmt: skip

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from evolvent.methods.poad import POAD, poad
 from evolvent.run import Run
@@ -26,7 +26,7 @@ P = TypeVar("P")
 class NTPO(POAD):
     """What can be chosen about NTPO: POAD's settings, whose inner discount is the outer one where it is not given."""
 
-    gamma_part: float = POAD.model_fields["gamma"].default
+    gamma_part: float = Field(default=0.99, ge=0, le=1, description="discount between tokens; not given: gamma")
 
     @model_validator(mode="before")
     @classmethod

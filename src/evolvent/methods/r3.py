@@ -22,7 +22,7 @@ from functools import partial
 from typing import Literal, TypeVar
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from evolvent.config import Config
@@ -59,6 +59,12 @@ class R3(Config):
     practice: PracticeConfig = Field(
         default_factory=lambda: PracticeConfig(epochs=2, samples=1), description="playing and improving"
     )
+
+    @model_validator(mode="after")
+    def _in_turn(self) -> R3:
+        if self.practice.overlap:
+            raise ValueError("practice.overlap: where an iteration begins is known when it begins; leave it out")
+        return self
 
 
 def preset(config: R3) -> Preset:
@@ -160,9 +166,7 @@ class _Beginning:
         self._tasks: list[str] = []
         self._low = self._high = torch.zeros(0)
 
-    def cut(
-        self, tasks: Sequence[Task], shown: Iterable[Trajectory], render: Callable[[Step], str] | None
-    ) -> None:  # fmt: skip
+    def cut(self, tasks: Sequence[Task], shown: Iterable[Trajectory], render: Callable[[Step], str] | None) -> None:
         """Cut what is shown of these tasks."""
         dialect, stages, at = self._practice.policy.dialect, self._config.stages, self._config.at
         self._cuts = {one.task.id: cut_points(one, dialect, stages, at=at, render=render) for one in shown}

@@ -43,6 +43,8 @@ class ScalingInter(GRPOConfig):
             problems.append(f"horizons: {self.horizons} fall; give them in rising order")
         if self.practice.horizon is not None:
             problems.append(f"practice.horizon: {self.practice.horizon} has no effect here; leave it out")
+        if self.practice.overlap:
+            problems.append("practice.overlap: an iteration that is played ahead does not know its phase; leave it out")
         if self.overlong:
             problems.append(f"overlong: {self.overlong} has no effect here; leave it 0")
         if problems:

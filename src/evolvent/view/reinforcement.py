@@ -1,7 +1,7 @@
 """A policy that practises, as the page shows it: first why it is not learning, then its curves.
 
-Signs and their thresholds are those of `learn/health.py`. A sign is judged by its mean over the last iterations, so
-that one bad iteration is no alarm and one good one no comfort.
+The signs and their thresholds are in `signs.py`. One is judged by its mean over the last iterations, so that one bad
+iteration is no alarm and one good one no comfort.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 from markupsafe import Markup
 
-from evolvent.learn.health import SIGNS, Sign
 from evolvent.view.charts import Frame, Line, Reference, binned, line_chart, spark
 from evolvent.view.data import Metric, ReportData
 from evolvent.view.outcome import Panel, main_arm, panels
 from evolvent.view.sections import Figure
+from evolvent.view.signs import SIGNS, Sign
 
 __all__ = ["Practised", "Reading", "Trend", "practised", "told", "trend", "verdict"]
 
@@ -26,9 +26,7 @@ Course = Literal["rose", "fell", "stayed", "early"]
 _LAST = 5  # iterations whose mean is "now"
 _SURE = 2.3  # standard errors beyond which a change of two means of five is no chance (t, 8 degrees of freedom)
 _SOLVED = 0.95
-_SHARES = frozenset(
-    {"clipped", "equal_groups", "truncated", "context_full", "unparsed", "invalid", "unscored", "stale", "success"}
-)
+_SHARES = frozenset({"success", *(sign.name for sign in SIGNS if sign.share)})
 _UPDATES = (
     ("sampled_entropy", "Entropy of a token, nats"), ("kl", "KL divergence of updates"),
     ("clipped", "Clipped ratios, %"), ("explained", "Explained variance"), ("value_error", "Value loss"),
@@ -181,13 +179,11 @@ def verdict(success: Trend | None, returned: Trend | None, readings: Sequence[Re
 
 def _learns(success: Trend | None, returned: Trend | None) -> tuple[bool, str]:
     """Whether there is nothing to worry about, and a sentence."""
-    if success is None and returned is None:
+    rising = success is not None and returned is not None and (success.course, returned.course) == ("stayed", "rose")
+    kind, one = ("success", success) if success is not None and not rising else ("return", returned)
+    if one is None:
         return False, "Nothing says whether it learns: no iteration has a success or a return."
-    name, one = ("success in practice", success) if success is not None else ("the return in practice", returned)
-    if success is not None and returned is not None and (success.course, returned.course) == ("stayed", "rose"):
-        name, one = "the return in practice", returned
-    assert one is not None
-    kind = "success" if name.startswith("success") else "return"
+    name = "success in practice" if kind == "success" else "the return in practice"
     first, last = told(kind, one.first), told(kind, one.last)
     over = f"over {one.count} iterations"
     if kind == "success" and one.last >= _SOLVED:

@@ -143,7 +143,9 @@ def audit(world: World, split: str = "test", *, limit: int | None = None, seed: 
             duplicates=sum(copies[key(task)] > 1 for task in tasks) / max(1, len(tasks)),
         )
     held_out = [tier for tier in world.tiers if tier != "seen"] or list(world.tiers)
-    problems = tuple(problem for tier in tiers for problem in _judge(tier, tiers[tier], tier in held_out, split))
+    chance = float(getattr(world, "chance", 0.0))  # what guessing wins where few answers are possible
+    found = ((tier, _judge(tier, tiers[tier], tier in held_out, split=split, chance=chance)) for tier in tiers)
+    problems = tuple(problem for _, own in found for problem in own)
     return PanelAudit(world.name, split, tiers, problems)
 
 
@@ -156,7 +158,7 @@ def _share(results: Sequence[bool | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _judge(tier: str, found: TierAudit, held_out: bool, split: str) -> list[Problem]:
+def _judge(tier: str, found: TierAudit, held_out: bool, *, split: str, chance: float) -> list[Problem]:
     """The rules that a tier breaks. Chance, replay and the number of kinds are judged in held-out tiers alone."""
     few, crowded = found.kinds < MIN_KINDS, found.largest_kind > MAX_PER_KIND
     short = split == "test" and found.tasks < MIN_TASKS
@@ -169,7 +171,7 @@ def _judge(tier: str, found: TierAudit, held_out: bool, split: str) -> list[Prob
             "deepen the tasks",
         ),
         (
-            held_out and _outside(found.replay, high=MAX_REPLAY),
+            held_out and _outside(found.replay, high=chance + MAX_REPLAY),
             f"blind replay wins {found.replay}",
             "draw every answer",
         ),

@@ -93,6 +93,8 @@ class World(Protocol):
         reward_range: smallest and largest reward of one step.
         tiers: the tiers that its tasks come in, nearest to the demonstrations first.
         blocking: True if a step may be slow or hang: it then runs off the main thread with a deadline.
+
+    A world in which few answers are possible may say what guessing wins: `chance`. Its audit allows for that.
     """
 
     name: str

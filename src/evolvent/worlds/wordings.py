@@ -25,6 +25,11 @@ WORDINGS: Mapping[str, Wording] = {
         ("Goal: make {goal}.", "craft {goal} in the end.", "what we need is {goal}.", "build {goal} for me."),
         ("produce {goal}.",), ("get hold of {goal} by crafting.",),
     ),
+    "kitchen": Wording(
+        r"^order : (?P<order>.+?) (?=\. on the )",
+        ("prepare {order} ", "somebody ordered {order} ", "make {order} ", "{order} is ordered "),
+        ("cook this : {order} ",), ("bring me {order} ",),
+    ),
     "lookup": Wording(
         r"^find (?P<what>.+)$",
         ("tell me {what}", "what is {what}", "look up {what}", "name {what}"),

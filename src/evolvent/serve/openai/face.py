@@ -3,7 +3,10 @@
 Beside what OpenAI describes: `return_token_ids` gives the ids that were read and written (in vLLM's fields), the
 log-probabilities are those of the distribution that was sampled from, the fingerprint names the policy's version, and a
 conversation whose requests bear one `x-session-id` is continued from the very tokens that were written in it. A seed
-gives the same reply whatever else runs. What is written for a client that has left is taken back.
+gives the same reply whatever else runs. What is written for a client that has left is taken back. Where a root is
+named, `/update_weights_from_disk` takes other weights from it (`reload.py`): every reply is of one version, which its
+fingerprint names. A reply under way begins again under the new weights; one with parts is ended by 409, to be asked for
+again.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.applications import Starlette
@@ -37,6 +41,7 @@ from evolvent.errors import (
 from evolvent.messages import Message
 from evolvent.serve.openai.conversations import Conversations
 from evolvent.serve.openai.generator import Generator
+from evolvent.serve.openai.reload import handed_over, read_reload
 from evolvent.serve.openai.reply import Choice, Form, error_body, status_code
 from evolvent.serve.openai.request import ChatRequest, CompletionRequest, read_request
 from evolvent.serve.openai.request import Request as Asked
@@ -64,16 +69,20 @@ class PolicyFace:
     Args:
         generator: what writes; whoever serves the face enters it first (`lifespan`).
         name: what the model is called.
+        reload: the folder that other weights may be taken from; None: none are.
     """
 
-    def __init__(self, generator: Generator, name: str) -> None:
-        self._generator, self._name = generator, name
+    def __init__(self, generator: Generator, name: str, *, reload: Path | None = None) -> None:
+        self._generator, self._name, self._root = generator, name, reload
+        self._reloading = asyncio.Lock()
         self._created = int(time.time())
         self._conversations = Conversations()
 
     def routes(self, host: object = None, catalogue: object = None) -> Sequence[BaseRoute]:
         """Its routes. They answer errors in OpenAI's form."""
+        taking = [] if self._root is None else [Route("/update_weights_from_disk", self._reload, methods=["POST"])]
         return [
+            *taking,
             Route("/v1/models", _answering(self._models)),
             Route("/v1/models/{model:path}", _answering(self._model)),
             Route("/v1/chat/completions", _answering(self._chat), methods=["POST"]),
@@ -92,6 +101,30 @@ class PolicyFace:
         await self._generator.sync(policy)
         if policy.tokenizer is not before and policy.tokenizer.get_vocab() != before.get_vocab():
             self._conversations = Conversations()
+
+    async def _reload(self, request: Request) -> Response:
+        """Take other weights, and answer as SGLang does; beside its fields, whose weights are served now."""
+        try:
+            with boundary(EvolventError, "a fault of the server itself"):
+                policy = await self._taken(read_reload(decoded(await request.body())).model_path)
+        except EvolventError as error:
+            _told(error)
+            row = {"success": False, "message": str(error), **error_body(error)}
+            return _json(row, status_code(error), after=error)
+        told = f"version {policy.version} is served"
+        row = {"success": True, "message": told, "num_paused_requests": 0}
+        return _json(row | {"system_fingerprint": self._generator.fingerprint})
+
+    async def _taken(self, path: str) -> Policy:
+        """Read a policy on a thread, while others are answered, and serve it. Raises AtCapacity: one is being read."""
+        if self._root is None:
+            raise AccessDenied("this server takes no weights", hint="start it with --reload ROOT")
+        if self._reloading.locked():
+            raise AtCapacity("other weights are being taken", retry_after_s=1.0)
+        async with self._reloading:
+            policy = await asyncio.to_thread(handed_over, self._root, path, self._generator.policy)
+            await self.sync(policy)
+        return policy
 
     def health(self) -> dict[str, Any]:
         """Live figures."""

@@ -13,12 +13,16 @@ import numpy as np
 from evolvent.errors import (
     AccessDenied,
     AtCapacity,
+    CheckpointError,
     ConfigError,
     ContextOverflow,
     EvolventError,
     LimitExceeded,
     SampleInvalid,
+    UnsafeFile,
+    UnsafePath,
     VocabularyMismatch,
+    WeightsChanged,
 )
 from evolvent.serve.openai.generator import Written
 from evolvent.serve.wire import NotFound
@@ -32,7 +36,11 @@ _STATUS: Sequence[tuple[type[EvolventError], int, str, str | None]] = (
     (SampleInvalid, 400, "invalid_request_error", None),
     (VocabularyMismatch, 400, "invalid_request_error", "unknown_token"),
     (AccessDenied, 403, "permission_error", None),
+    (UnsafePath, 403, "permission_error", "unsafe_path"),
+    (UnsafeFile, 400, "invalid_request_error", "unsafe_file"),
+    (CheckpointError, 400, "invalid_request_error", "unusable_weights"),
     (LimitExceeded, 413, "invalid_request_error", "request_too_large"),
+    (WeightsChanged, 409, "server_error", "weights_changed"),
     (AtCapacity, 503, "server_error", "overloaded"),
 )
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from evolvent.engine.asks import SampleAsk
+from evolvent.errors import WeightsChanged
 from evolvent.models.dialects import Dialect
 from evolvent.serve.openai.generator import Generator, Written
 from evolvent.serve.openai.reply import Choice, Form, cut_at, held_back
@@ -39,15 +40,21 @@ class Writing:
     note: Callable[[Choice], None] = lambda choice: None
 
     async def whole(self, prompts: Sequence[list[int]]) -> Event:
-        """All samples of all prompts as one body. Raises what `Generator.write` raises.
+        """All samples of all prompts as one body, all by one version of the weights.
 
         Where texts end a reply, it is looked for them in what the client will read: token by token, as in a stream.
+
+        Raises:
+            WeightsChanged: they were replaced between two parts of the reply. What `Generator.write` raises.
         """
         wanted = self.wanted
         if wanted.stops:
-            return self.form.body(await _together(self._works(prompts, tell=lambda event: None)))
+            pieced = await _together(self._works(prompts, tell=lambda event: None))
+            _check_one(choice.written.writer for choice in pieced)
+            return self.form.body(pieced)
         asks = [self._ask(prompt, wanted.max_tokens, wanted.seeds) for prompt in prompts]
         several = await _together([self.generator.write(ask) for ask in asks])
+        _check_one(one.writer for written in several for one in written)
         pairs = [(prompt, one) for prompt, written in zip(prompts, several, strict=True) for one in written]
         choices = []
         for index, (prompt, one) in enumerate(pairs):
@@ -62,6 +69,7 @@ class Writing:
         Args:
             usage: end with a chunk that counts tokens.
         Raises:
+            WeightsChanged: they were replaced in the middle of a choice.
             What `Generator.write` raises, at the moment it happens; the other choices end too.
         """
         queue: asyncio.Queue[Event | None] = asyncio.Queue()
@@ -86,10 +94,12 @@ class Writing:
     ) -> Choice:  # fmt: skip
         """Write a choice a few tokens at a time, and tell every part. The same tokens come as when written at once."""
         wanted, form = self.wanted, self.form
-        ids, logprobs, sent, told = np.zeros(0, np.int32), np.zeros(0, np.float32), 0, 0
+        ids, logprobs, sent, told, writer = np.zeros(0, np.int32), np.zeros(0, np.float32), 0, 0, ""
         while True:
             most = min(1 if wanted.stops else _PIECE, wanted.max_tokens - len(ids))
             (new,) = await self.generator.write(self._ask([*prompt, *ids.tolist()], most, (seed,)))
+            _check_one([writer or new.writer, new.writer])
+            writer = new.writer
             ids, logprobs = np.concatenate([ids, new.ids]), np.concatenate([logprobs, new.logprobs])
             text, cut = cut_at(self.dialect.text(ids), wanted.stops)
             full = len(prompt) + len(ids) >= self.generator.context or len(ids) >= wanted.max_tokens
@@ -109,6 +119,14 @@ class Writing:
 
     def _ask(self, prompt: list[int], most: int, seeds: tuple[int, ...]) -> SampleAsk:
         return SampleAsk(None, prompt, most, self.dialect.stop_ids, sampling=self.wanted.sampling, seeds=seeds)
+
+
+def _check_one(writers: Iterable[str]) -> None:
+    """Refuse a reply of which two versions of the weights wrote parts: the client asks again."""
+    names = sorted(set(writers))
+    if len(names) > 1:
+        raise WeightsChanged("the weights were replaced while the reply was written", value=" and ".join(names),
+                             hint="ask again")  # fmt: skip
 
 
 async def _together(works: Sequence[Awaitable[T]]) -> list[T]:

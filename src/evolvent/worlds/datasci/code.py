@@ -169,7 +169,9 @@ class DataSciCode:
         name, _, _ = read_spec(self, task, self.table)
         rng = sample_rng("datasci", self.salt, task.id)
         data = disguised(load_set(name), rng)
-        return cross_validate(source, data, folds(data.labels, self.count, rng), self._boxes(), limits=self.limits)
+        return cross_validate(
+            source, data, folds(data.labels, self.count, rng), runner=self._boxes(), limits=self.limits
+        )
 
     def _boxes(self) -> CodeRunner:
         if self._given is not None:

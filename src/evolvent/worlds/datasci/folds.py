@@ -78,7 +78,7 @@ def folds(labels: NDArray[np.int64], count: int, rng: np.random.Generator) -> li
 
 
 def cross_validate(
-    source: str, data: DataSet, asked: Sequence[NDArray[np.int64]], runner: CodeRunner, *, limits: Limits
+    source: str, data: DataSet, asked: Sequence[NDArray[np.int64]], *, runner: CodeRunner, limits: Limits
 ) -> Judged:
     """Fit and judge a program on every fold; the first failure ends it.
 

@@ -23,7 +23,8 @@ from evolvent.worlds.datasci.table import DIGITS, Table, table_path
 
 __all__ = ["FOLDS", "SEED", "folds_of", "rebuild", "scores_of"]
 
-FOLDS, SEED = 5, 0
+FOLDS = 5
+SEED = 0
 
 
 def folds_of(data: DataSet) -> list[tuple[Any, Any]]:

@@ -50,7 +50,7 @@ def _next(kitchen: Kitchen, state: State, plate: int, *, parts: tuple[int, ...],
     if source >= 0:
         return Act("take", part, source) if single else Act("move", part, source, plate)
     raw = part & ~1
-    board = nearest(kitchen, state, raw, BOARDS)
+    board = nearest(kitchen, state, raw, among=BOARDS)
     if board >= 0:
         return Act("chop", raw, board)
     shelf = nearest(kitchen, state, raw)
@@ -62,7 +62,7 @@ def _source(kitchen: Kitchen, state: State, part: int, *, plates: bool) -> int:
     place = nearest(kitchen, state, part)
     if place >= 0 or not plates:
         return place
-    return next((place for place in PLATES if holds(kitchen, state, place, part)), -1)
+    return next((place for place in PLATES if holds(kitchen, state, place, part=part)), -1)
 
 
 def _free_board(kitchen: Kitchen, state: State) -> int:

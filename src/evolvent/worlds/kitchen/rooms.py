@@ -22,7 +22,11 @@ __all__ = ["BIN", "BOARDS", "HATCH", "LEVELS", "MAPS", "NAMES", "PLACES", "PLATE
            "Level", "State", "canonical_key", "draw_kitchen"]  # fmt: skip
 
 SIDE = 7
-SHELVES, BOARDS, PLATES, BIN, HATCH = range(3), range(3, 5), range(5, 7), 7, 8
+SHELVES = range(3)
+BOARDS = range(3, 5)
+PLATES = range(5, 7)
+BIN = 7
+HATCH = 8
 """The numbers of the places."""
 PLACES = range(9)
 MAPS: Mapping[str, frozenset[tuple[int, int]]] = MappingProxyType({

@@ -73,7 +73,7 @@ class Change(NamedTuple):
     delivered: bool | None = None
 
 
-def holds(kitchen: Kitchen, state: State, place: int, part: int) -> bool:
+def holds(kitchen: Kitchen, state: State, place: int, *, part: int) -> bool:
     """Whether a part lies in a place."""
     if place in SHELVES:
         return part in kitchen.shelves[place]
@@ -102,7 +102,7 @@ def refusal(kitchen: Kitchen, state: State, act: Act) -> str:
         return "hand"
     if act.verb in ("deliver", "clear"):
         return "" if state.plates[act.source - PLATES[0]] else "empty"
-    if not holds(kitchen, state, act.source, act.part):
+    if not holds(kitchen, state, act.source, part=act.part):
         return "absent"
     if act.verb == "chop":
         return "chopped" if act.part & 1 else ""
@@ -207,16 +207,16 @@ def acts(kitchen: Kitchen, state: State) -> Iterator[Act]:
     for part in sorted({part for part, place in _lying(kitchen, state) if place not in PLATES}):
         yield Act("take", part, nearest(kitchen, state, part))
     for part in sorted({part for part in state.boards if part >= 0 and not part & 1}):
-        yield Act("chop", part, nearest(kitchen, state, part, BOARDS))
+        yield Act("chop", part, nearest(kitchen, state, part, among=BOARDS))
     for place, mask in zip(PLATES, state.plates, strict=True):
         if mask:
             yield Act("clear", -1, place)
             yield Act("deliver", -1, place)
 
 
-def nearest(kitchen: Kitchen, state: State, part: int, among: Sequence[int] = (*SHELVES, *BOARDS)) -> int:
+def nearest(kitchen: Kitchen, state: State, part: int, *, among: Sequence[int] = (*SHELVES, *BOARDS)) -> int:
     """The nearest of these places where a part lies, -1 if it lies in none; of equally near ones the first."""
-    found = [place for place in among if holds(kitchen, state, place, part)]
+    found = [place for place in among if holds(kitchen, state, place, part=part)]
     return min(found, key=lambda place: kitchen.ways[state.at][kitchen.cells[place]], default=-1)
 
 

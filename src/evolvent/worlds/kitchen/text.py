@@ -2,7 +2,7 @@
 
 `commands` names the thing, where it is and where it goes, in 3 to 19 words:
 
-    move the chopped tomato from the board by the sink to the plate with the thin golden rim
+    move the chopped tomato from the board by the sink to the plate with the golden rim
     chop the tomato on the wooden board
     deliver the blue plate
 
@@ -24,7 +24,8 @@ from evolvent.worlds.kitchen.rules import Act, acts, moves, nearest
 
 __all__ = ["DELIVERED", "FORMS", "WRONG", "Speaker", "words_said"]
 
-DELIVERED, WRONG = "right , the order is delivered", "wrong , the plate comes back"
+DELIVERED = "right , the order is delivered"
+WRONG = "wrong , the plate comes back"
 _COMMAND = re.compile(r"(?:move the (.+?) from the (.+?) to the (.+)|chop the (.+?) on the (.+)|deliver the (.+))")
 _MACRO = re.compile(
     r"(?:take the (.+)|put the (.+?) (?:on (board|plate) (one|two)|in the bin)|chop the (.+)"
@@ -146,7 +147,7 @@ class Speaker:
             target = BIN if kind is None else places[kind][_NUMBERS.index(number)]
             return Act("put", state.held if state.held >> 1 == part >> 1 else part, -1, target)
         among = BOARDS if raw is not None else (*SHELVES, *BOARDS)
-        source = nearest(self.kitchen, state, part, among)
+        source = nearest(self.kitchen, state, part, among=among)
         return Act("take" if raw is None else "chop", part, source)
 
     def refuse(self, act: Act, why: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 from importlib.util import find_spec
+from math import isfinite
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -72,8 +73,9 @@ class Programs:
         source = assemble(said)
         ran = run_straight(source) if self._straight else None
         value, error = (ran.value, ran.error) if ran else self._boxed(source)
-        if type(value) not in (int, float):
-            return Grade(correct=False, extracted=None, why=error or f"it returns no number but {str(value)[:80]}")
+        if type(value) not in (int, float) or (isinstance(value, float) and not isfinite(value)):
+            why = error or f"it returns no finite number but a {type(value).__name__}"
+            return Grade(correct=False, extracted=None, why=why)
         right = near(value, gold)
         return Grade(correct=right, extracted=_shown(value), why="" if right else "another number")
 

@@ -15,7 +15,8 @@ from evolvent.grade.numbers import after_mark, grade_number
 
 __all__ = ["MARK", "SEPARATOR", "Question", "grade_choice", "grade_question", "response", "spans"]
 
-MARK, SEPARATOR = "###", ";"
+MARK = "###"
+SEPARATOR = ";"
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ _VERBS = (
     "wink", "yawn", "howl", "growl", "purr", "bark", "hiss", "chirp", "croak", "buzz", "limp", "leap", "trot",
     "stroll", "wander", "nap", "doze", "snore", "listen", "whisper", "shout", "argue", "gamble", "wrestle",
 )  # fmt: skip
-_TRIES = 30
+_TRIES = 30  # draws until the wanted answer is the one that holds
 _THIRD = "the {animal2}"
 
 
