@@ -61,7 +61,7 @@ KL = {"arithmetic": 0.05, "problems": 0.05, "countdown 4": 0.05, "countdown 5": 
 
 MIXED = R3(practice=PracticeConfig(iterations=2000, tasks=64, samples=1, epochs=2, save_every=2000, critic="own"))
 BASE = TrainConfig(lr=3e-3, betas=(0.9, 0.95), batch_tokens=1024, final_lr=1.0)
-PRACTISING = TrainConfig(lr=1e-4, weight_decay=0.0, final_lr=1.0, clip=1.0, batch_tokens=4096)
+PRACTISING = TrainConfig(lr=3e-4, weight_decay=0.0, warmup_updates=0, final_lr=1.0, clip=1.0, batch_tokens=4096)
 AGAIN = TrainConfig(lr=1e-3, betas=(0.9, 0.95), batch_tokens=1024, final_lr=1.0)
 
 

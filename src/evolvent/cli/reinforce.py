@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from typing import Any, Literal
 from pydantic import Field, create_model
 from rich.console import Console
 
-from evolvent.cli.jobs import Job, PanelConfig, check_panel, opened, results_table
+from evolvent.cli.jobs import Job, PanelConfig, check_panel, opened, results_table, write_report
 from evolvent.cli.names import policy, worlds
 from evolvent.cli.progress import Planned
 from evolvent.cli.record import Record, new_folder
@@ -34,6 +35,7 @@ from evolvent.models.policy import Policy
 from evolvent.run import Run
 from evolvent.scale.local import demonstrations
 from evolvent.trajectory import Task, Trajectory
+from evolvent.view.redraw import redrawing
 from evolvent.worlds.base import World
 
 __all__ = ["COMMANDS", "METHODS", "Method", "Reinforce", "run"]
@@ -71,7 +73,13 @@ METHODS: dict[str, Method] = {
     ),
     "grpo": Method(GRPOConfig, grpo, "episodes of a task compared: GRPO and its family (rl.kind)"),
     "scaling_inter": Method(ScalingInter, scaling_inter, "the same, with episodes that grow longer by phases"),
-    "r3": Method(R3, r3, "episodes begin inside demonstrations: a reverse curriculum", demonstrated=True),
+    "r3": Method(
+        R3,
+        r3,
+        "episodes begin inside demonstrations: a reverse curriculum",
+        {"practice": {"epochs": 2, "samples": 1}},
+        demonstrated=True,
+    ),
 }
 
 
@@ -157,7 +165,7 @@ def run(words: Sequence[str], console: Console) -> int:
         deciding=getattr(config.rl, "level", "") == "listed",
     )  # fmt: skip
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
-    with opened(job, console) as running:
+    with opened(job, console) as running, redrawing(partial(write_report, folder)):
         taught = demonstrations(list(made.values()), shown, seed=config.seed) if shown else []
         best = _practised(METHODS[name], initial, tried, taught, config=config, run=running.arm(name))
         best.save(folder / "model")

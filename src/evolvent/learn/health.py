@@ -58,6 +58,7 @@ def part_health(
         shown["advantage_deviation"] = float(np.std(columns["advantages"]))
     if "values" in said and "returns" in columns:
         returns, values = np.asarray(columns["returns"], np.float64), np.asarray(said["values"], np.float64)
+        shown["value_error"] = float(np.mean((values - returns) ** 2))
         deviation = float(returns.std())
         if deviation > 1e-8:
             shown["explained"] = 1.0 - float((returns - values).var()) / deviation**2

@@ -124,7 +124,8 @@ def practised(data: ReportData) -> Practised | None:
         success=success, returned=returned, verdict=verdict(success, returned, readings), readings=readings,
         beyond=sum(one.beyond for one in readings),
         missing=[sign.title for sign in SIGNS if sign.name not in {one.sign.name for one in readings}],
-        before=measured[0][1] if measured else None, now=measured[-1][1] if len(measured) > 1 else None,
+        before=next((mean for number, mean in measured if number == 0), None),
+        now=next((mean for number, mean in reversed(measured) if number > 0), None),
         learning=_learning(kept, axes, measured), measured=bool(measured), updates=_updates(kept),
         others=len({row.stage for row in rows}) - 1,
     )  # fmt: skip
