@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -111,9 +110,9 @@ class Place:
 
 
 PLACES: Mapping[str, Place] = {
-    "kitchen": Place(_kitchen, 150, 50, 200_000, 0.99, 16_000, "success", 0.15),
-    "household": Place(_household, 40, 160, 150_000, 0.95, 16_000, "success", 0.3),
-    "datasci": Place(_datasci, 200, 0, 60_000, 0.95, 5_000, "return", 0.75),
+    "kitchen": Place(_kitchen, 150, 50, 200_000, 0.99, 12_000, "success", 0.15),
+    "household": Place(_household, 75, 125, 120_000, 0.95, 12_000, "success", 0.3),
+    "datasci": Place(_datasci, 200, 0, 60_000, 0.95, 6_000, "return", 0.75),
 }
 
 
@@ -157,7 +156,7 @@ class Protocol:
     """
 
     practice: PracticeConfig = field(
-        default_factory=lambda: PracticeConfig(iterations=5000, tasks=32, samples=4, minibatches=4, save_every=5000)
+        default_factory=lambda: PracticeConfig(iterations=5000, tasks=16, samples=4, minibatches=4, save_every=5000)
     )
     train: TrainConfig = field(
         default_factory=lambda: TrainConfig(weight_decay=0.0, final_lr=1.0, clip=0.5, batch_tokens=4096)
@@ -218,8 +217,9 @@ def start_of(protocol: Protocol, folder: Path, world: str, seed: int) -> Policy:
     with claimed(folder / "locks" / kept.name, wait_s=600.0):
         if not kept.exists():
             with tempfile.TemporaryDirectory(dir=_made(kept.parent)) as scratch:
-                _cloned(protocol, world, seed).save(Path(scratch) / "policy")
-                os.replace(Path(scratch) / "policy", kept)
+                made = Path(scratch) / "policy"
+                _cloned(protocol, world, seed).save(made)
+                made.replace(kept)
     return load_policy(kept)
 
 

@@ -77,11 +77,11 @@ class Protocol:
         r3: settings of all curricula. base, train, again: how the base, practices and continued imitation learn.
     """
 
-    shown: int = 400
+    shown: int = 1500
     dev: int = 60
     test: int = 150
     solved: float = 0.2
-    base_tokens: int = 200_000
+    base_tokens: int = 100_000
     env_steps: int = 30_000
     tiers: tuple[str, ...] = ("seen", "evo")
     context: int = 320

@@ -82,4 +82,6 @@ def talking(folder: Path, world: ev.World) -> Policy:
 
 
 def quick(**more: Any) -> PracticeConfig:
-    return PracticeConfig(**{"iterations": 4, "tasks": 8, "samples": 4, "save_every": 1, **more})
+    return PracticeConfig(
+        **{"iterations": 4, "tasks": 8, "samples": 4, "save_every": 1, "epochs": 1, "minibatches": 1, **more}
+    )

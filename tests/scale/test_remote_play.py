@@ -166,6 +166,7 @@ def test_an_endpoint_that_dies_leaves_episodes_without_a_score(tmp_path, policy)
         using.slots, world.meddle = 1, server.process.kill
         with ev.Run(tmp_path / "run", using, seed=0, settings=using.settings()) as run:
             played = run.collect(policy, [ev.Start(task) for task in tasks])
+            using.handover_s = 0.5
             assert [one.error and one.error.kind for one in played] == [None, None, "EndpointError", "EndpointError"]
             assert [one.score.raw is None for one in played] == [False, False, True, True], "no score, which is not 0"
             with pytest.raises(EndpointError, match="no answer"):

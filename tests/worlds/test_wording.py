@@ -61,7 +61,7 @@ def test_experts_still_win_and_every_word_is_known(name):
                 assert said != original
                 if base.vocabulary() is not None:
                     assert set(re.findall(r"\w+|[^\w\s]", str(said))) <= known
-                rewards = [env.step(action)[1] for action in world.expert(task) or ()]
+                replies = [env.step(action) for action in world.expert(task) or ()]
                 assert world.score([reply[1] for reply in replies], replies[-1][4]).success
 
 

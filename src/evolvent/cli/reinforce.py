@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import Field, create_model
 from rich.console import Console
 
+from evolvent.agents.plain import Random
 from evolvent.cli.jobs import Job, PanelConfig, check_panel, opened, results_table, write_report
 from evolvent.cli.names import policy, worlds
 from evolvent.cli.progress import Planned
@@ -32,9 +33,10 @@ from evolvent.methods.r3 import R3, r3
 from evolvent.methods.scaling_inter import ScalingInter, scaling_inter
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.policy import Policy
+from evolvent.rollout.collect import collect
 from evolvent.run import Run
 from evolvent.scale.local import demonstrations
-from evolvent.trajectory import Task, Trajectory
+from evolvent.trajectory import Start, Task, Trajectory
 from evolvent.view.redraw import redrawing
 from evolvent.worlds.base import World
 
@@ -110,6 +112,9 @@ class Reinforce(OverWorlds):
     to: Path | None = Field(default=None, description="folder of the run; none: the next runs/rl-N")
     seed: int = Field(default=0, ge=0, description="all randomness derives from it")
     demonstrations: int = Field(default=100, ge=0, description="tasks of each world whose solution is imitated first")
+    random: int = Field(
+        default=0, ge=0, description="episodes of each world of random listed actions, imitated too: language, no aim"
+    )
     clone_tokens: int = Field(default=100_000, ge=1, description="learned tokens of that imitation")
     tasks: int = Field(default=400, ge=1, description="further tasks of each world to practise on, at most")
     slots: int = Field(default=192, ge=1, description="episodes open at once")
@@ -156,7 +161,7 @@ def run(words: Sequence[str], console: Console) -> int:
     shown, tried = _tasks(made, config)
     folder = given.resume or new_folder("rl", config.to)
     initial = adapt(policy(config.policy, list(made.values()), seed=config.seed), config.adapter, seed=config.seed)
-    plan = [*([Planned("fit", config.clone_tokens)] if shown else []), Planned("evaluate", panel),
+    plan = [*([Planned("fit", config.clone_tokens)] if shown or config.random else []), Planned("evaluate", panel),
             Planned("practise", config.rl.practice.iterations), Planned("evaluate", panel)]  # fmt: skip
     job = Job(
         folder, made, Record("train rl", config, config.seed, ("base", name), name), train=CLONE,
@@ -167,6 +172,7 @@ def run(words: Sequence[str], console: Console) -> int:
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
     with opened(job, console) as running, redrawing(partial(write_report, folder)):
         taught = demonstrations(list(made.values()), shown, seed=config.seed) if shown else []
+        taught += _babbled(made, tried, config)
         best = _practised(METHODS[name], initial, tried, taught, config=config, run=running.arm(name))
         best.save(folder / "model")
         results_table(console, running.arm(name).evaluate(best, config.rl.practice.iterations))
@@ -184,6 +190,16 @@ def _practised(
         return method.call(base, tasks, config=config.rl, run=run)
     own = [*(one.task for one in taught), *tasks]
     return method.call(base, own, config=config.rl, run=run, demonstrations=taught)
+
+
+def _babbled(made: Mapping[str, World], tasks: Sequence[Task], config: Any) -> list[Trajectory]:
+    """Episodes of random listed actions: who imitates them too writes actions, and goes on trying."""
+    starts = [
+        Start(task) for name in made for task in [task for task in tasks if task.world == name][: config.random]
+    ]  # fmt: skip
+    played = collect(made, starts, Random(), engine=None, seed=config.seed, name=lambda s: f"random/{s.task.id}")
+    found = {one.id: one for one in played}
+    return [found[f"random/{start.task.id}"] for start in starts]
 
 
 def _named(words: Sequence[str]) -> tuple[str | None, list[str]]:

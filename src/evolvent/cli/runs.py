@@ -101,6 +101,7 @@ def _show(words: Sequence[str], console: Console) -> int:
     for trajectory in _episodes(found.run):
         stage, slash, _ = trajectory.id.rpartition(f"/{trajectory.task.id}")
         task = trajectory.task
+        stage = stage.partition("/")[0]  # iterations of a practice are one stage
         where = (stage if slash else "-", f"{task.world}/{task.tier}/{task.split}")
         count = counts.setdefault(where, Counter())
         count.update(episodes=1, steps=len(trajectory.steps), tokens=trajectory.generated())

@@ -51,6 +51,7 @@ class RemoteVerbs(LocalVerbs):
         endpoint: gives tokens (`tokens=True`); `processed` where its log-probabilities are of the distribution sampled
             from, which other settings than temperature 1 need. The caller closes it.
         handover: the folder that weights are written to; the endpoint sees it under the same path.
+        handover_s: how long the endpoint may take to serve other weights, all tries together.
         hint: see `ChatAgent`; "": it says what `LanguageAgent` says, so that a run over HTTP is the one in process.
     Raises:
         ConfigError: an endpoint that is not asked for tokens, or policies that choose among listed actions.
@@ -58,6 +59,7 @@ class RemoteVerbs(LocalVerbs):
 
     endpoint: Endpoint
     handover: Path
+    handover_s: float = 600.0
     hint: str | None = ""
     _spent: EndpointUsage = field(default_factory=EndpointUsage, init=False)
     _handed: Policy | None = field(default=None, init=False)
@@ -129,7 +131,7 @@ class RemoteVerbs(LocalVerbs):
         folder = publish_snapshot(
             self.handover, policy.version, lambda folder: write_plain(policy, folder), keep=_KEPT
         )  # fmt: skip
-        told = self.endpoint.hand_over(folder.resolve())
+        told = self.endpoint.hand_over(folder.resolve(), wait_s=self.handover_s)
         ours = FINGERPRINT.fullmatch(told)
         if ours is not None and int(ours[1]) != policy.version:
             raise WeightsChanged("the endpoint serves another version than was handed over", value=told,
