@@ -25,7 +25,7 @@ def rows(folder):
     return [row for row in lines if row["kind"] == "practise"]
 
 
-LISTING = ("--worlds", "microwave", "--demonstrations", 4)  # three phrases; lookup lists hundreds
+LISTING = ("--worlds", "microwave", "--demonstrations", 1)  # three phrases; lookup lists hundreds
 LONG = [name for name in METHODS if name not in ("poad", "grpo", "twosome")]
 
 
