@@ -1,16 +1,17 @@
-"""A whole step of reinforcement, playing and updating: CPU beside TRL's GRPOTrainer, and where our time goes.
+"""A whole step of reinforcement, playing and updating: CPU beside TRL's GRPOTrainer, and where the time goes.
 
     python -m benchmarks.rl_step --json [--quick] [--no-peers]
 
 Both sides train the same small Llama from the same weights with GRPO: the same prompts, the same reward, as many tasks,
-samples and tokens a step, one update of all of them, no divergence, no other epochs, float32, one thread. TRL generates
-by itself (`transformers`' generate). An episode is one action of 32 tokens: no text ends earlier, on either side. Ours
-is the whole library's step: engine, environments, the store that keeps every episode, health, credit, update.
+samples and most tokens a step, one update on all of them, no divergence from a reference, AdamW, clipping at .5,
+float32, one thread. TRL generates by itself, with the `generate` of transformers. Ours is the whole library's step:
+engine, environments, the store that keeps every episode, measurements of health, credit, update.
 
-Time is CPU time of a step, the first left out; sides are interleaved and ratios are of medians, so over 1 ours is
-faster. `model_share` is the share of our step inside the model (forwards of playing, looking and learning, backward and
-optimizer), `credit_share` that of turning rewards into advantages; both are of a run of their own, with clocks around
-those calls. Peers need an environment with TRL: `python -m venv`, then `pip install -c constraints.txt -e '.[bench]'`.
+Time is CPU time of a step for each generated token (texts may end early), the first step left out; sides are
+interleaved, each beginning anew, and ratios are of medians, so over 1 ours is faster. `model_share` is the share of our
+step in forwards of the model (playing, looking, learning) and in backward passes; `credit_share` that of making
+advantages of rewards. Both come from clocks around those calls in the same runs. Peers need an environment with TRL:
+`python -m venv`, then `pip install -c constraints.txt -e '.[bench]'`.
 """
 
 from __future__ import annotations
@@ -18,29 +19,276 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
 import platform
 import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import wraps
+from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from transformers import LlamaForCausalLM
 
 from evolvent.engine.fused import FusedDecoder
-from evolvent.learn import look, see
-from evolvent.learn.learner import Learner, TrainConfig
+from evolvent.errors import ConfigError
+from evolvent.learn.learner import TrainConfig
 from evolvent.learn.practice import PracticeConfig, Setup
 from evolvent.methods.grpo import GRPOConfig, preset
 from evolvent.models.policy import Policy, tiny_policy
 from evolvent.run import Run
 from evolvent.scale.local import LocalVerbs
-from evolvent.trajectory import Task, sample_rng
+from evolvent.trajectory import sample_rng
 from evolvent.worlds.base import Play, TextWorld
+
+WORDS = tuple(f"word{number}" for number in range(154))
+RATE, CLIP = 5e-4, 0.5
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The work of a step: tasks x samples episodes, of prompts of so many words and at most so many tokens written."""
+
+    tasks: int = 16
+    samples: int = 8
+    prompt: int = 40
+    written: int = 32
+    steps: int = 8
+    size: str = "xs"
+    seed: int = 0
+
+    def policy(self) -> Policy:
+        """Untrained; the same weights for every side."""
+        return tiny_policy(WORDS, size=self.size, context=128, seed=self.seed)
+
+    def prompts(self) -> list[str]:
+        """One for each task of a step, drawn without end of the same words."""
+        rng = sample_rng(self.seed, "rl step")
+        return [" ".join(rng.choice(WORDS, self.prompt)) for _ in range(self.tasks)]
+
+
+def reward(prompt: str, written: str) -> float:
+    """The share of the written words that are in the prompt."""
+    known, words = set(prompt.split()), written.split()
+    return sum(word in known for word in words) / max(1, len(words))
+
+
+class Repeating(TextWorld):
+    """Write words of the prompt: one action an episode, and a reward that costs nothing to compute."""
+
+    name, blocking, horizon = "repeating", False, 1
+
+    def __init__(self, prompts: Sequence[str]) -> None:
+        self._prompts = prompts
+
+    def specs(self) -> Iterator[Mapping[str, Any]]:
+        return ({"prompt": prompt} for prompt in self._prompts)
+
+    def play(self, spec: Mapping[str, Any]) -> Play:
+        action = yield str(spec["prompt"])
+        return reward(str(spec["prompt"]), action)
+
+    def vocabulary(self) -> Sequence[str]:
+        return WORDS
+
+
+@dataclass
+class Clocks:
+    """CPU seconds by what they were spent on, while `running`."""
+
+    spent: dict[str, float] = field(default_factory=lambda: {"model": 0.0, "credit": 0.0})
+    _inside: bool = False
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Clocks around every forward of the model and every backward pass, on either side."""
+        with ExitStack() as patched:
+            for owner, name in (
+                (LlamaForCausalLM, "forward"), (FusedDecoder, "forward"), (FusedDecoder, "logits"),
+                (torch.autograd, "backward"),
+            ):  # fmt: skip
+                patched.enter_context(patch.object(owner, name, self._clocked(getattr(owner, name))))
+            yield
+
+    def _clocked(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any, **options: Any) -> Any:
+            if self._inside:
+                return call(*arguments, **options)
+            with self.on("model"):
+                return call(*arguments, **options)
+
+        return wraps(call)(timed)
+
+    @contextmanager
+    def on(self, what: str) -> Iterator[None]:
+        """Count what happens inside for `what`."""
+        self._inside, began = True, time.process_time()
+        try:
+            yield
+        finally:
+            self.spent[what] += time.process_time() - began
+            self._inside = False
+
+
+@dataclass(frozen=True)
+class Tick:
+    """The end of a step: CPU time, tokens written and CPU time by kind, all since the beginning."""
+
+    cpu: float
+    written: int
+    spent: Mapping[str, float]
+
+
+def ours(shape: Shape, clocks: Clocks) -> list[Tick]:
+    """`methods/grpo.py`, with a clock at the beginning of each step."""
+    world = Repeating(shape.prompts())
+    tasks = [task for split in ("train", "dev", "test") for task in world.tasks(split, "seen")]
+    practice_config = PracticeConfig(
+        iterations=shape.steps + 1, tasks=shape.tasks, samples=shape.samples, save_every=shape.steps + 1
+    )
+    config = GRPOConfig(kl=0.0, practice=practice_config)
+    chosen, ticks, written = preset(config), list[Tick](), 0
+    verbs = LocalVerbs(
+        {world.name: world}, slots=shape.tasks * shape.samples, max_tokens=shape.written,
+        practising=TrainConfig(lr=RATE, weight_decay=0.0, final_lr=1.0, clip=CLIP, batch_tokens=4096),
+    )  # fmt: skip
+    setup = Setup("grpo", practice_config, chosen.objective)
+    with tempfile.TemporaryDirectory() as scratch, Run(Path(scratch), verbs, seed=shape.seed) as run:
+        with run.practise(shape.policy(), setup, [task.id for task in tasks]) as practice:
+            for _ in practice.rounds():
+                ticks.append(Tick(time.process_time(), written, dict(clocks.spent)))
+                played = practice.play(practice.starts(tasks))
+                written += sum(one.generated() for one in played)
+                seen = practice.look(played)
+                with clocks.on("credit"):
+                    credit = seen.credit(chosen.credit)
+                practice.improve(seen, credit)
+    return ticks
+
+
+def trl(shape: Shape, clocks: Clocks) -> list[Tick]:
+    """TRL's GRPOTrainer with its own generation; a clock at the end of each step."""
+    from datasets import Dataset
+    from transformers import PrinterCallback, TrainerCallback
+    from trl import GRPOConfig as Config
+    from trl import GRPOTrainer
+
+    policy, ticks, counted = shape.policy(), list[Tick](), [0]
+    policy.tokenizer.padding_side = "left"
+    shown = {text: _spelled(policy, text) for text in shape.prompts()}
+
+    def paid(completions: list[str], text: list[str], completion_ids: list[list[int]], **_: Any) -> list[float]:
+        counted[0] += sum(map(len, completion_ids))
+        return [reward(prompt, written) for prompt, written in zip(text, completions, strict=True)]
+
+    def note(self: object, *arguments: Any, **options: Any) -> None:
+        ticks.append(Tick(time.process_time(), counted[0], dict(clocks.spent)))
+
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = Config(
+            output_dir=folder, use_cpu=True, bf16=False, gradient_checkpointing=False, report_to="none",
+            save_strategy="no", logging_strategy="no", disable_tqdm=True, optim="adamw_torch_fused",
+            learning_rate=RATE, weight_decay=0.0, max_grad_norm=CLIP, lr_scheduler_type="constant", seed=shape.seed,
+            max_steps=shape.steps, per_device_train_batch_size=shape.tasks * shape.samples,
+            num_generations=shape.samples, steps_per_generation=1, num_iterations=1,
+            max_completion_length=shape.written, temperature=1.0, top_k=0, top_p=1.0, beta=0.0, loss_type="grpo",
+        )  # fmt: skip
+        rows = [{"prompt": prompt, "text": text} for text, prompt in shown.items()]
+        trainer = GRPOTrainer(
+            model=policy.model, reward_funcs=paid, args=arguments, train_dataset=Dataset.from_list(rows),
+            processing_class=policy.tokenizer,
+        )  # fmt: skip
+        trainer.remove_callback(PrinterCallback)
+        trainer.add_callback(type("Clock", (TrainerCallback,), {"on_train_begin": note, "on_step_end": note})())
+        trainer.train()
+    return ticks
+
+
+def _spelled(policy: Policy, text: str) -> str:
+    """The prompt as text that the tokenizer reads as the very tokens that our dialect gives."""
+    ids = policy.dialect.open("", text)
+    spelled = " ".join(policy.tokenizer.convert_ids_to_tokens(ids))
+    read = policy.tokenizer(spelled)["input_ids"]
+    if read != ids:
+        raise ConfigError("the two sides do not read the same prompt", value=read[:8], expected=ids[:8])
+    return spelled
+
+
+SIDES: dict[str, Callable[[Shape, Clocks], list[Tick]]] = {"ours": ours, "trl": trl}
+
+
+def steps_of(side: str, shape: Shape) -> list[dict[str, float]]:
+    """Every step but the first: CPU seconds for each written token, and the shares of model and credit."""
+    clocks = Clocks()
+    with clocks.running():
+        ticks = SIDES[side](shape, clocks)
+    found = []
+    for before, after in list(pairwise(ticks))[1:]:
+        cpu, written = after.cpu - before.cpu, after.written - before.written
+        shares = {name: (after.spent[name] - before.spent[name]) / cpu for name in after.spent}
+        found.append({"cpu_s": cpu, "written": written, "cpu_us_token": 1e6 * cpu / written, **shares})
+    return found
+
+
+def measure(shape: Shape, *, repeats: int, sides: Sequence[str]) -> dict[str, list[dict[str, float]]]:
+    """The steps of every side, `repeats` runs each, interleaved."""
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
+    for _ in range(repeats):
+        for name in sides:
+            found[name] += steps_of(name, shape)
+    return found
+
+
+def report(shape: Shape, steps: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, Any]:
+    """All figures as one JSON object."""
+    median = {
+        side: {name: float(f"{statistics.median(row[name] for row in rows):.4g}") for name in rows[0]}
+        for side, rows in steps.items()
+    }
+    own = median["ours"]
+    over = {f"x_{name}": round(row["cpu_us_token"] / own["cpu_us_token"], 2) for name, row in median.items()}
+    names = ("torch", "transformers", *(["trl", "accelerate"] if "trl" in steps else []))
+    return {
+        "benchmark": "rl_step", "unit": "CPU seconds of a step, one thread",
+        **{name: ratio for name, ratio in over.items() if name != "x_ours"},
+        "model_share": own["model"], "credit_share": own["credit"], "median": median,
+        "raw": {side: [round(row["cpu_us_token"], 2) for row in rows] for side, rows in steps.items()},
+        "shape": asdict(shape), "parameters": shape.policy().parameters(),
+        "versions": {name: version(name) for name in names},
+        "machine": f"{platform.machine()}, Python {platform.python_version()}, 1 thread",
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.rl_step", description=str(__doc__).splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.add_argument("--quick", action="store_true", help="few small steps: a smoke test, not a measurement")
+    parser.add_argument("--no-peers", action="store_true", help="only our side, where TRL is not installed")
+    parser.add_argument("--size", default="xs", help="of the model")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    small = {"tasks": 4, "samples": 4, "steps": 3} if options.quick else {}
+    shape = Shape(size=options.size, seed=options.seed, **small)
+    sides = ["ours"] if options.no_peers else [*SIDES]
+    found = {**report(shape, measure(shape, repeats=1 if options.quick else 3, sides=sides)), "quick": options.quick}
+    for name, row in found["median"].items():
+        print(
+            f"{name:6} {row['cpu_s']:.3f} cpu-s a step, {row['cpu_us_token']:.0f} us a token, model {row['model']:.0%}"
+        )
+    print(f"ours over TRL: {found.get('x_trl', 'not measured')}; credit {found['credit_share']:.2%} of our step")
+    if options.json:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,8 +1,8 @@
 """GRPO with LoRA on a crafting world: `python grpo_textcraft.py [MODEL [RECIPES]] [--endpoint URL NAME WEIGHTS]`.
 
 MODEL is a local Hugging Face folder, RECIPES a folder of Minecraft's recipe files (TextCraft itself; without it the
-world's own recipes). Without a model a small one is made and imitates demonstrations first. The policy plays in this
-process, or on an endpoint that returns token ids and takes weights from the folder WEIGHTS after each iteration:
+world's own recipes). Without a model a small one is made for a simpler world, and imitates demonstrations first. The
+policy plays in this process, or on an endpoint that takes weights from the folder WEIGHTS after each iteration:
 
     evolvent serve --policy MODEL --reload WEIGHTS
 """
@@ -21,13 +21,16 @@ from evolvent.scale.remote_play import RemoteVerbs
 
 words = [*sys.argv[1:], "--endpoint"]
 given, there = words[: words.index("--endpoint")], words[words.index("--endpoint") + 1 : -1]
-world = ev.Crafting.from_folder(given[1]) if len(given) > 1 else ev.Crafting(level=0)
+if given:
+    world = ev.Crafting.from_folder(given[1]) if len(given) > 1 else ev.Crafting()
+else:
+    world = ev.Lookup()
 tasks = world.tasks("train", "seen")
 learner = ev.TrainConfig(lr=1e-5 if given else 1e-3, warmup_updates=0, batch_tokens=4096)
 settings = {"panel": Panel(limit=40), "slots": 32, "max_tokens": 64 if given else 16}
 config = GRPOConfig(
     kind="grpo", correct="truncated",  # weights against a sampler that differs a little from the learner
-    practice=PracticeConfig(iterations=50 if given else 3, tasks=8, samples=8, temperature=1.0),
+    practice=PracticeConfig(iterations=50 if given else 10, tasks=8, samples=8, temperature=1.0),
 )  # fmt: skip
 
 if given:
@@ -35,7 +38,7 @@ if given:
 else:
     with ev.local_run("runs/grpo-textcraft-first", [world], train=ev.TrainConfig(lr=5e-3, batch_tokens=512)) as first:
         shown = ev.demonstrations([world], tasks[:100])
-        policy = first.fit(ev.policy_for([world], context=512), shown, ev.weighted_nll, tokens=60_000)
+        policy = first.fit(ev.policy_for([world]), shown, ev.weighted_nll, tokens=40_000)
 tuned = adapt(policy, AdapterConfig(kind="lora", rank=16, targets=("all-linear",)), seed=0)
 
 with ExitStack() as open_:

@@ -22,9 +22,9 @@ def test_list(capsys):
     shown = capsys.readouterr().out
     names = [line.split()[0] for line in shown.splitlines() if line[:1].isalpha()]
     embedded = (
-        "academia agentgym alfworld arithmetic babyai countdown crafting datasci deduction entailment gridworld household "
-        "http https kitchen lookup maze microwave minigrid movie openenv problems reading reasoning rules sciworld "
-        "searchqa sheet sql textarena textcraft textworld todo weather wordle workshop"
+        "academia agentgym alfworld arithmetic babyai countdown crafting datasci deduction entailment gridworld "
+        "household http https kitchen lookup maze microwave minigrid movie openenv problems reading reasoning rules "
+        "sciworld searchqa sheet sql textarena textcraft textworld todo weather wordle workshop"
     )
     assert names == ["world", *embedded.split()]
     assert "hidden database" in " ".join(shown.split())

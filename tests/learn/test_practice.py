@@ -163,23 +163,6 @@ def test_playing_ahead_is_one_version_behind_whoever_is_faster(tmp_path):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_episodes_of_too_old_a_policy_are_left_out_and_counted(tmp_path):
-    world = Echo()
-    setup = setup_of(GRPO, valued=False, max_lag=1, iterations=1)
-    with run_of(tmp_path, world) as run, run.practise(small(world), setup) as practice:
-        for _ in practice.rounds():
-            played = practice.play(practice.starts(tasks(world)))
-            practice.advance()
-            assert practice.look(played).report.stale == 0
-            practice.advance()
-            with pytest.raises(NothingToLearn):
-                practice.look(played)
-            fresh = practice.play(practice.starts(tasks(world), turn=1, count=2))
-            report = practice.look([*played, *fresh]).report
-    assert (report.stale, report.episodes) == (len(played), len(fresh))
-    assert practice.measured["stale"] == pytest.approx(len(played) / (len(played) + len(fresh)))
-
-
 @pytest.mark.parametrize("name", ["poad", "etpo", "ahead"])
 def test_a_stopped_practice_ends_as_if_it_had_not_been_stopped(tmp_path, monkeypatch, name):
     """Critic, Q and target network come back too; what was played before the stop is not played again."""
