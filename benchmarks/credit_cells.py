@@ -110,9 +110,9 @@ class Place:
 
 
 PLACES: Mapping[str, Place] = {
-    "kitchen": Place(_kitchen, 150, 50, 200_000, 0.99, 12_000, "success", 0.15),
-    "household": Place(_household, 75, 125, 120_000, 0.95, 12_000, "success", 0.3),
-    "datasci": Place(_datasci, 200, 0, 60_000, 0.95, 6_000, "return", 0.75),
+    "kitchen": Place(_kitchen, 150, 50, 200_000, 0.99, 16_000, "success", 0.15),
+    "household": Place(_household, 75, 125, 120_000, 0.95, 14_000, "success", 0.3),
+    "datasci": Place(_datasci, 200, 0, 60_000, 0.95, 8_000, "return", 0.75),
 }
 
 
@@ -156,7 +156,9 @@ class Protocol:
     """
 
     practice: PracticeConfig = field(
-        default_factory=lambda: PracticeConfig(iterations=5000, tasks=16, samples=4, minibatches=4, save_every=5000)
+        default_factory=lambda: PracticeConfig(
+            iterations=5000, tasks=32, samples=4, epochs=2, minibatches=2, save_every=5000
+        )
     )
     train: TrainConfig = field(
         default_factory=lambda: TrainConfig(weight_decay=0.0, final_lr=1.0, clip=0.5, batch_tokens=4096)

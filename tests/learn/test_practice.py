@@ -245,3 +245,23 @@ def test_a_first_policy_is_left_as_it_was(tmp_path):
         learned = grpo(policy, tasks(world), config=GRPOConfig(practice=quick(), kl=0.1), run=run)
     assert all(torch.equal(before[name], weight) for name, weight in policy.model.state_dict().items())
     assert learned.version == policy.version + 4
+
+
+def test_an_adapter_practises_on_one_base(tmp_path, beginner):
+    """Policy, reference and critic share the weights below the adapter, which stay; a finished practice comes back."""
+    from evolvent.models.adapters import AdapterConfig, adapt
+
+    world = Echo()
+    tuned = adapt(beginner, AdapterConfig(kind="lora", rank=4), seed=0)
+    config = PPO(practice=quick(iterations=2, critic="own"), **{**TOKEN, "kl": 0.01})
+    frozen = {name: weight for name, weight in tuned.model.named_parameters() if "lora" not in name}
+    before = {name: weight.clone() for name, weight in frozen.items()}
+    with run_of(tmp_path, world) as run:
+        learned = ppo(tuned, tasks(world), config=config, run=run)
+    own = dict(learned.model.named_parameters())
+    assert all(own[name].data_ptr() == weight.data_ptr() for name, weight in frozen.items())
+    assert all(torch.equal(before[name], weight) for name, weight in frozen.items())
+    assert any("lora_B" in name and weight.abs().sum() > 0 for name, weight in own.items())
+    with run_of(tmp_path, world) as run:
+        again = dict(ppo(tuned, tasks(world), config=config, run=run).model.named_parameters())
+    assert all(torch.equal(weight, again[name]) for name, weight in own.items() if "lora" in name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -55,6 +55,7 @@ class Job:
         plan: the stages to come, for the time left.
         practising, optimizer: how practices learn; None: as `train`, and by AdamW.
         deciding: policies choose among the actions that worlds list.
+        verbs: makes what plays and learns (`scale.remote_play.RemoteVerbs` plays on an endpoint).
     """
 
     folder: Path
@@ -69,13 +70,14 @@ class Job:
     practising: TrainConfig | None = None
     optimizer: OptimizerConfig | None = None
     deciding: bool = False
+    verbs: Callable[..., LocalVerbs] = LocalVerbs
 
 
 @contextmanager
 def opened(job: Job, console: Console) -> Iterator[Run[Policy]]:
     """The run, locked, recorded and watched; its report is drawn again after every stage and at the end."""
     torch.set_num_threads(job.threads)
-    verbs = LocalVerbs(
+    verbs = job.verbs(
         job.worlds, job.train or TrainConfig(), job.panel or Panel(), slots=job.slots, max_tokens=job.max_tokens,
         practising=job.practising, optimizer=job.optimizer or OptimizerConfig(), deciding=job.deciding,
     )  # fmt: skip

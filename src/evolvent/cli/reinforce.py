@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, create_model
+from pydantic import Field, SecretStr, create_model, model_validator
 from rich.console import Console
 
 from evolvent.agents.plain import Random
@@ -20,6 +22,7 @@ from evolvent.cli.progress import Planned
 from evolvent.cli.record import Record, new_folder
 from evolvent.cli.settings import Command, OverWorlds, read_given
 from evolvent.config import Config
+from evolvent.engine.endpoint import Endpoint
 from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
@@ -35,7 +38,8 @@ from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.policy import Policy
 from evolvent.rollout.collect import collect
 from evolvent.run import Run
-from evolvent.scale.local import demonstrations
+from evolvent.scale.local import LocalVerbs, demonstrations
+from evolvent.scale.remote_play import RemoteVerbs
 from evolvent.trajectory import Start, Task, Trajectory
 from evolvent.view.redraw import redrawing
 from evolvent.worlds.base import World
@@ -120,9 +124,18 @@ class Reinforce(OverWorlds):
     slots: int = Field(default=192, ge=1, description="episodes open at once")
     max_tokens: int = Field(default=32, ge=1, description="longest action in tokens")
     threads: int = Field(default=1, ge=1, description="threads of torch")
+    endpoint: str = Field(default="", description="URL of an endpoint that plays; none: this process does")
+    model: str = Field(default="", description="what that endpoint calls the policy")
+    hand_over: Path | None = Field(default=None, description="folder that the endpoint takes new weights from")
     train: Improving = Field(default_factory=Improving, description="the updates")
     adapter: AdapterConfig = Field(default_factory=AdapterConfig, description="what is learned instead of all weights")
     panel: PanelConfig = Field(default_factory=PanelConfig, description="the measurement")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Reinforce:
+        if self.endpoint and not (self.model and self.hand_over):
+            raise ValueError("an endpoint that plays needs --model NAME and --hand_over FOLDER")
+        return self
 
 
 def _config(name: str, method: Method) -> type[Reinforce]:
@@ -136,6 +149,7 @@ def _config(name: str, method: Method) -> type[Reinforce]:
     return found
 
 
+KEY = "OPENAI_API_KEY"  # the environment variable that holds an endpoint's key
 CLONE = TrainConfig(lr=5e-3, betas=(0.9, 0.95), batch_tokens=512)
 COMMANDS: dict[str, Command[Any]] = {
     name: Command(
@@ -170,7 +184,11 @@ def run(words: Sequence[str], console: Console) -> int:
         deciding=getattr(config.rl, "level", "") == "listed",
     )  # fmt: skip
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
-    with opened(job, console) as running, redrawing(partial(write_report, folder)):
+    with (
+        _player(config) as verbs,
+        opened(replace(job, verbs=verbs), console) as running,
+        redrawing(partial(write_report, folder)),
+    ):
         taught = demonstrations(list(made.values()), shown, seed=config.seed) if shown else []
         taught += _babbled(made, tried, config)
         best = _practised(METHODS[name], initial, tried, taught, config=config, run=running.arm(name))
@@ -178,6 +196,23 @@ def run(words: Sequence[str], console: Console) -> int:
         results_table(console, running.arm(name).evaluate(best, config.rl.practice.iterations))
     console.print(f"model  {folder / 'model'}\nreport {folder / 'report.html'}", soft_wrap=True)
     return 0
+
+
+@contextmanager
+def _player(config: Any) -> Iterator[Callable[..., LocalVerbs]]:
+    """What makes the verbs: they play in this process, or on the endpoint that the settings name.
+
+    Raises:
+        ConfigError: an endpoint without that model. EndpointError: one that does not answer.
+    """
+    if not config.endpoint:
+        yield LocalVerbs
+        return
+    key = os.environ.get(KEY)
+    secret = SecretStr(key) if key else None
+    with Endpoint(config.endpoint, config.model, key=secret, tokens=True, processed=True) as endpoint:
+        endpoint.check()
+        yield partial(RemoteVerbs, endpoint=endpoint, handover=config.hand_over)
 
 
 def _practised(
