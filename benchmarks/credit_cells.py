@@ -51,11 +51,16 @@ _SLOTS = 128
 
 @dataclass(frozen=True)
 class Panels:
-    """Tasks to begin and practise with, held-out ones like them, and those that generalisation is measured on."""
+    """Tasks to begin and practise with, held-out ones like them, and those that generalisation is measured on.
+
+    Half of a start's random episodes are of `spoken` tasks, where there are any: their words are to be known, and how
+    they are solved is not.
+    """
 
     practised: Sequence[Task]
     final: Sequence[Task]
     swapped: Sequence[Task]
+    spoken: Sequence[Task] = ()
 
 
 def _kitchen(count: int) -> tuple[World, Panels]:
@@ -71,8 +76,8 @@ def _kitchen(count: int) -> tuple[World, Panels]:
 def _household(count: int) -> tuple[World, Panels]:
     """Heating a pancake, then heating other food: those rooms in which the expert needs at most seven actions."""
     world = HouseholdNouns(horizon=7)  # its panels are of tasks that the expert finishes in time
-    easy = world.tasks("train", "seen"), world.tasks("test", "seen"), world.tasks("test", "combo")
-    return HouseholdNouns(horizon=12), Panels(easy[0], easy[1][:count], easy[2][:count])
+    final, swapped = (world.tasks("test", tier)[:count] for tier in ("seen", "combo"))
+    return HouseholdNouns(horizon=12), Panels(world.tasks("train", "seen"), final, swapped, world.tasks("dev", "combo"))
 
 
 def _datasci(count: int) -> tuple[World, Panels]:
@@ -111,8 +116,8 @@ class Place:
 
 PLACES: Mapping[str, Place] = {
     "kitchen": Place(_kitchen, 150, 50, 200_000, 0.99, 16_000, "success", 0.15),
-    "household": Place(_household, 75, 125, 120_000, 0.95, 14_000, "success", 0.3),
-    "datasci": Place(_datasci, 200, 0, 60_000, 0.95, 8_000, "return", 0.75),
+    "household": Place(_household, 100, 125, 150_000, 0.95, 20_000, "success", 0.3),
+    "datasci": Place(_datasci, 200, 0, 60_000, 0.95, 8_000, "return", 0.8),
 }
 
 
@@ -234,7 +239,8 @@ def _cloned(protocol: Protocol, name: str, seed: int) -> Policy:
     place, (world, tasks) = PLACES[name], panels(name, protocol.panel)
     order = sample_rng("credit", name, seed).permutation(len(tasks.practised))
     chosen = [tasks.practised[at] for at in order[: place.random + place.expert]]
-    starts = [Start(task) for task in chosen[: place.random]]
+    said = list(tasks.spoken[: place.random // 2])
+    starts = [Start(task) for task in [*said, *chosen[: place.random - len(said)]]]
     shown = list(collect({world.name: world}, starts, Random(), engine=None, seed=seed))
     shown.sort(key=lambda one: one.id)  # they come in order of completion
     shown += demonstrations([world], chosen[place.random :], seed=seed) if place.expert else []
