@@ -136,8 +136,8 @@ class Way:
 
 
 _SAME: Mapping[str, Any] = {"entropy": 1e-3, "stop_kl": None, "whiten": True}
-# POAD, NTPO and action-level PPO differ in their credit alone: entropy, clips, whitening and passes are the same, and
-# nobody stops early (a divergence of actions is as many times that of tokens as an action has tokens).
+# POAD, NTPO and action-level PPO differ in credit and ratio alone. Left as published, PPO would have a hundred times
+# POAD's entropy bonus, and the comparison would be about that.
 WAYS: Mapping[str, Way] = {
     "poad": Way("poad", _SAME),
     "ntpo": Way("ntpo", _SAME),
@@ -264,7 +264,11 @@ def weights_digest(policy: Policy) -> str:
 
 
 def run_cell(protocol: Protocol, folder: Path, cell: Cell) -> dict[str, Any]:
-    """Practise and measure; the row to keep. A practice that is no longer finite keeps the curve up to there."""
+    """Practise and measure; the row to keep.
+
+    A practice that has nothing to learn from, or whose weights are no longer finite, ends early: its curve goes as far
+    as it came, and its panels are those of its start.
+    """
     place, (world, tasks) = PLACES[cell.world], panels(cell.world, protocol.panel)
     policy, most = start_of(protocol, folder, cell.world, cell.seed), round(place.env_steps * protocol.scale)
     began, digest, way, note = time.process_time(), weights_digest(policy), WAYS[cell.method], ""

@@ -7,8 +7,9 @@ samples and most tokens a step, one update on all of them, no divergence from a 
 float32, one thread. TRL generates by itself, with the `generate` of transformers. Ours is the whole library's step:
 engine, environments, the store that keeps every episode, measurements of health, credit, update.
 
-Time is CPU time of a step for each generated token (texts may end early), the first step left out; sides are
-interleaved, each beginning anew, and ratios are of medians, so over 1 ours is faster. `model_share` is the share of our
+Time is CPU time of a step for each written token (texts may end early), the first step left out; sides are
+interleaved, each beginning anew, and ratios are of medians, so over 1 ours is faster. There are three shapes of work:
+texts of one length, texts that end by themselves, and long prompts. `model_share` is the share of our
 step in forwards of the model (playing, looking, learning) and in backward passes; `credit_share` that of making
 advantages of rewards. Both come from clocks around those calls in the same runs. Peers need an environment with TRL:
 `python -m venv`, then `pip install -c constraints.txt -e '.[bench]'`.
@@ -26,8 +27,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
-from functools import wraps
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, wraps
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
@@ -39,39 +40,73 @@ from transformers import LlamaForCausalLM
 
 from evolvent.engine.fused import FusedDecoder
 from evolvent.errors import ConfigError
-from evolvent.learn.learner import TrainConfig
+from evolvent.learn.learner import Learner, TrainConfig
+from evolvent.learn.objectives import weighted_nll
+from evolvent.learn.parts import flatten
 from evolvent.learn.practice import PracticeConfig, Setup
 from evolvent.methods.grpo import GRPOConfig, preset
 from evolvent.models.policy import Policy, tiny_policy
 from evolvent.run import Run
 from evolvent.scale.local import LocalVerbs
-from evolvent.trajectory import sample_rng
+from evolvent.trajectory import Step, Task, Trajectory, sample_rng
 from evolvent.worlds.base import Play, TextWorld
 
 WORDS = tuple(f"word{number}" for number in range(154))
-RATE, CLIP = 5e-4, 0.5
+RATE, CLIP = 1e-6, 0.5  # so small that texts stay as long as they are, on both sides
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The work of a step: tasks x samples episodes, of prompts of so many words and at most so many tokens written."""
+    """The work of a step: tasks x samples episodes, of prompts of so many words and at most so many tokens written.
+
+    `length` is how long texts are on average, if the policy has imitated texts that end; 0: it has not, and hardly any
+    text ends before the most.
+    """
 
     tasks: int = 16
     samples: int = 8
     prompt: int = 40
     written: int = 32
     steps: int = 8
+    length: int = 0
     size: str = "xs"
     seed: int = 0
 
     def policy(self) -> Policy:
-        """Untrained; the same weights for every side."""
-        return tiny_policy(WORDS, size=self.size, context=128, seed=self.seed)
+        """The same weights for every side."""
+        return imitated(self).clone() if self.length else untrained(self)
 
     def prompts(self) -> list[str]:
         """One for each task of a step, drawn without end of the same words."""
         rng = sample_rng(self.seed, "rl step")
         return [" ".join(rng.choice(WORDS, self.prompt)) for _ in range(self.tasks)]
+
+
+SHAPES: Mapping[str, Shape] = {
+    "even": Shape(),
+    "uneven": Shape(written=96, length=16),
+    "long prompt": Shape(prompt=160, written=24),
+}
+
+
+def untrained(shape: Shape) -> Policy:
+    """Over the words, with random weights."""
+    return tiny_policy(WORDS, size=shape.size, context=256, seed=shape.seed)
+
+
+@cache
+def imitated(shape: Shape) -> Policy:
+    """A policy whose texts end by themselves: it learned the lengths of random ones, and nothing else."""
+    rng, shown, policy = sample_rng(shape.seed, "rl step lengths"), list[Trajectory](), untrained(shape)
+    for number in range(400):
+        length = min(int(rng.geometric(1 / shape.length)), shape.written)
+        step = Step(" ".join(rng.choice(WORDS, shape.prompt)), " ".join(rng.choice(WORDS, length)))
+        shown.append(Trajectory(f"text-{number}", Task("repeating", "1", {"number": number}), (step,)))
+    flat = flatten(shown, policy.dialect, instructions=lambda task: "", context=policy.context)
+    config = TrainConfig(lr=2e-3, batch_tokens=1024, tokens=12_000, final_lr=1.0)
+    learner = Learner(policy, weighted_nll, config, seed=shape.seed)
+    learner.fit(flat.parts)
+    return learner.policy
 
 
 def reward(prompt: str, written: str) -> float:
@@ -94,9 +129,6 @@ class Repeating(TextWorld):
     def play(self, spec: Mapping[str, Any]) -> Play:
         action = yield str(spec["prompt"])
         return reward(str(spec["prompt"]), action)
-
-    def vocabulary(self) -> Sequence[str]:
-        return WORDS
 
 
 @dataclass
@@ -151,7 +183,12 @@ def ours(shape: Shape, clocks: Clocks) -> list[Tick]:
     world = Repeating(shape.prompts())
     tasks = [task for split in ("train", "dev", "test") for task in world.tasks(split, "seen")]
     practice_config = PracticeConfig(
-        iterations=shape.steps + 1, tasks=shape.tasks, samples=shape.samples, save_every=shape.steps + 1
+        iterations=shape.steps + 1,
+        tasks=shape.tasks,
+        samples=shape.samples,
+        epochs=1,
+        minibatches=1,
+        save_every=shape.steps + 1,
     )
     config = GRPOConfig(kl=0.0, practice=practice_config)
     chosen, ticks, written = preset(config), list[Tick](), 0
@@ -246,22 +283,29 @@ def measure(shape: Shape, *, repeats: int, sides: Sequence[str]) -> dict[str, li
     return found
 
 
-def report(shape: Shape, steps: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, Any]:
-    """All figures as one JSON object."""
+def figures(steps: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, Any]:
+    """One shape's medians, and TRL's time for a token over ours."""
     median = {
         side: {name: float(f"{statistics.median(row[name] for row in rows):.4g}") for name in rows[0]}
         for side, rows in steps.items()
     }
     own = median["ours"]
-    over = {f"x_{name}": round(row["cpu_us_token"] / own["cpu_us_token"], 2) for name, row in median.items()}
-    names = ("torch", "transformers", *(["trl", "accelerate"] if "trl" in steps else []))
+    over = {f"x_{side}": round(row["cpu_us_token"] / own["cpu_us_token"], 2) for side, row in median.items()}
+    over.pop("x_ours")
+    raw = {side: [round(row["cpu_us_token"], 2) for row in rows] for side, rows in steps.items()}
+    return {**over, "model_share": own["model"], "credit_share": own["credit"], "median": median, "raw": raw}
+
+
+def report(found: Mapping[str, Mapping[str, Any]], shapes: Mapping[str, Shape]) -> dict[str, Any]:
+    """All figures as one JSON object; the first ones are medians over the shapes."""
+    names = ["model_share", "credit_share", *(["x_trl"] if all("x_trl" in row for row in found.values()) else [])]
+    packages = ("torch", "transformers", *(["trl", "accelerate"] if "x_trl" in names else []))
     return {
-        "benchmark": "rl_step", "unit": "CPU seconds of a step, one thread",
-        **{name: ratio for name, ratio in over.items() if name != "x_ours"},
-        "model_share": own["model"], "credit_share": own["credit"], "median": median,
-        "raw": {side: [round(row["cpu_us_token"], 2) for row in rows] for side, rows in steps.items()},
-        "shape": asdict(shape), "parameters": shape.policy().parameters(),
-        "versions": {name: version(name) for name in names},
+        "benchmark": "rl_step", "unit": "CPU time for a written token of a step, one thread",
+        **{name: round(statistics.median(row[name] for row in found.values()), 4) for name in names},
+        "shapes": {name: {**asdict(shapes[name]), **row} for name, row in found.items()},
+        "parameters": next(iter(shapes.values())).policy().parameters(),
+        "versions": {name: version(name) for name in packages},
         "machine": f"{platform.machine()}, Python {platform.python_version()}, 1 thread",
     }  # fmt: skip
 
@@ -278,16 +322,17 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     small = {"tasks": 4, "samples": 4, "steps": 3} if options.quick else {}
-    shape = Shape(size=options.size, seed=options.seed, **small)
-    sides = ["ours"] if options.no_peers else [*SIDES]
-    found = {**report(shape, measure(shape, repeats=1 if options.quick else 3, sides=sides)), "quick": options.quick}
-    for name, row in found["median"].items():
-        print(
-            f"{name:6} {row['cpu_s']:.3f} cpu-s a step, {row['cpu_us_token']:.0f} us a token, model {row['model']:.0%}"
-        )
-    print(f"ours over TRL: {found.get('x_trl', 'not measured')}; credit {found['credit_share']:.2%} of our step")
+    shapes = {name: replace(shape, size=options.size, seed=options.seed, **small) for name, shape in SHAPES.items()}
+    sides, found = ["ours"] if options.no_peers else [*SIDES], dict[str, dict[str, Any]]()
+    for name, shape in shapes.items():
+        found[name] = figures(measure(shape, repeats=1 if options.quick else 3, sides=sides))
+        for side, row in found[name]["median"].items():
+            print(f"{name:12} {side:5} {row['cpu_s']:.3f} cpu-s a step, {row['written']:.0f} tokens written, "
+                  f"{row['cpu_us_token']:.0f} us a token, model {row['model']:.0%}", flush=True)  # fmt: skip
+        print(f"{'':12} TRL over ours {found[name].get('x_trl', '-')}, credit {found[name]['credit_share']:.2%}")
+    result = {**report(found, shapes), "quick": options.quick}
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(result))
 
 
 if __name__ == "__main__":

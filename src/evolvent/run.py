@@ -234,6 +234,7 @@ class Run(Generic[P]):
         with self._stage("practise", self._key("practise", policy, list(inputs), repr(setup))) as at:
             kept = at.stage.folder / "policy"
             if at.finished is not None:
+                self._round = int(at.finished["result"].get("round", self._round))
                 yield _Finished(self._verbs.load(kept))
                 return
             practice = self._verbs.practise(policy, at.stage, setup=setup)
@@ -242,7 +243,7 @@ class Run(Generic[P]):
             finally:
                 practice.close()
             self._verbs.save(practice.policy, kept)
-            self._finish(at, {"rounds": getattr(practice, "iteration", 0)})
+            self._finish(at, {"rounds": getattr(practice, "iteration", 0), "round": self._round})
 
     def evaluate(self, policy: P, round: int | None = None, *, split: str | None = None) -> list[Evaluation]:
         """Play the evaluation panels with this policy, or those of another split; the rows go to `results.jsonl`."""
@@ -283,7 +284,8 @@ class Run(Generic[P]):
         """Hands out the stage, with its ledger row where it is finished; the observers are called after a new one."""
         finished = self._shared.ledger.get(key)
         arm = "base" if self._round == 0 and verb != "practise" else self._arm
-        name = str(finished["name"]) if finished else f"{arm}-{self._round}-{verb}-{key[:6]}"
+        place = arm if verb == "practise" else f"{arm}-{self._round}"  # a practice goes through rounds of its own
+        name = str(finished["name"]) if finished else f"{place}-{verb}-{key[:6]}"
         folder = self.folder / "stages" / name
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)

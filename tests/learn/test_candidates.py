@@ -1,15 +1,19 @@
 """Choosing among listed actions: one distribution in playing and in learning, computed once, and it learns."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
-from acting import Echo, quick, run_of, small, talking, verbs_of
+from acting import Echo, Endless, quick, run_of, small, talking, verbs_of
 
 import evolvent as ev
 from evolvent.agents.candidates import CandidateAgent
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import BatchMismatch, WorldError
+from evolvent.learn.advantages import Credit
 from evolvent.learn.candidates import Choice, choice_objective, with_candidates
+from evolvent.learn.critic import critic
 from evolvent.learn.forward import outputs
 from evolvent.learn.packing import collate_padded
 from evolvent.learn.parts import flatten
@@ -21,15 +25,25 @@ from evolvent.rollout.collect import collect
 LISTED = ("red", "green", "blue", "grey", "say red blue")
 
 
+def listing(env):
+    step, reset = env.step, env.reset
+    env.reset = lambda **more: (reset(**more)[0], {"admissible": LISTED})
+    env.step = lambda action: (*step(action)[:4], {"admissible": LISTED})
+    return env
+
+
 class Listed(Echo):
     """Echo, with what can be said."""
 
     def make(self, task):
-        env = super().make(task)
-        step, reset = env.step, env.reset
-        env.reset = lambda **more: (reset(**more)[0], {"admissible": LISTED})
-        env.step = lambda action: (*step(action)[:4], {"admissible": LISTED})
-        return env
+        return listing(super().make(task))
+
+
+class Paying(Endless):
+    """Pays 1 a step, with what can be said."""
+
+    def make(self, task):
+        return listing(super().make(task))
 
 
 def by_hand(policy, prefix, temperature):
@@ -118,6 +132,35 @@ def test_the_ratio_is_one_before_the_first_update(tmp_path):
         seen = practice.look(practice.play(practice.starts(world.tasks("train", "seen"))))
     actions = np.bincount(seen.flat.action, weights=seen.flat.logp), np.bincount(seen.flat.action, weights=seen.old)
     assert np.allclose(*actions, atol=2e-5) and (actions[0] < -0.1).any()
+
+
+def test_what_is_practised_is_the_choice(tmp_path):
+    """The loop of the method itself: actions are chosen, and the first update has ratio 1."""
+    world = Listed()
+    config = PPO(level="listed", practice=quick(temperature=0.5, iterations=1))
+    with run_of(tmp_path, world, deciding=True) as run:
+        ppo(small(world), world.tasks("train", "seen"), config=config, run=run)
+        steps = [step for one in run.store.trajectories() if "/practise" not in one.id for step in one.steps]
+        rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert steps and all(step.action in LISTED and "candidates" in step.info for step in steps)
+    (row,) = [row for row in rows if row["kind"] == "practise" and "kl" in row]
+    assert abs(row["kl"]) < 1e-9 and abs(row["mismatch"]) < 1e-9
+
+
+def test_a_critic_apart_is_fitted_to_what_was_done(tmp_path):
+    """Values of a world that pays 2 in all: candidates that were not taken say nothing about them."""
+    world = Paying()
+    practice = quick(iterations=12, tasks=8, critic="own", critic_lr=3e-3, epochs=3)
+    values = []
+    config = PPO(level="listed", lam=1.0, gamma=1.0, practice=practice)
+    setup = Setup("twosome", practice, objective(config), critic(), deciding=True)
+    with run_of(tmp_path, world) as run, run.practise(small(world), setup) as practising:
+        for _ in practising.rounds():
+            seen = practising.look(practising.play(practising.starts(world.tasks("train", "seen"))))
+            paid = np.ones(seen.flat.parts)
+            values.append(seen.values[seen.flat.last].mean())
+            practising.improve(seen, Credit(paid, paid))
+    assert values[-1] == pytest.approx(1.0, abs=0.25)
 
 
 def test_gradients_do_not_depend_on_micro_batches(tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from evolvent.errors import BatchMismatch, ErrorRecord, NonFinite, NothingToLearn
-from evolvent.learn.flat import GOES_ON, TERMINATED, TRUNCATED, Flat, flat, only, with_columns
+from evolvent.learn.flat import GOES_ON, TERMINATED, TRUNCATED, Flat, flat, with_columns
 from evolvent.learn.parts import flatten
 from evolvent.trajectory import Generation, Score, Step, Task, Trajectory
 
@@ -124,16 +124,6 @@ def test_columns_come_back_to_their_tokens():
     assert rest.trajectory == "two" and rest.weight.tolist() == [0, 1, 1]
     with pytest.raises(BatchMismatch, match="another length"):
         with_columns(chains, found, {"advantages": values[1:]})
-
-
-def test_some_of_the_episodes():
-    chains = chains_of(ONE, TWO)
-    found, _ = flat([ONE, TWO], chains)
-    second = only(found, np.asarray([False, True]))
-    assert second.reward.tolist() == [0, -1.0] and second.action.tolist() == [0, 0] and second.episode.tolist() == [0]
-    assert second.chain.tolist() == [1, 1], "chains keep their numbers"
-    with pytest.raises(NothingToLearn):
-        only(found, np.asarray([False, False]))
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,16 @@ import evolvent as ev
 from evolvent.errors import NothingToLearn
 from evolvent.learn.advantages import Credit, decomposed_gae
 from evolvent.learn.critic import critic
-from evolvent.learn.flat import TERMINATED, TRUNCATED
+from evolvent.learn.flat import TERMINATED, TRUNCATED, with_columns
+from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import Objective
+from evolvent.learn.packing import Batch
+from evolvent.learn.passes import passes
 from evolvent.learn.practice import Practice, Setup
 from evolvent.learn.presets import GRPO, POAD
 from evolvent.learn.reinforcement import PolicyGradient, policy_gradient
-from evolvent.methods.etpo import ETPO, Networks, backup, etpo
+from evolvent.learn.settings import TrainConfig
+from evolvent.methods.etpo import ETPO, Networks, backup, etpo, within
 from evolvent.methods.grpo import GRPOConfig, grpo
 from evolvent.methods.ntpo import NTPO
 from evolvent.methods.poad import POAD as PoadConfig
@@ -150,12 +154,15 @@ def test_every_method_learns_to_say_what_is_shown(tmp_path, beginner, name):
     assert after.mean >= 0.4
 
 
-def test_playing_ahead_is_one_version_behind_whoever_is_faster(tmp_path):
-    world, config = Echo(), GRPOConfig(practice=quick(overlap=True, iterations=5, measure_every=2), kl=0.0)
+@pytest.mark.parametrize("method", ["grpo", "poad"])
+def test_playing_ahead_is_one_version_behind_whoever_is_faster(tmp_path, beginner, method):
+    """With a critic on the policy's trunk too: what plays has no value head."""
+    world, practice = Echo(), quick(overlap=True, iterations=5, measure_every=2)
+    call, config = METHODS[method]
     found = []
     for n in range(2):
         with run_of(tmp_path / str(n), world) as run:
-            found.append(grpo(talking(tmp_path / f"talks{n}", world), tasks(world), config=config, run=run))
+            found.append(call(beginner, tasks(world), config=config(practice=practice), run=run))
         rows = [json.loads(line) for line in (tmp_path / str(n) / "metrics.jsonl").read_text().splitlines()]
         lags = [row["lag"] for row in rows if "lag" in row]
         assert lags == [0, 1, 1, 1, 1], "the first iteration has nothing before it to overlap with"
@@ -234,7 +241,58 @@ def test_the_critic_may_learn_alone_first(tmp_path):
             practice.improve(seen, seen.credit(POAD.credit))
             rows = practice.measured
             assert "critic_loss" in rows and "loss" not in rows, "the policy's loss is not looked at"
-    assert seen.values.mean() > 0.05, "every step pays 1"
+        said = practice.policy.model.state_dict()
+        assert all(torch.equal(weight, said[name]) for name, weight in practice.first.model.state_dict().items())
+        assert all(weight.requires_grad for weight in practice.policy.model.parameters())
+    assert seen.values.mean() > 0.01, "every step pays 1"
+
+
+def test_a_finished_practice_is_the_same_policy_to_what_comes_after_it(tmp_path):
+    """Its critic's head is part of it, on the model or beside it: a measurement is not done again."""
+    world, config = Echo(), PoadConfig(practice=quick(iterations=2))
+    for _ in range(2):
+        with run_of(tmp_path, world) as run:
+            run.evaluate(poad(small(world), tasks(world), config=config, run=run))
+    stages = [json.loads(line) for line in (tmp_path / "stages.jsonl").read_text().splitlines()]
+    assert [row["verb"] for row in stages].count("evaluate") == 1
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert len({(row["round"], row["arm"], row["tier"]) for row in lines}) == len(lines)
+
+
+def test_how_an_update_is_cut_does_not_change_what_is_in_it(tmp_path, beginner):
+    world, found = Echo(), []
+    setup = setup_of(GRPO, valued=False, iterations=1)
+    with run_of(tmp_path, world) as run, run.practise(beginner, setup) as practice:
+        next(practice.rounds())
+        seen = practice.look(practice.play(practice.starts(tasks(world))))
+        noise = np.random.default_rng(0).normal(size=seen.flat.parts)
+        columns = {"old": seen.old, "behaviour": seen.flat.logp, "advantages": noise, "reference": seen.old}
+        chains = with_columns(seen.chains, seen.flat, columns)
+    for most in (2048, 48):
+        config = TrainConfig(lr=1e-3, weight_decay=0.0, warmup_updates=0, batch_tokens=most)
+        learner = Learner(beginner.clone(), GRPO.objective, config, seed=0)
+        tally = passes(learner, chains, epochs=2, minibatches=2, rng=np.random.default_rng(3))
+        assert tally.updates == 4
+        found.append(torch.cat([weight.detach().flatten() for weight in learner.policy.model.parameters()]))
+    before = torch.cat([weight.detach().flatten() for weight in beginner.model.parameters()])
+    moved = float((found[0] - before).norm())
+    assert float((found[0] - found[1]).norm()) < 0.02 * moved, "Adam turns rounding into steps here and there"
+
+
+def test_soft_values_are_of_what_could_be_drawn():
+    logits = torch.tensor([[1.0, 2.0, 3.0], [0.5, 0.1, 0.2]])
+    batch = Batch(*[torch.zeros(0)] * 4, (0,), 0, columns={"support": torch.tensor([[2, 0, -1], [-1, -1, -1]])})
+    kept = within(logits, batch).log_softmax(-1).exp()
+    assert torch.allclose(
+        kept[0], torch.tensor([1.0, 0.0, 3.0]).sub(3).exp() * torch.tensor([1.0, 0, 1]) / (1 + np.exp(-2))
+    )
+    assert torch.allclose(kept[1], logits[1].softmax(-1)), "after a final observation nothing was drawn"
+
+
+@pytest.mark.parametrize("wrong", [{"max_lag": 0}, {"top_k": 4}])
+def test_what_does_not_go_with_playing_ahead(wrong):
+    with pytest.raises(ValueError, match="overlap"):
+        quick(overlap=True, **wrong)
 
 
 def test_a_first_policy_is_left_as_it_was(tmp_path):

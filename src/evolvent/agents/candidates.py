@@ -61,7 +61,12 @@ class _CandidateMind(LanguageMind):
     def act(self, observation: Value, info: Info) -> Acting:
         listed = self._listed(info)
         tokens = self._tokens(str(observation))
-        if tokens is None or self._length + len(tokens) + max(map(len, listed)) > self._context:
+        longest = max(map(len, listed))
+        if tokens is not None and self._turns and self._length + len(tokens) + longest > self._context:
+            room, world = self._context - longest, self._world  # the history policy makes room for all of them
+            tokens = self._agent.history(self._dialect, world.instructions, self._turns, str(observation), room)
+            self._node, self._length = None, 0
+        if tokens is None or self._length + len(tokens) + longest > self._context:
             return Decision("", ends="horizon", info={"context_full": True})
         scored = yield tuple([ScoreAsk(self._node, [*tokens, *ids]) for ids in listed])
         words = [self._size(ids) for ids in listed]

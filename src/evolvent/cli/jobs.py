@@ -54,7 +54,7 @@ class Job:
         slots, max_tokens, threads: episodes open at once, longest action, threads of torch.
         plan: the stages to come, for the time left.
         practising, optimizer: how practices learn; None: as `train`, and by AdamW.
-        deciding: policies choose among the actions that worlds list.
+        choose, deciding: policies take their actions from those that worlds list, token by token or as wholes.
         verbs: makes what plays and learns (`scale.remote_play.RemoteVerbs` plays on an endpoint).
     """
 
@@ -69,6 +69,7 @@ class Job:
     plan: Sequence[Planned] = ()
     practising: TrainConfig | None = None
     optimizer: OptimizerConfig | None = None
+    choose: bool = False
     deciding: bool = False
     verbs: Callable[..., LocalVerbs] = LocalVerbs
 
@@ -79,7 +80,8 @@ def opened(job: Job, console: Console) -> Iterator[Run[Policy]]:
     torch.set_num_threads(job.threads)
     verbs = job.verbs(
         job.worlds, job.train or TrainConfig(), job.panel or Panel(), slots=job.slots, max_tokens=job.max_tokens,
-        practising=job.practising, optimizer=job.optimizer or OptimizerConfig(), deciding=job.deciding,
+        practising=job.practising, optimizer=job.optimizer or OptimizerConfig(),
+        choose=job.choose, deciding=job.deciding,
     )  # fmt: skip
     progress = Progress(console, job.plan)
     watched: Watched[Policy] = Watched(verbs, progress)

@@ -181,7 +181,7 @@ def run(words: Sequence[str], console: Console) -> int:
         folder, made, Record("train rl", config, config.seed, ("base", name), name), train=CLONE,
         panel=config.panel.panel(), slots=config.slots, max_tokens=config.max_tokens, threads=config.threads,
         plan=plan, practising=config.train.config(), optimizer=OptimizerConfig(),
-        deciding=getattr(config.rl, "level", "") == "listed",
+        deciding=getattr(config.rl, "level", "") == "listed", choose=config.rl.practice.choose,
     )  # fmt: skip
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
     with (
@@ -190,8 +190,10 @@ def run(words: Sequence[str], console: Console) -> int:
         redrawing(partial(write_report, folder)),
     ):
         taught = demonstrations(list(made.values()), shown, seed=config.seed) if shown else []
-        taught += _babbled(made, tried, config)
-        best = _practised(METHODS[name], initial, tried, taught, config=config, run=running.arm(name))
+        babbled = _babbled(made, tried, config)
+        best = _practised(
+            METHODS[name], initial, tried, taught, babbled=babbled, config=config, run=running.arm(name)
+        )  # fmt: skip
         best.save(folder / "model")
         results_table(console, running.arm(name).evaluate(best, config.rl.practice.iterations))
     console.print(f"model  {folder / 'model'}\nreport {folder / 'report.html'}", soft_wrap=True)
@@ -216,10 +218,11 @@ def _player(config: Any) -> Iterator[Callable[..., LocalVerbs]]:
 
 
 def _practised(
-    method: Method, initial: Policy, tasks: Sequence[Task], taught: Sequence[Trajectory], *, config: Any,
-    run: Run[Policy],
+    method: Method, initial: Policy, tasks: Sequence[Task], taught: Sequence[Trajectory], *,
+    babbled: Sequence[Trajectory], config: Any, run: Run[Policy],
 ) -> Policy:  # fmt: skip
-    base = run.fit(initial, taught, weighted_nll, tokens=config.clone_tokens) if taught else initial
+    said = [*taught, *babbled]
+    base = run.fit(initial, said, weighted_nll, tokens=config.clone_tokens) if said else initial
     run.evaluate(base, 0)
     if not method.demonstrated:
         return method.call(base, tasks, config=config.rl, run=run)

@@ -38,9 +38,9 @@ class Ahead:
     def launch(self, policy: Policy, starts: Sequence[Start], iteration: int) -> None:
         """Begin to play an iteration with the weights that the policy has now."""
         with torch.no_grad():
-            pairs = zip(self.policy.model.parameters(), policy.model.parameters(), strict=True)
-            for own, now in pairs:
-                own.copy_(now)
+            now = dict(policy.model.named_parameters())  # a value head may hang on it, which does not play
+            for name, own in self.policy.model.named_parameters():
+                own.copy_(now[name])
         self.relaunch(policy.version, starts, iteration)
 
     def relaunch(self, version: int, starts: Sequence[Start], iteration: int) -> None:

@@ -7,7 +7,6 @@ other, and no layout of the training, pipelines included, needs a second model.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from evolvent.errors import ConfigError, DeviceMemory, Problem, VocabularyMismatch
 from evolvent.learn.forward import target_logits
+from evolvent.learn.look import calm
 from evolvent.learn.losses import target_logprobs
 from evolvent.learn.packing import Batch, bucket, collate_padded
 from evolvent.learn.parts import Parts, check_parts
@@ -117,21 +117,10 @@ class _Said:
             at += len(places)
 
     def _asked(self, batch: Batch) -> dict[str, NDArray[Any]]:
-        with torch.inference_mode(), _calm(self.policy.model):
+        with torch.inference_mode(), calm(self.policy.model):
             logits = target_logits(self.policy.model, batch, dtype=self._dtype).float()
             if self._k is None:
                 return {"reference": target_logprobs(logits, batch.targets).cpu().numpy()}
             top, ids = logits[:, : self._words].topk(self._k, dim=-1)
             logprobs = top - logits.logsumexp(-1, keepdim=True)
         return {"teacher_ids": ids.int().cpu().numpy(), "teacher_logprobs": logprobs.cpu().numpy()}
-
-
-@contextmanager
-def _calm(model: Any) -> Iterator[None]:
-    """Without dropout; afterwards as it was."""
-    was = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was)

@@ -18,7 +18,7 @@ from evolvent.errors import BatchMismatch, NonFinite, NothingToLearn
 from evolvent.learn.parts import Parts
 from evolvent.trajectory import Step, Trajectory
 
-__all__ = ["GOES_ON", "TERMINATED", "TRUNCATED", "Flat", "FlattenReport", "Rewards", "flat", "only", "with_columns"]
+__all__ = ["GOES_ON", "TERMINATED", "TRUNCATED", "Flat", "FlattenReport", "Rewards", "flat", "with_columns"]
 
 Rewards = Callable[[Trajectory], Sequence[float | None]]
 GOES_ON = 0
@@ -257,23 +257,6 @@ def _joined(episodes: Sequence[_Episode]) -> Flat:
         np.concatenate([one.chain for one in episodes]),
         np.concatenate([one.place for one in episodes]),
     )
-
-
-def only(found: Flat, kept: NDArray[np.bool_]) -> Flat:
-    """The flat record of some episodes alone, `kept [E]`; chains keep their numbers.
-
-    Raises:
-        NothingToLearn: none is kept.
-    """
-    if not kept.any():
-        raise NothingToLearn("no episode is left to learn from", value=f"0 of {len(kept)}")
-    actions = kept[found.episode]
-    parts = actions[found.action]
-    return Flat(
-        found.logp[parts], found.version[parts], found.span[parts], np.cumsum(actions)[found.action[parts]] - 1,
-        np.cumsum(kept)[found.episode[actions]] - 1, found.group[kept], found.reward[parts], found.ended[actions],
-        found.bootstrap[actions], found.chain[parts], found.place[parts],
-    )  # fmt: skip
 
 
 def with_columns(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
@@ -17,7 +17,17 @@ from evolvent.learn.parallel.vocab import vocab_entropy, vocab_sample
 from evolvent.learn.parallel.vocab import vocab_logprobs as target_logprobs
 from evolvent.trajectory import sample_seed
 
-__all__ = ["can_pack", "chosen_layout", "fed", "fitting", "in_precision", "on_support", "outputs", "target_logits"]
+__all__ = [
+    "can_pack",
+    "chosen_layout",
+    "fed",
+    "fitting",
+    "in_precision",
+    "on_support",
+    "outputs",
+    "still",
+    "target_logits",
+]
 
 _WORDS: tuple[Need, ...] = ("logprobs",)
 
@@ -46,6 +56,19 @@ def chosen_layout(model: Any, layout: Literal["auto", "bucketed", "packed"]) -> 
     if layout == "auto":
         return "packed" if model.device.type == "cuda" and can_pack(model) else "bucketed"
     return layout
+
+
+@contextmanager
+def still(weights: Iterable[Tensor]) -> Iterator[None]:
+    """Inside, these weights, which are trained otherwise, have no gradients."""
+    held = list(weights)
+    for weight in held:
+        weight.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for weight in held:
+            weight.requires_grad_(True)
 
 
 def in_precision(model: Any, name: str) -> Any:

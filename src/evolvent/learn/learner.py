@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from evolvent.errors import BatchMismatch, ConfigError, NonFinite, NothingToLearn
 from evolvent.learn.checkpoint import Checkpointer
-from evolvent.learn.forward import chosen_layout, fitting, in_precision
+from evolvent.learn.forward import chosen_layout, fitting, in_precision, still
 from evolvent.learn.loader import Dealing, Learnable, Stream
 from evolvent.learn.measured import Beyond, Measured, check_objective
 from evolvent.learn.objectives import Objective, Outputs, gauss_newton
@@ -115,28 +115,29 @@ class Learner:
             weight_decay=config.weight_decay if adapter in _DECAYING else 0.0,
         )  # fmt: skip
         self.trained = Trained(named, self.optimizer, {name: self.laid.whole_name(name) for name in named})
-        self.updates, self.waited, self.taken = 0, 0.0, cast(tuple[str, ...], ())
-        self.share = 0.0  # how much of the training is behind it; `fit` moves it on
+        self.updates, self.waited, self.share, self.taken = 0, 0.0, 0.0, cast(tuple[str, ...], ())
         self._measured = Measured(objective, self.ranks)
 
     def _forwards(self) -> int:
-        """Least number of micro-batches of an update, as far as the configuration tells."""
-        several = self.config.micro_tokens is not None and self.config.micro_tokens < self.config.batch_tokens
-        return 2 if several or self.parallelism.pp > 1 else 1
+        """Least number of micro-batches of an update."""
+        most = self.config.micro_tokens or self.config.batch_tokens
+        return 2 if most < self.config.batch_tokens or self.parallelism.pp > 1 else 1
 
     def _value_head(self) -> nn.Module:
         if self.policy.value_head is None:
-            seed, width = sample_seed(self.seed, "value head") % 2**63, int(self.policy.model.config.hidden_size)
-            self.policy = replace(self.policy, value_head=fresh_head(width, seed=seed))
+            head = fresh_head(self.policy.model.config.hidden_size, seed=sample_seed(self.seed, "value head") % 2**63)
+            self.policy = replace(self.policy, value_head=head)
         return cast(nn.Module, self.policy.value_head)
 
     @contextmanager
     def towards(self, objective: Objective) -> Iterator[None]:
-        """Inside, updates minimise another objective, which needs no head that this one does not."""
+        """Inside, updates minimise an objective of values alone: the value head learns, all else stays."""
         usual, measured = self.objective, self._measured
+        others = (weight for name, weight in self.trained.weights.items() if "value_head." not in name)
         self.objective, self._measured = objective, Measured(objective, self.ranks)
         try:
-            yield
+            with still(others):
+                yield
         finally:
             self.objective, self._measured = usual, measured
 

@@ -45,11 +45,12 @@ def passes(
         NothingToLearn: a minibatch without learned targets.
     """
     sums: dict[str, list[float]] = {}
+    orders, cuts = rng.spawn(2)  # apart, so that how batches are cut does not change what is in them
     updates, in_row, stopped, tokens, fed = 0, 0, False, 0, 0
     for _ in range(epochs):
-        order = rng.permutation(len(chains))
+        order = orders.permutation(len(chains))
         for rows in np.array_split(order, min(minibatches, len(chains))):
-            metrics = learner.update(minibatch(learner, chains, rows.tolist(), rng=rng))
+            metrics = learner.update(minibatch(learner, chains, rows.tolist(), rng=cuts))
             stopped = metrics.stopped
             in_row = in_row + 1 if metrics.skipped else 0
             said = dict(metrics.stats)

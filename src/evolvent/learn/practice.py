@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from evolvent.config import Config
 from evolvent.engine.asks import Sampling
@@ -34,7 +35,7 @@ from evolvent.learn.objectives import Objective
 from evolvent.learn.parts import flatten
 from evolvent.learn.passes import Tally, passes
 from evolvent.learn.rota import Rota
-from evolvent.learn.seen import Seen, see
+from evolvent.learn.seen import Seen, View, see
 from evolvent.learn.shown import is_shown, shown
 from evolvent.models.policy import Policy
 from evolvent.trajectory import Start, Task, Trajectory, sample_rng
@@ -75,6 +76,14 @@ class PracticeConfig(Config):
     critic_warmup: int = Field(default=0, ge=0, description="first iterations in which values alone are learned")
     measure_every: int = Field(default=0, ge=0, description="iterations between measurements; 0: the end alone")
     save_every: int = Field(default=5, ge=1, description="iterations between checkpoints")
+
+    @model_validator(mode="after")
+    def _agree(self) -> PracticeConfig:
+        if self.overlap and not self.max_lag:
+            raise ValueError("what is played ahead is one version behind: overlap needs max_lag of 1 or more")
+        if self.overlap and self.top_k:
+            raise ValueError("top_k is of the weights that sampled, which overlap has replaced by then: leave one out")
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +131,8 @@ class Practice:
         self.setup, self.first, self.iteration, self.horizon = setup, policy, 0, config.horizon
         self._seed, self._play, self._keeper, self._log, self._trains = seed, play, keeper, log, trains
         self._show = show
-        sampled = replace(setup.objective, temperature=config.temperature)
+        heat = 1.0 if setup.deciding else config.temperature  # a choice has its own
+        sampled = replace(setup.objective, temperature=heat)
         self.learner = trains(policy.clone(), sampled, "policy")
         self.critic: Learner | None = None
         if setup.critic is not None and config.critic == "own":
@@ -205,11 +215,6 @@ class Practice:
         if self._ahead is not None:
             self._ahead.close()
 
-    @property
-    def sampling(self) -> Sampling:
-        """The distribution of actions that is played and learned."""
-        return Sampling(self.setup.config.temperature, self.setup.config.top_k)
-
     def look(self, played: Sequence[Trajectory], *, rewards: Rewards | None = None) -> Seen:
         """What is known of these episodes: their parts, and what policy, critic and reference say of them.
 
@@ -225,27 +230,17 @@ class Practice:
         oldest = policy.version - self.setup.config.max_lag
         found, report = flat(played, chains, rewards=rewards, least_version=oldest)
         self._row |= episode_health(played, report)
-        return see(self, played, chains, found=found, report=report)
+        return see(self.view, played, chains, found=found, report=report)
 
     @property
-    def referred(self) -> bool:
-        """Whether the first policy is asked about what is played."""
-        return self.setup.reference
-
-    @property
-    def choosing(self) -> bool:
-        """Whether only what the world lists as possible is played."""
-        return self.setup.config.choose
-
-    @property
-    def deciding(self) -> bool:
-        """Whether actions are chosen as wholes among those that the world lists."""
-        return self.setup.deciding
-
-    @property
-    def micro(self) -> int:
-        """Most tokens of a forward."""
-        return self.learner.config.micro_tokens or self.learner.config.batch_tokens
+    def view(self) -> View:
+        """Whose word is asked for about what is played."""
+        setup, config, train = self.setup, self.setup.config, self.learner.config
+        dtype = torch.bfloat16 if train.dtype == "bfloat16" else torch.float32
+        return View(
+            self.policy, Sampling(config.temperature, config.top_k), self.first if setup.reference else None,
+            self.valued, config.choose, setup.deciding, train.micro_tokens or train.batch_tokens, dtype,
+        )  # fmt: skip
 
     @property
     def valued(self) -> Policy | None:
@@ -289,13 +284,12 @@ class Practice:
             **({"old_values": seen.values} if "values" in seen.said else {}),
         }  # fmt: skip
         chains = with_columns(seen.chains, seen.flat, {**known, **columns}, kept=kept)
-        if self.setup.deciding:
-            chains = with_candidates(seen.played, chains)
+        choices = with_candidates(seen.played, chains) if self.setup.deciding else chains
         values, warming = self.setup.critic, self.iteration <= self.setup.config.critic_warmup
         if self.critic is not None:
             self._note("critic_", self._pass(self.critic, chains, "critic"))
         if not warming or values is None:
-            self._note("", self._pass(self.learner, chains, "policy"))
+            self._note("", self._pass(self.learner, choices, "policy"))
         elif self.critic is None:
             with self.learner.towards(values):
                 self._note("critic_", self._pass(self.learner, chains, "critic"))
@@ -362,7 +356,7 @@ class Practice:
     def _save(self, number: int) -> None:
         groups = {group: tensors for name, held in self._held.items() for group, tensors in held.groups(name).items()}
         values = {
-            "iteration": number, "totals": self._totals, "version": self.policy.version,
+            "iteration": number, "idle": self._idle, "totals": self._totals, "version": self.policy.version,
             "ahead": {} if self._ahead is None else self._ahead.under_way(),
             "updates": {name: held.learner.updates for name, held in self._held.items() if held.learner is not None},
         }  # fmt: skip
@@ -385,4 +379,5 @@ class Practice:
         self._totals.update(values["totals"])
         self.policy = replace(self.learner.policy, version=values["version"])
         self._again = values["ahead"]
-        return int(values["iteration"])
+        self._idle, self.iteration = int(values["idle"]), int(values["iteration"])
+        return self.iteration

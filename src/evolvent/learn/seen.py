@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -14,7 +15,7 @@ from evolvent.engine.asks import Sampling
 from evolvent.learn.advantages import Credit
 from evolvent.learn.candidates import chosen_logprobs, with_candidates
 from evolvent.learn.credit import CreditRule
-from evolvent.learn.flat import TERMINATED, TRUNCATED, Flat, FlattenReport, only
+from evolvent.learn.flat import TERMINATED, TRUNCATED, Flat, FlattenReport
 from evolvent.learn.forward import outputs
 from evolvent.learn.look import Look, chosen_supports, look, said_of, supports
 from evolvent.learn.objectives import given
@@ -24,7 +25,7 @@ from evolvent.models.dialects import Dialect
 from evolvent.models.policy import Policy
 from evolvent.trajectory import Trajectory, sample_seed
 
-__all__ = ["Seen", "Viewer", "gathered", "see", "with_final_values", "with_finals"]
+__all__ = ["Seen", "View", "gathered", "see", "with_final_values", "with_finals"]
 
 Columns = Mapping[str, NDArray[Any]]
 _WORDS: tuple[Look, ...] = ("logprobs",)
@@ -86,52 +87,30 @@ class Seen:
         anchors = self.anchors if "anchors" in rule.needs else None
         return rule(self.flat, logp=self.old, anchors=anchors, **given)
 
-    def only(self, kept: NDArray[np.bool_]) -> Seen:
-        """Some of the episodes, `kept [E]`.
 
-        Raises:
-            NothingToLearn: none of them.
-        """
-        parts = kept[self.flat.episode_of_part]
-        said = {name: values[parts] for name, values in self.said.items()}
-        episodes = tuple(one for one, own in zip(self.episodes, kept, strict=True) if own)
-        return replace(self, flat=only(self.flat, kept), said=said, episodes=episodes)
+@dataclass(frozen=True, slots=True)
+class View:
+    """Whose word is asked for, and how.
 
-
-class Viewer(Protocol):
-    """Whose word is asked for: the policy that played, the policy that it is held to, and the one that has values.
-
-    `micro` is the most tokens of a forward; `referred` whether the reference is asked; `choosing` whether actions were
-    drawn token by token among those that the world listed, `deciding` whether as a whole (`learn/candidates.py`).
+    Args:
+        policy: that plays and is improved. first: that it is held to; None: nobody. valued: whose values are asked for.
+        sampling: the distribution of actions. choosing: whether they were drawn token by token among those that the
+            world listed; deciding: as wholes (`learn/candidates.py`).
+        micro: most tokens of a forward. dtype: of it.
     """
 
-    @property
-    def policy(self) -> Policy: ...
-
-    @property
-    def first(self) -> Policy: ...
-
-    @property
-    def valued(self) -> Policy | None: ...
-
-    @property
-    def sampling(self) -> Sampling: ...
-
-    @property
-    def referred(self) -> bool: ...
-
-    @property
-    def choosing(self) -> bool: ...
-
-    @property
-    def deciding(self) -> bool: ...
-
-    @property
-    def micro(self) -> int: ...
+    policy: Policy
+    sampling: Sampling
+    first: Policy | None = None
+    valued: Policy | None = None
+    choosing: bool = False
+    deciding: bool = False
+    micro: int | None = None
+    dtype: torch.dtype = torch.float32
 
 
 def see(
-    viewer: Viewer, played: Sequence[Trajectory], chains: Sequence[Parts], *, found: Flat, report: FlattenReport
+    viewer: View, played: Sequence[Trajectory], chains: Sequence[Parts], *, found: Flat, report: FlattenReport
 ) -> Seen:
     """Ask policy, critic and reference, each once, about every learned token.
 
@@ -152,34 +131,36 @@ def see(
         asked, found, read = with_finals(asked, found, episodes, dialect=policy.dialect, context=policy.context)
     one = valued is not None and valued.model is policy.model
     own = look(policy, asked if one else plain, needs=_BOTH if one else _WORDS,
-               temperature=sampling.temperature, tokens=viewer.micro)  # fmt: skip
+               temperature=sampling.temperature, tokens=viewer.micro, dtype=viewer.dtype)  # fmt: skip
     said = {"old": gathered(own, "logprobs", found)}
     if valued is not None:
-        values = own if one else look(valued, asked, needs=_VALUES, tokens=viewer.micro)
+        values = own if one else look(valued, asked, needs=_VALUES, tokens=viewer.micro, dtype=viewer.dtype)
         said["values"] = gathered(values, "values", found)
         found = with_final_values(found, values, read)
-    if viewer.referred:
-        first = look(viewer.first, plain, temperature=sampling.temperature, tokens=viewer.micro)
+    if viewer.first is not None:
+        first = look(
+            viewer.first, plain, temperature=sampling.temperature, tokens=viewer.micro, dtype=viewer.dtype
+        )  # fmt: skip
         said["reference"] = gathered(first, "logprobs", found)
     return Seen(played, plain, found, report, said, episodes)
 
 
 def _decided(
-    viewer: Viewer, played: Sequence[Trajectory], chains: Sequence[Parts], *, found: Flat, report: FlattenReport
+    viewer: View, played: Sequence[Trajectory], chains: Sequence[Parts], *, found: Flat, report: FlattenReport
 ) -> Seen:
     """The same where actions are chosen whole: "old" has the log-probability of each on its first token."""
     policy, valued, heat = viewer.policy, viewer.valued, viewer.sampling.temperature
     episodes = tuple(played[number] for number in report.taken)
 
     def read(model: Any, batch: Batch) -> Mapping[str, Tensor]:
-        said = given(outputs(model, batch).logprobs, "logprobs")
+        said = given(outputs(model, batch, dtype=viewer.dtype).logprobs, "logprobs")
         return {"logprobs": chosen_logprobs(said, batch, heat=heat)}
 
     own = said_of(policy.model, with_candidates(played, chains), read, tokens=viewer.micro)
     columns = {"old": gathered(own, "logprobs", found)}
     if valued is not None:
         asked, found, places = with_finals(chains, found, episodes, dialect=policy.dialect, context=policy.context)
-        values = look(valued, asked, needs=_VALUES, tokens=viewer.micro)
+        values = look(valued, asked, needs=_VALUES, tokens=viewer.micro, dtype=viewer.dtype)
         columns["values"] = gathered(values, "values", found)
         found = with_final_values(found, values, places)
     return Seen(played, chains, found, report, columns, episodes)

@@ -85,7 +85,7 @@ class Networks:
         heat = self.config.practice.temperature
         with torch.no_grad(), calm(self.learner.policy.model):
             rho, q = target_logits(self.rho, batch).float(), target_logits(self.learner.policy.model, batch).float()
-        logpi, logrho = (logits.float().div(heat).log_softmax(-1) for logits in (own, rho))
+        logpi, logrho = (within(logits, batch).div(heat).log_softmax(-1) for logits in (own, rho))
         return soft_policy_kl(logpi, logrho, q - rho, beta=self.config.beta).sum(), batch.count
 
     def said(self, model: Any, batch: Batch) -> dict[str, Tensor]:
@@ -93,7 +93,7 @@ class Networks:
         heat, rho = self.config.practice.temperature, target_logits(self.rho, batch).float()
         lagging = outputs(self.target, batch, needs=("logits", "values"))
         q = given(lagging.values, "values")[:, None] + given(lagging.logits, "logits").float() - rho
-        logpi, logrho = (x.div(heat).log_softmax(-1) for x in (target_logits(model, batch).float(), rho))
+        logpi, logrho = (within(x, batch).div(heat).log_softmax(-1) for x in (target_logits(model, batch), rho))
         soft = expected_soft_value(q, logpi, logrho, beta=self.config.beta)
         return {"soft": soft, "rho_logit": rho.gather(-1, batch.targets[:, None]).squeeze(-1)}
 
@@ -102,6 +102,17 @@ class Networks:
         keep = self.config.polyak**updates
         for lagging, ahead in zip(self.target.parameters(), self.learner.policy.model.parameters(), strict=True):
             lagging.lerp_(ahead.detach(), 1.0 - keep)
+
+
+def within(logits: Tensor, batch: Batch) -> Tensor:
+    """The logits `[N, V]` in float32, -inf for words that could not be drawn (top-k, listed actions)."""
+    support = batch.columns.get("support")
+    if support is None:
+        return logits.float()
+    possible = torch.zeros_like(logits, dtype=torch.int32)
+    possible.scatter_add_(-1, support.long().clamp(min=0), (support >= 0).int())
+    drawn = (possible > 0) | ~(support >= 0).any(-1, keepdim=True)  # after a final observation all are
+    return logits.float().masked_fill(~drawn, -torch.inf)
 
 
 def _targets(batch: Batch) -> int:
@@ -133,7 +144,7 @@ def backup(practice: Practice, seen: Seen, networks: Networks) -> None:
     chains, flat, read = with_finals(
         seen.chains, seen.flat, seen.episodes, dialect=policy.dialect, context=policy.context
     )
-    columns = said_of(policy.model, chains, networks.said, tokens=practice.micro)
+    columns = said_of(policy.model, chains, networks.said, tokens=practice.view.micro)
     soft, rho_logit = gathered(columns, "soft", flat), gathered(columns, "rho_logit", flat)
     flat = with_final_values(flat, columns, read, name="soft")
     credit = decomposed_gae(soft, flat, gamma=networks.config.gamma, lam=0.0, lam_part=0.0)

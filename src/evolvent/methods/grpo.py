@@ -80,7 +80,7 @@ def preset(config: GRPOConfig) -> Preset:
         raise ConfigError(f"{config.kind} does not compare groups", value=credit)
     if isinstance(loss.surrogate, Clip) and (clip or high):
         loss = replace(loss, surrogate=replace(loss.surrogate, low=clip or loss.surrogate.low,
-                                               high=high or clip or loss.surrogate.high))  # fmt: skip
+                                               high=high or loss.surrogate.high))  # fmt: skip
     if config.kl is not None and credit.kl:
         credit = replace(credit, kl=config.kl)
     elif config.kl is not None:

@@ -98,8 +98,9 @@ def ppo(policy: P, tasks: Sequence[Task], *, config: PPO, run: Run[P]) -> P:
     chosen = preset(config)
     values = critic(ValueLoss(clip=config.clip, level="action" if config.level == "action" else "part"))
     setup = Setup(
-        chosen.name, config.practice, chosen.objective, values, reference=config.kl > 0, settings=repr(config)
-    )
+        chosen.name, config.practice, objective(config), values, reference=config.kl > 0,
+        deciding=config.level == "listed", settings=repr(config),
+    )  # fmt: skip
     with run.practise(policy, setup, [task.id for task in tasks]) as practice:
         for iteration in practice.rounds():
             seen = practice.look(practice.play(practice.starts(tasks)))

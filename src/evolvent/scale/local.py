@@ -72,6 +72,7 @@ class LocalVerbs:
         max_tokens: longest action.
         history: what agents do when their context is full.
         limits: deadlines and horizon of the environments.
+        choose: actions are sampled among those that a world lists, token by token.
         deciding: policies choose among the actions that a world lists, instead of writing theirs.
         practising: how practices learn; None: as `fit` does. optimizer: theirs.
     Raises:
@@ -85,6 +86,7 @@ class LocalVerbs:
     max_tokens: int = 32
     history: History = field(default_factory=Refuse)
     limits: Limits = field(default_factory=Limits)
+    choose: bool = False
     deciding: bool = False
     practising: TrainConfig | None = None
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -106,7 +108,7 @@ class LocalVerbs:
         horizon: int | None = None,
     ) -> Iterator[Trajectory]:  # fmt: skip
         """Play the starts with the policy; each trajectory is stored before it is yielded."""
-        agent = self._agent(policy, Sampling(temperature), deciding=self.deciding)
+        agent = self._agent(policy, Sampling(temperature), choose=self.choose, deciding=self.deciding)
         count = scored = wins = steps = 0
         with closing(self._playing(agent, starts, stage, horizon=horizon)) as played:
             for trajectory in played:
@@ -207,13 +209,15 @@ class LocalVerbs:
         """Play the panel, or that of another split; every episode is stored."""
         panel = self.panel
         starts = panel_starts(self.worlds, split=split or panel.split, tiers=panel.tiers, limit=panel.limit)
-        before = self.usage()["computed"]
         played = dict(stage.done)
         todo = [start for start in starts if trajectory_name(start, stage.name) not in played]
-        for trajectory in self.collect(policy, todo, stage, temperature=panel.temperature):
-            played[trajectory.id] = trajectory
+        with self._one:  # what a practice plays ahead meanwhile is not this measurement's
+            before = self.usage()["computed"]
+            for trajectory in self.collect(policy, todo, stage, temperature=panel.temperature):
+                played[trajectory.id] = trajectory
+            computed = self.usage()["computed"] - before
         ordered = [played[trajectory_name(start, stage.name)] for start in starts]
-        rows = outcome_rows(ordered, computed=self.usage()["computed"] - before)
+        rows = outcome_rows(ordered, computed=computed)
         shown: dict[tuple[str, str], list[Trajectory]] = {}
         for trajectory in ordered:
             examples = shown.setdefault((trajectory.task.world, trajectory.task.tier), [])
@@ -245,7 +249,9 @@ class LocalVerbs:
 
     def settings(self) -> dict[str, str]:
         """What the result of each verb depends on besides its arguments, for `Run`."""
-        acting = f"{self.max_tokens} {self.history.name} {self.limits}{' deciding' if self.deciding else ''}"
+        acting = (
+            f"{self.max_tokens} {self.history.name} {self.limits}{' choose' * self.choose}{' deciding' * self.deciding}"
+        )
         practised = f"{acting} {self.practising or self.train!r} {self.optimizer!r}"
         return {
             "collect": acting, "fit": repr(self.train), "evaluate": f"{acting} {self.panel}", "practise": practised,
@@ -260,7 +266,10 @@ class LocalVerbs:
     def origin(self, policy: Policy) -> str:
         words = policy.tokenizer.get_vocab()
         digest = hashlib.sha256(canonical_json([policy.dialect.name, policy.context, words]).encode())
-        for name, weight in sorted(policy.model.state_dict().items()):
+        head = policy.value_head.state_dict() if policy.value_head is not None else {}
+        weights = {name: each for name, each in policy.model.state_dict().items() if not name.startswith("value_head.")}
+        weights |= {f"value_head.{name}": each for name, each in head.items()}
+        for name, weight in sorted(weights.items()):
             digest.update(canonical_json([name, str(weight.dtype), list(weight.shape)]).encode())
             digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
         return digest.hexdigest()[:24]
