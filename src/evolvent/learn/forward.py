@@ -185,9 +185,13 @@ def fed(model: Any, batch: Batch, hidden: Tensor | None = None, *, explicit: boo
 
     Args:
         explicit: give positions always: a stage, or a model that is parallel along its sequence, cannot count them.
+    Raises:
+        ConfigError: rows with branches, for a model whose attention takes no mask of one's own.
     """
     inputs: dict[str, Tensor] = {"input_ids": batch.ids} if hidden is None else {"inputs_embeds": hidden}
     if batch.mask is not None and batch.positions is not None:
+        if not can_pack(model):
+            raise ConfigError("rows with branches need full attention in every layer", value=model.config.model_type)
         return inputs | {"attention_mask": _attention(model, batch.mask), "position_ids": batch.positions}
     if batch.docs is not None and batch.positions is not None:
         return inputs | {"attention_mask": _mask(model, batch.docs), "position_ids": batch.positions}
@@ -246,13 +250,7 @@ def _mask(model: Any, docs: Tensor) -> Tensor:
 
 
 def _attention(model: Any, mask: Tensor) -> Tensor:
-    """A mask as the model's attention takes it: bool for sdpa, added to the scores for eager.
-
-    Raises:
-        ConfigError: an attention that takes no mask of one's own.
-    """
-    if not can_pack(model):
-        raise ConfigError("rows with branches need full attention in every layer", value=model.config.model_type)
+    """A mask as the model's attention takes it: bool for sdpa, added to the scores for eager."""
     if model.config._attn_implementation == "sdpa":
         return mask
     return torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, torch.finfo(torch.float32).min)
