@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evolvent.curate.shards import read_shard, shards_of, write_rows
-from evolvent.curate.stages import applied, fingerprint, transform
+from evolvent.curate.stages import applied, file_of, transform
 from evolvent.errors import ConfigError, CorruptRecord, NothingToLearn, SampleInvalid
 
 ROWS = [{"n": n, "text": f"row {n} \u2028 ä"} for n in range(25)]
@@ -107,7 +107,7 @@ def test_finished_shards_are_found_again(tmp_path):
                      progress=lambda *at: told.append(at))  # fmt: skip
     assert done.reused == 4 and told == [(5, 5)]
     first = shards_of(path)[0]
-    prints = {fingerprint(stages, first) for stages in ([], [Times()], [Times(3)], [Times(), Times()],
+    prints = {file_of(stages, first, cache) for stages in ([], [Times()], [Times(3)], [Times(), Times()],
                                                        [replace(Times(), version=2)], [Slow(2, "slow")])}  # fmt: skip
     assert len(prints) == 6
 

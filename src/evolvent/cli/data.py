@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -89,16 +89,13 @@ def _told(console: Console, refused: Sequence[str]) -> int:
 
 
 def _card(
-    to: Path, rows: Iterable[Mapping[str, Any]], *, found: argparse.Namespace, made: Sequence[str], digest: str,
-    settings: Mapping[str, Any],
+    found: argparse.Namespace, *, made: Sequence[str], digest: str, settings: Mapping[str, Any]
 ) -> None:  # fmt: skip
-    """Write the card of a file beside it."""
-    from evolvent.curate.card import card, describe
-    from evolvent.files import write_atomic
+    from evolvent.curate.card import write_card
 
-    text = card(describe(rows), title=to.stem, licence=found.licence, source=found.data.name, made=made,
-                files={to.name: digest}, settings=settings)  # fmt: skip
-    write_atomic(to.with_name(f"{to.stem}.card.md"), text)
+    write_card(
+        found.to, licence=found.licence, source=found.data.name, made=made, digest=digest, settings=settings
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------------------------------------------- the verbs
@@ -133,7 +130,7 @@ def _convert(words: Sequence[str], console: Console) -> int:
     refused: list[str] = []
     count, digest = write_rows(found.to, _converted(found, refused))
     made = [f"read as {found.layout}"]
-    _card(found.to, _rows(found.to, []), found=found, made=made, digest=digest, settings={"layout": found.layout})
+    _card(found, made=made, digest=digest, settings={"layout": found.layout})
     console.print(plain(f"{count} rows in {found.to}"), soft_wrap=True)
     return _told(console, refused)
 
@@ -181,7 +178,7 @@ def _mask(words: Sequence[str], console: Console) -> int:
         found.epoch,
     )  # fmt: skip
     done = transform(shards_of(found.data), [stage], found.to, cache=found.cache, workers=max(found.workers, 1))
-    _card(found.to, _rows(found.to, []), found=found, made=["functions and parameters masked"], digest=done.sha256,
+    _card(found, made=["functions and parameters masked"], digest=done.sha256,
           settings=stage.parameters())  # fmt: skip
     console.print(plain(f"{done.rows} of {done.read} rows in {found.to}; {done.reused} of {done.shards} shards were "
                         "there already"), soft_wrap=True)  # fmt: skip
@@ -232,7 +229,7 @@ def _dedup(words: Sequence[str], console: Console) -> int:
     write_rows(found.to.with_name(f"{found.to.stem}.dropped.jsonl"), told)
     settings = {"threshold": found.threshold, "run": found.run, "fields": found.field}
     made = [f"near-duplicates dropped: {len(kept.dropped)} of {len(rows)} rows"]
-    _card(found.to, _rows(found.to, []), found=found, made=made, digest=digest, settings=settings)
+    _card(found, made=made, digest=digest, settings=settings)
     console.print(plain(f"{len(kept.kept)} of {len(rows)} rows in {found.to}; {plain_json(settings)}"), soft_wrap=True)
     return _told(console, refused)
 

@@ -8,8 +8,6 @@ the model gave no answer (an endpoint that went away, say) is written, but not k
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,12 +20,12 @@ from rich.console import Console
 
 from evolvent.cli.parsing import Parser, whole
 from evolvent.errors import ConfigError, NothingToLearn, Problem, SampleInvalid
-from evolvent.trajectory import canonical_json
 from evolvent.view.escape import clip, plain
 
 if TYPE_CHECKING:
     from evolvent.agents.base import Agent
     from evolvent.curate.commenting import Source, Written
+    from evolvent.curate.kept import Made, Summary
     from evolvent.curate.notes import Limits
     from evolvent.curate.shards import Row, Shard
     from evolvent.engine.asks import Engine
@@ -51,18 +49,11 @@ class _Writer:
     settings: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class _Done:
-    """What became of a shard: the rows that are left of it, counts of what happened, and what was refused."""
-
-    rows: Sequence[Row]
-    counts: Mapping[str, int]
-    told: Sequence[str]
-
-
 def run(words: Sequence[str], console: Console) -> int:
     """Comment the code of rows; returns the exit code: 1 where rows were refused or a model gave no answer."""
     found = _read(words)
+    from evolvent.curate.card import write_card
+    from evolvent.curate.kept import joined
     from evolvent.curate.notes import Limits
     from evolvent.curate.shards import shards_of, write_rows
 
@@ -76,15 +67,17 @@ def run(words: Sequence[str], console: Console) -> int:
         for number, shard in enumerate(shards, 1):
             file, summary = _shard(shard, writer, found, settings=settings, limits=limits)
             files.append(file)
-            counts.update(summary["counts"])
-            told += summary["told"]
+            counts.update(summary.counts)
+            told += summary.told
             if len(shards) > 1:
-                console.print(plain(f"shard {number} of {len(shards)}: {_said(summary['counts'])}"), soft_wrap=True)
+                console.print(plain(f"shard {number} of {len(shards)}: {_said(summary.counts)}"), soft_wrap=True)
     if not any(file.stat().st_size for file in files):
         raise NothingToLearn("no row is left", value=_said(counts), expected="rows that pass the filters")
-    kept, digest = write_rows(found.to, _lines(files))
+    kept, digest = write_rows(found.to, joined(files))
     made = [f"comments written by {writer.name}: {_said(counts)}", *(["filtered"] if found.filter else [])]
-    _card(found, made, digest, settings)
+    write_card(
+        found.to, licence=found.licence, source=found.data.name, made=made, digest=digest, settings=settings
+    )  # fmt: skip
     console.print(plain(f"{kept} rows in {found.to}: {_said(counts)}"), soft_wrap=True)
     for line in told[:_TOLD]:
         console.print(plain(clip(line, 300)), soft_wrap=True)
@@ -174,29 +167,19 @@ def _policy(found: argparse.Namespace, sampling: Any, settings: Mapping[str, Any
 
 def _shard(
     shard: Shard, writer: _Writer, found: argparse.Namespace, *, settings: Mapping[str, Any], limits: Limits | None
-) -> tuple[Path, Mapping[str, Any]]:
-    """The file of a shard's rows and its counts: as they are kept, or made now. The summary is written last."""
+) -> tuple[Path, Summary]:
+    """The file of a shard's rows and its counts: as they are kept, or made now."""
     from evolvent.curate.commenting import Commenting
-    from evolvent.curate.shards import write_rows
-    from evolvent.files import plain_json, write_atomic
+    from evolvent.curate.kept import keep, kept, place
 
-    told = [FORMAT, Commenting.version, dict(settings), shard.digest, shard.first]
-    file = found.cache / f"{hashlib.sha256(canonical_json(told).encode()).hexdigest()}.jsonl"
-    kept = file.with_suffix(".json")
-    if kept.exists():
-        before: Mapping[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
-        return file, before
-    done = _made(shard, writer, found, limits=limits)
-    write_rows(file, done.rows)
-    summary = {"counts": dict(done.counts), "told": list(done.told)}
-    if not done.counts.get("failed"):
-        write_atomic(kept, plain_json(summary) + "\n")
-    return file, summary
+    file = place(found.cache, [FORMAT, Commenting.version, dict(settings), shard.digest, shard.first])
+    return file, kept(file) or keep(file, _made(shard, writer, found, limits=limits))
 
 
-def _made(shard: Shard, writer: _Writer, found: argparse.Namespace, *, limits: Limits | None) -> _Done:
+def _made(shard: Shard, writer: _Writer, found: argparse.Namespace, *, limits: Limits | None) -> Made:
     """Ask about all code of a shard, and put the notes in. Rows without code stay; what is no row is left out."""
     from evolvent.curate.commenting import against, counted
+    from evolvent.curate.kept import Made
     from evolvent.curate.shards import read_shard
 
     rows: list[tuple[Row, Source | None]] = []
@@ -222,7 +205,7 @@ def _made(shard: Shard, writer: _Writer, found: argparse.Namespace, *, limits: L
             counts.update(f"filtered, {reason}" for reason in reasons)
             continue
         made.append(_row(row, one))
-    return _Done(made, +counts, told[:_TOLD])
+    return Made(made, +counts, told[:_TOLD], final=not counts["failed"])
 
 
 def _source(row: Row, name: str) -> Source | None:
@@ -264,22 +247,5 @@ def _row(row: Row, one: Written | None) -> Row:
 # ------------------------------------------------------------------------------------------------------ what is told
 
 
-def _lines(files: Sequence[Path]) -> Iterator[Row]:
-    for file in files:
-        with file.open("rb") as lines:
-            yield from map(json.loads, lines)
-
-
 def _said(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count) or "no row"
-
-
-def _card(found: argparse.Namespace, made: Sequence[str], digest: str, settings: Mapping[str, Any]) -> None:
-    from evolvent.curate.card import card, describe
-    from evolvent.curate.shards import read_shard, shards_of
-    from evolvent.files import write_atomic
-
-    rows = (row for shard in shards_of(found.to) for _, row in read_shard(shard) if not isinstance(row, SampleInvalid))
-    text = card(describe(rows), title=found.to.stem, licence=found.licence, source=found.data.name, made=made,
-                files={found.to.name: digest}, settings=settings)  # fmt: skip
-    write_atomic(found.to.with_name(f"{found.to.stem}.card.md"), text)

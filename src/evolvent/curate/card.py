@@ -9,16 +9,18 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from evolvent.curate.comments import density
 from evolvent.curate.irrelevance import read_row
 from evolvent.curate.languages import language_of
-from evolvent.curate.shards import Row
+from evolvent.curate.shards import Row, read_shard, shards_of
 from evolvent.errors import ConfigError, SampleInvalid
+from evolvent.files import write_atomic
 from evolvent.trajectory import canonical_json
 
-__all__ = ["CODE", "Lengths", "Stats", "card", "code_of_row", "describe", "picture", "rows_of"]
+__all__ = ["CODE", "Lengths", "Stats", "card", "code_of_row", "describe", "picture", "rows_of", "write_card"]
 
 CODE = ("source", "code", "content")
 """Fields in which the code of a row is looked for, in this order."""
@@ -190,6 +192,16 @@ def card(
         *(f"| {path} | `{digest}` |" for path, digest in sorted(files.items())),
     ]
     return "\n".join((*lines, "", f"Licence: {licence}", ""))
+
+
+def write_card(
+    file: Path, *, licence: str, source: str, made: Sequence[str], digest: str, settings: Mapping[str, Any]
+) -> None:
+    """Write the card of a file of rows beside it, as `NAME.card.md`; see `card`."""
+    rows = (row for shard in shards_of(file) for _, row in read_shard(shard) if not isinstance(row, SampleInvalid))
+    text = card(describe(rows), title=file.stem, licence=licence, source=source, made=made, files={file.name: digest},
+                settings=settings)  # fmt: skip
+    write_atomic(file.with_name(f"{file.stem}.card.md"), text)
 
 
 def rows_of(stats: Stats) -> list[tuple[str, str]]:

@@ -7,8 +7,6 @@ alike share what they have in common, and N workers give the bytes of one.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -18,14 +16,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Protocol
 
+from evolvent.curate.kept import Made, Summary, joined, keep, kept, place
 from evolvent.curate.shards import Row, Shard, line_of, read_shard, write_rows
 from evolvent.errors import ConfigError, NothingToLearn, SampleInvalid
-from evolvent.files import plain_json, write_atomic
-from evolvent.trajectory import canonical_json
 
-__all__ = ["Done", "Stage", "applied", "fingerprint", "transform"]
+__all__ = ["Done", "Stage", "applied", "file_of", "transform"]
 
-FORMAT = 1
+_REFUSED = "refused: "  # before a reason, among the counts of a shard
 _TOLD = 20  # rows of a shard whose refusal is kept word by word
 
 
@@ -93,10 +90,10 @@ def _through(stages: Sequence[Stage], row: Row) -> list[Row]:
     return rows
 
 
-def fingerprint(stages: Sequence[Stage], shard: Shard) -> str:
-    """SHA-256 (64 hex digits) of a shard's digest and of name, version and parameters of every stage, in order."""
+def file_of(stages: Sequence[Stage], shard: Shard, cache: Path) -> Path:
+    """Where a shard is kept: a digest of its own one and of name, version and parameters of every stage, in order."""
     own = [[stage.name, stage.version, dict(stage.parameters())] for stage in stages]
-    return hashlib.sha256(canonical_json([FORMAT, own, shard.digest, shard.first]).encode()).hexdigest()
+    return place(cache, [own, shard.digest, shard.first])
 
 
 def transform(
@@ -115,42 +112,45 @@ def transform(
     """
     if workers < 1:
         raise ConfigError("workers", value=workers, expected="at least 1")
-    places = [cache / f"{fingerprint(stages, shard)}.jsonl" for shard in shards]
-    missing = [place for place, file in enumerate(places) if not _whole(file)]
-    for number, _ in enumerate(_made(shards, stages, places, missing=missing, workers=workers), 1):
+    files = [file_of(stages, shard, cache) for shard in shards]
+    found = [kept(file) for file in files]
+    missing = [at for at, summary in enumerate(found) if summary is None]
+    for number, (at, summary) in enumerate(_made(shards, stages, files, missing=missing, workers=workers), 1):
+        found[at] = summary
         progress(len(shards) - len(missing) + number, len(shards))
-    summaries = [json.loads(_summary(file).read_text(encoding="utf-8")) for file in places]
-    refused: Counter[str] = Counter()
-    for summary in summaries:
-        refused.update(summary["refused"])
-    read, kept = (sum(summary[name] for summary in summaries) for name in ("read", "rows"))
-    if read and not kept and not may_be_empty:
-        raise NothingToLearn("no row is left", value=dict(refused), expected="stages that leave some")
-    _, sha256 = write_rows(to, _joined(places))
-    told = tuple(line for summary in summaries for line in summary["told"])[:_TOLD]
-    return Done(read, kept, dict(refused), told, len(shards) - len(missing), len(shards), sha256)
+    counts: Counter[str] = Counter()
+    told: list[str] = []
+    for one in filter(None, found):
+        counts.update(one.counts)
+        told += one.told
+    refused = {name.removeprefix(_REFUSED): count for name, count in counts.items() if name.startswith(_REFUSED)}
+    if counts["read"] and not counts["rows"] and not may_be_empty:
+        raise NothingToLearn("no row is left", value=refused, expected="stages that leave some")
+    _, sha256 = write_rows(to, joined(files))
+    return Done(counts["read"], counts["rows"], refused, tuple(told[:_TOLD]), len(shards) - len(missing), len(shards),
+                sha256)  # fmt: skip
 
 
 def _made(
-    shards: Sequence[Shard], stages: Sequence[Stage], places: Sequence[Path], *, missing: Sequence[int], workers: int
-) -> Iterator[int]:
-    """Make what is missing; yields how many rows each shard gave, in order."""
+    shards: Sequence[Shard], stages: Sequence[Stage], files: Sequence[Path], *, missing: Sequence[int], workers: int
+) -> Iterator[tuple[int, Summary]]:
+    """Make what is missing; yields the place and the summary of each shard, in order."""
     if workers == 1 or len(missing) < 2:
-        yield from (_make(shards[place], stages, places[place]) for place in missing)
+        yield from ((at, _make(shards[at], stages, files[at])) for at in missing)
         return
     with ExitStack() as stack:
         pool = stack.enter_context(ProcessPoolExecutor(min(workers, len(missing)), mp_context=get_context("spawn")))
         stack.callback(pool.shutdown, cancel_futures=True)
-        todo = [pool.submit(_make, shards[place], stages, places[place]) for place in missing]
-        yield from (one.result() for one in todo)
+        todo = [pool.submit(_make, shards[at], stages, files[at]) for at in missing]
+        yield from ((at, one.result()) for at, one in zip(missing, todo, strict=True))
 
 
-def _make(shard: Shard, stages: Sequence[Stage], file: Path) -> int:
-    """Do one shard; returns how many rows it gave. The summary is written last: where it is, the rows are whole."""
-    refused: Counter[str] = Counter()
+def _make(shard: Shard, stages: Sequence[Stage], file: Path) -> Summary:
+    """Do one shard, and keep it."""
+    counts: Counter[str] = Counter({"read": shard.count})
     told: list[str] = []
     made: list[Row] = []
-    for place, row in read_shard(shard):
+    for at, row in read_shard(shard):
         try:
             if isinstance(row, SampleInvalid):
                 raise row
@@ -159,30 +159,8 @@ def _make(shard: Shard, stages: Sequence[Stage], file: Path) -> int:
                 line_of(one)
             made += found
         except SampleInvalid as error:
-            refused[error.what] += 1
+            counts[_REFUSED + error.what] += 1
             if len(told) < _TOLD:
-                told.append(f"{shard.path.name}, row {place}: {error}")
-    _, digest = write_rows(file, made)
-    summary = {"read": shard.count, "rows": len(made), "refused": dict(refused), "told": told, "sha256": digest}
-    write_atomic(_summary(file), plain_json(summary) + "\n")
-    return len(made)
-
-
-def _summary(file: Path) -> Path:
-    return file.with_suffix(".json")
-
-
-def _whole(file: Path) -> bool:
-    """Whether a shard is there as it was written."""
-    try:
-        summary = json.loads(_summary(file).read_bytes())
-        with file.open("rb") as rows:
-            return bool(hashlib.file_digest(rows, "sha256").hexdigest() == summary["sha256"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def _joined(places: Sequence[Path]) -> Iterator[Row]:
-    for file in places:
-        with file.open("rb") as lines:
-            yield from map(json.loads, lines)
+                told.append(f"{shard.path.name}, row {at}: {error}")
+    counts["rows"] = len(made)
+    return keep(file, Made(made, counts, told))

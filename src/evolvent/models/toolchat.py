@@ -37,7 +37,7 @@ class ChatTools:
 
     def __init__(self, tokenizer: Any, *, abstain: str = "None of the tools can answer this.") -> None:
         if not getattr(tokenizer, "chat_template", None):
-            raise ConfigError("the tokenizer has no chat template", hint="use Hammer or Compact")
+            raise ConfigError("the tokenizer has no chat template", hint="use FourBlocks or Compact")
         self._tokenizer, self._abstain = tokenizer, abstain
         special = [(index, str(one)) for index, one in tokenizer.added_tokens_decoder.items() if one.special]
         self._special = {int(index) for index, _ in special} | set(map(int, tokenizer.all_special_ids))
@@ -46,7 +46,7 @@ class ChatTools:
         try:
             prompt = self._template(probe, ())
             if _TOOL.name not in prompt or "probe_key" not in prompt:
-                hint = "use Hammer or Compact, or the tokenizer of a model that was tuned on tools"
+                hint = "use FourBlocks or Compact, or the tokenizer of a model that was tuned on tools"
                 raise ConfigError("the chat template ignores tools", value=prompt[:200], hint=hint)
             target = self.render(probe).target
         except SampleInvalid as error:

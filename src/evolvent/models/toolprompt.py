@@ -1,7 +1,7 @@
 """Prompts with tools: a request and the tools that may be called, as a model reads them, and the calls it is to write.
 
 Three ways: the chat template of a Hugging Face tokenizer (`toolchat.ChatTools`), Hammer's prompt of four blocks
-(`Hammer`, arXiv 2410.04587; our wording, a sandboxed jinja template), and one line a tool for small models over words
+(`FourBlocks`, arXiv 2410.04587; our wording, a sandboxed jinja template), one line a tool for small models over words
 (`Compact`). Each reads back what it writes. Text of users and tools that spells a control mark of the prompt
 is refused.
 """
@@ -21,7 +21,7 @@ from evolvent.messages import ROLES, Call, CallSample, Message, Tool
 from evolvent.models.dialects import Dialect
 from evolvent.schemas import is_flat, json_schema
 
-__all__ = ["Compact", "Hammer", "Rendered", "ToolPrompt", "ToolTokens", "refuse_marks"]
+__all__ = ["Compact", "FourBlocks", "Rendered", "ToolPrompt", "ToolTokens", "refuse_marks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def _hammer() -> Any:
     return ImmutableSandboxedEnvironment(loader=loader, undefined=StrictUndefined).get_template("hammer.jinja")
 
 
-class Hammer:
+class FourBlocks:
     """Hammer's prompt: task, tools as JSON, format and query, each in a block; the answer is a fenced JSON list.
 
     A conversation of more than one message stands in the query, each message after who speaks.
