@@ -31,7 +31,6 @@ class Decoder(Protocol):
 
     shape: Shape
     vocabulary: int
-    step: int
 
     def forward(self, ids: Tensor, plan: Plan, arena: Arena) -> None:
         """Compute the new tokens `ids [N]` of a plan; keys, values and last hidden states go to the arena."""

@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from evolvent.engine.arena import Arena, Shape
 from evolvent.engine.attention import Attention
-from evolvent.engine.blocks import BLOCK, SPAN
 from evolvent.engine.plan import Plan
 
 __all__ = ["FusedDecoder", "fits_fused"]
@@ -57,7 +56,6 @@ class FusedDecoder:
     Attributes:
         shape: what the arena keeps per token.
         vocabulary: number of logits.
-        step: of `plan`: above 0 its attention looks at blocks, and the arena's capacity is a multiple of them.
     """
 
     def __init__(self, model: Any, *, capacity: int) -> None:
@@ -81,7 +79,6 @@ class FusedDecoder:
             scale = float(getattr(rotary, "attention_scaling", 1.0))
             self._turns = (torch.complex(angles.cos(), angles.sin()) * scale).unsqueeze(1)  # [capacity, 1, head / 2]
         self._attention = Attention(self._queries, self._keys, self._head, dtype=weight.dtype, device=weight.device)
-        self.step = self._attention.step if capacity <= SPAN or capacity % BLOCK == 0 else 0
 
     def forward(self, ids: Tensor, plan: Plan, arena: Arena) -> None:
         """Compute the new tokens `ids [N]` of a plan; keys, values and last hidden states go to the arena."""
@@ -92,7 +89,7 @@ class FusedDecoder:
         if count < _FEWEST:
             ids, positions = F.pad(ids, (0, _FEWEST - count)), F.pad(positions, (0, _FEWEST - count))
         turns = self._turns[positions]
-        groups, merging = self._attention.prepare(plan, device, capacity=arena.capacity)
+        groups = self._attention.prepare(plan, device)
         queries = self._queries * self._head
         turned = queries + self._keys * self._head
         x = self._embedding[ids]
@@ -101,7 +98,7 @@ class FusedDecoder:
             self._turn(qkv[:, :turned], turns, layer.head_norm)
             cache = arena.cache[index].view(arena.rows * arena.capacity, -1)
             cache.index_copy_(0, slots, qkv[:count, queries:])
-            seen = self._attention(qkv[:, :queries], groups, arena.cache[index], merging)
+            seen = self._attention(qkv[:, :queries], groups, arena.cache[index])
             x = _residual(x, seen, layer.out, layer.out_bias)
             gate_up = _product(self._normed(x, layer.mlp_norm), layer.gate_up, layer.gate_up_bias)
             gate, up = gate_up.chunk(2, 1)

@@ -27,7 +27,6 @@ from evolvent.engine.asks import (
     Ticket,
     Usage,
 )
-from evolvent.engine.blocks import BLOCK, SPAN
 from evolvent.engine.check import checked
 from evolvent.engine.decoders import decoder_for
 from evolvent.engine.nodes import Prefix, Trie
@@ -89,8 +88,7 @@ class LocalEngine:
         self._policy = policy
         self.version = int(policy.version)
         self.context = min(int(policy.context), self._asked_capacity or int(policy.context))
-        whole = STRIDE if self.context <= SPAN else BLOCK
-        capacity = -(-self.context // whole) * whole
+        capacity = -(-self.context // STRIDE) * STRIDE
         weight = next(iter(policy.model.parameters()))
         self._decoder = decoder_for(policy.model, capacity=capacity)
         self.vocabulary = self._decoder.vocabulary
@@ -226,8 +224,7 @@ class LocalEngine:
 
     def _feed(self, feeding: Ints, counts: Ints) -> None:
         rows, streams = self._rows, self._streams
-        layout = plan(feeding, rows.fed[feeding], counts, limit=self._group_tokens, capacity=rows.arena.capacity,
-                      owners=streams.owners, step=self._decoder.step)  # fmt: skip
+        layout = plan(feeding, rows.fed[feeding], counts, limit=self._group_tokens, capacity=rows.arena.capacity)
         ids = torch.from_numpy(streams.ids[layout.rows, layout.positions]).to(rows.arena.cache.device)
         self._decoder.forward(ids, layout, rows.arena)
         rows.fed[feeding] += counts

@@ -53,10 +53,7 @@ class ModuleDecoder:
     Attributes:
         shape: what the arena keeps per token.
         vocabulary: number of logits.
-        step: of `plan`: paths are looked at whole.
     """
-
-    step = 0
 
     def __init__(self, model: Any, *, capacity: int) -> None:
         config = model.config

@@ -12,15 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.engine.blocks import BLOCK, SPAN, Owners, Shared, begins, edges
-
 __all__ = ["Group", "Plan", "plan"]
 
 Ints = NDArray[np.int64]
 # A token's numbers must not depend on what shares its forward, to the last bit. Sums over keys run in the same order if
 # their number is a multiple of STRIDE up to SPAN, and beyond if it follows from the token's own depth (longer products
-# are cut by their length). Products of fewer than ROWS rows run in another kernel. Measured with MKL.
-STRIDE, ROWS = 16, 4
+# are cut into blocks by their length). Products of fewer than ROWS rows run in another kernel. Measured with MKL.
+STRIDE, SPAN, ROWS = 16, 192, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,6 @@ class Group:
         pad: `[n * q]` index of each padded slot in the flat list (None: no padding).
         real: index of each of the group's flat tokens in the padded slots (None: no padding).
         positions: `[n, q]` depth of each padded slot.
-        begins: `[n]` the first position that is looked at here, L positions from there on; None: all from 0 on.
     """
 
     rows: Ints
@@ -45,80 +42,66 @@ class Group:
     positions: Ints
     pad: Ints | None = None
     real: Ints | None = None
-    begins: Ints | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One forward: arena `rows` and `positions` `[N]` of the flat tokens, the groups, and how many slots are filler.
-
-    shared: whole blocks that the last tokens look at beside what their groups say; None: there are none.
-    """
+    """One forward: arena `rows` and `positions` `[N]` of the flat tokens, the groups, and how many slots are filler."""
 
     rows: Ints
     positions: Ints
     groups: tuple[Group, ...]
     padded: int
-    shared: Shared | None = None
 
 
-def plan(
-    rows: Ints, starts: Ints, counts: Ints, *, limit: int, capacity: int, owners: Owners | None = None, step: int = 0
-) -> Plan:
+def plan(rows: Ints, starts: Ints, counts: Ints, *, limit: int, capacity: int) -> Plan:
     """Lay out a forward.
 
     Args:
         rows: `[n]` arena rows. starts: `[n]` depth before each row's new tokens. counts: `[n]` new tokens, at least 1.
         limit: positions (rows x keys) that one group may look at, so that it stays in a processor's cache.
         capacity: positions that a row has.
-        owners, step: as of `Owners.share`, for attention that looks at blocks (step above 0); else at whole paths.
     """
-    rows, starts, counts = _cut(rows, starts, counts, blocks=step > 0)
-    before = begins(starts) if step else np.zeros_like(starts)
+    rows, starts, counts = _cut(rows, starts, counts)
     ends = starts + counts
-    spans = np.minimum(before, 1) if step else (ends - 1) // SPAN
-    order = np.lexsort((before - ends, counts, spans))  # what was cut stays in order
-    rows, starts, counts, before, ends, spans = (each[order] for each in (rows, starts, counts, before, ends, spans))
+    spans = (ends - 1) // SPAN
+    order = np.lexsort((-ends, counts, spans))  # what was cut stays in order
+    rows, starts, counts, ends, spans = (each[order] for each in (rows, starts, counts, ends, spans))
     offsets = np.concatenate(([0], np.cumsum(counts)))
+    flat_rows = np.repeat(rows, counts)
     within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
-    flat_rows, flat_positions = np.repeat(rows, counts), np.repeat(starts, counts) + within
+    flat_positions = np.repeat(starts, counts) + within
     groups, padded, at = [], 0, 0
     while at < len(rows):
         alike = at + _run(spans[at:])
-        until = at + _fitting(counts[at:alike], ends[at:alike] - before[at:alike], limit)
+        until = at + _fitting(counts[at:alike], ends[at:alike], limit)
         part = slice(at, until)
         queries, width = int(counts[until - 1]), int(offsets[until] - offsets[at])
         queries = queries if queries == 1 else -(-queries // ROWS) * ROWS
-        whole = SPAN if spans[at] and not step else STRIDE
-        keys = min(capacity, -(-int((ends - before)[part].max()) // whole) * whole)
-        own = before[part] if step and spans[at] else None
+        step = SPAN if spans[at] else STRIDE
+        keys = min(capacity, -(-int(ends[part].max()) // step) * step)
         first, last = int(offsets[at]), int(offsets[until])
         n = until - at
         if width == n * queries:
             positions = flat_positions[first:last].reshape(n, queries)
-            groups.append(Group(rows[part], queries, keys, first, last, positions, begins=own))
+            groups.append(Group(rows[part], queries, keys, first, last, positions))
         else:
             slot = np.arange(queries)
             inside = np.minimum(slot, counts[part, None] - 1)
             pad = (offsets[at:until, None] + inside).ravel()
             real = np.repeat(np.arange(n) * queries, counts[part]) + within[first:last]
             positions = flat_positions[pad].reshape(n, queries)
-            groups.append(Group(rows[part], queries, keys, first, last, positions, pad, real, own))
+            groups.append(Group(rows[part], queries, keys, first, last, positions, pad, real))
             padded += n * queries - width
         at = until
-    shared = None
-    if step and spans[-1]:
-        owners = owners or Owners(int(rows.max()) + 1, capacity // BLOCK)
-        begun = int(offsets[np.searchsorted(spans, 1)])
-        shared = owners.share(flat_rows, flat_positions, first=begun, limit=limit, step=step)
-    return Plan(flat_rows, flat_positions, tuple(groups), padded, shared)
+    return Plan(flat_rows, flat_positions, tuple(groups), padded)
 
 
-def _cut(rows: Ints, starts: Ints, counts: Ints, *, blocks: bool) -> tuple[Ints, Ints, Ints]:
+def _cut(rows: Ints, starts: Ints, counts: Ints) -> tuple[Ints, Ints, Ints]:
     """Rows whose new tokens lie in several spans become several rows: keys are written before anybody looks at them."""
     ends = starts + counts
     while True:
-        edge = edges(starts) if blocks else (starts // SPAN + 1) * SPAN
+        edge = (starts // SPAN + 1) * SPAN
         over = np.flatnonzero(ends > edge)
         if not len(over):
             return rows, starts, ends - starts

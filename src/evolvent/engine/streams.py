@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.engine.asks import Ask, SampleAsk, ScoreAsk, Ticket
-from evolvent.engine.blocks import BLOCK, Owners
 from evolvent.engine.nodes import Place, Segment
 from evolvent.engine.sampling import ChoiceTrie
 
@@ -62,7 +61,6 @@ class Streams:
         logprobs: `[rows, capacity]` of sampled tokens.
         depth: `[rows]` tokens of the path so far.
         left: `[rows]` tokens that may still be sampled.
-        owners: which blocks of the rows are the same.
         special: `[rows]` streams that need a look in Python after every token (choices, stop strings).
     """
 
@@ -78,7 +76,6 @@ class Streams:
         self.plain = np.ones(rows, np.bool_)
         self.special = np.zeros(rows, np.bool_)
         self.samples = np.zeros(rows, np.bool_)
-        self.owners = Owners(rows, capacity // BLOCK)
         self.at: list[Stream | None] = [None] * rows
         self._stop_set = np.zeros(rows, np.int64)
         self._stops = np.zeros((1, vocabulary), np.bool_)
@@ -95,7 +92,6 @@ class Streams:
                 self.ids[row, fed:depth] = segment.tokens(depth)[fed:]
         self.at[row] = stream
         self.depth[row] = depth
-        self._own(row, segment, depth)
         ask = request.ask
         self.samples[row] = isinstance(ask, SampleAsk)
         if isinstance(ask, SampleAsk):
@@ -134,15 +130,6 @@ class Streams:
         stream = self.at[row]
         first = stream.request.place[1] if stream is not None else 0
         return slice(first, int(self.depth[row]))
-
-    def _own(self, row: int, segment: Segment, depth: int) -> None:
-        """Name the blocks of a path by the segments that they end in; what is sampled later is the row's own.
-
-        A segment may be cut while its name stands here. What it has kept then still ends the same path.
-        """
-        self.owners.begin(row)
-        for part in segment.path() if depth >= BLOCK else ():
-            self.owners.name(row, id(part), first=part.start, last=min(part.end, depth))
 
     def _stop_number(self, stop_ids: frozenset[int]) -> int:
         number = self._stop_index.get(stop_ids)
