@@ -18,19 +18,18 @@ import platform
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from benchmarks.cells import interval, keep, kept
 from benchmarks.masking_cells import MAIN, PANELS, VARIANTS, Cell, Protocol, panels, run_cell
 from evolvent.curate.irrelevance import read_row, row_of
 from evolvent.curate.masking import MaskSpec, mask
 from evolvent.errors import ConfigError, unknown
-from evolvent.files import write_atomic
-from evolvent.stats import crossed
 from evolvent.trajectory import sample_rng
 from evolvent.worlds.functions.panels import call_samples
 
@@ -41,25 +40,13 @@ GOALS = {"drop_saved": 0.5, "samples_per_s": 20_000}
 Rows = Mapping[Cell, Mapping[str, Any]]
 
 
-def kept(folder: Path, protocol: Protocol) -> dict[Cell, dict[str, Any]]:
-    """The cells of a protocol that a folder holds."""
-    rows = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("cell-*.json"))]
-    return {Cell(row["variant"], row["seed"]): row for row in rows if row["digest"] == protocol.digest}
-
-
-def interval(own: Sequence[Sequence[float]], other: Sequence[Sequence[float]], kinds: Sequence[str]) -> list[float]:
-    """[mean, low, high] of a difference over seeds and the tools that are asked for; ends of one seed are the mean."""
-    found = crossed(own, other, kinds=kinds, rng=sample_rng("masking"))
-    ends = (found.mean, found.low, found.high) if found.low == found.low else (found.mean,) * 3
-    return [round(end, 4) for end in ends]
-
-
 def report(rows: Rows, protocol: Protocol) -> dict[str, Any]:
     """All figures as one JSON object."""
     shown = panels(protocol)
     kinds = {name: [one.calls[0].name if one.calls else one.tools[0].name for one in side]
              for name, side in shown.items()}  # fmt: skip
     kinds["renamed"] = kinds["plain"]
+    named: dict[str, dict[str, Any]] = {name: {"kinds": side, "name": "masking"} for name, side in kinds.items()}
     seeds = [seed for seed in protocol.seeds if all(Cell(name, seed) in rows for name in MAIN)]
     every = [name for name in VARIANTS if all(Cell(name, seed) in rows for seed in seeds)]
 
@@ -69,16 +56,16 @@ def report(rows: Rows, protocol: Protocol) -> dict[str, Any]:
     if not seeds:
         return {"seeds": []}
     none = {name: [[0.0] * len(side)] * len(seeds) for name, side in shown.items()}
-    accuracy = {name: {panel: interval(right(name, panel), none[panel], kinds[panel]) for panel in PANELS}
+    accuracy = {name: {panel: interval(right(name, panel), none[panel], **named[panel]) for panel in PANELS}
                 for name in every}  # fmt: skip
     drop = {name: np.asarray(right(name, "plain"), float) - np.asarray(right(name, "renamed"), float) for name in every}
-    saved = interval(drop["plain"].tolist(), drop["both"].tolist(), kinds["plain"])
+    saved = interval(drop["plain"].tolist(), drop["both"].tolist(), **named["plain"])
     lost = float(drop["plain"].mean())
     return {
         "accuracy": accuracy, "drop": {name: round(float(each.mean()), 4) for name, each in drop.items()},
         "drop_saved": round(saved[0] / lost, 4) if lost > 0 else None, "drop_saved_ci": saved,
-        "irrelevant_gain": interval(right("both", "irrelevant"), right("plain", "irrelevant"), kinds["irrelevant"]),
-        "plain_change": interval(right("both", "plain"), right("plain", "plain"), kinds["plain"]),
+        "irrelevant_gain": interval(right("both", "irrelevant"), right("plain", "irrelevant"), **named["irrelevant"]),
+        "plain_change": interval(right("both", "plain"), right("plain", "plain"), **named["plain"]),
         "seeds": seeds, "cpu_s": round(sum(row["cpu_s"] for row in rows.values()), 1),
         "computed": sum(row["computed"] for row in rows.values()),
         "generated": sum(one["generated"] for row in rows.values() for one in row["panels"].values()),
@@ -140,15 +127,14 @@ def main() -> None:
     protocol = QUICK if asked.quick else PROTOCOL
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) if asked.quick else RESULTS
-        folder.mkdir(parents=True, exist_ok=True)
-        rows = kept(folder, protocol)
+        rows = {Cell(row["variant"], row["seed"]): row for row in kept(folder, protocol.digest)}
         for seed in () if asked.report else asked.seeds or protocol.seeds:
             for name in asked.variants:
                 cell = Cell(name, seed)
                 if cell in rows:
                     continue
                 rows[cell] = run_cell(protocol, folder, cell)
-                write_atomic(folder / f"cell-{cell.key}.json", json.dumps(rows[cell]) + "\n")
+                keep(folder, cell.key, rows[cell])
                 means = {panel: round(float(np.mean(one["right"])), 3) for panel, one in rows[cell]["panels"].items()}
                 print(f"{cell.key:20} {means}  {rows[cell]['cpu_s']} cpu-s", flush=True)
         found = {**report(rows, protocol), **speed(200 if asked.quick else 2000)}

@@ -113,7 +113,9 @@ def run_cell(protocol: Protocol, folder: Path, cell: Cell) -> dict[str, Any]:
     began = time.process_time()
     policy, prompt = start(protocol, size, cell.seed), Compact()
     samples = call_samples("train", "seen", protocol.pool, kinds=("simple", "multiple"), seed=cell.seed)
-    config = Hammer(**{"copies": 6, "style": "snake", "words": SYLLABLES, "tokens": protocol.tokens, **more})
+    config = Hammer.model_validate(
+        {"copies": 6, "style": "snake", "words": SYLLABLES, "tokens": protocol.tokens, **more}
+    )
     verbs = LocalVerbs({"functions": Functions()}, protocol.train)
     place = folder / "runs" / f"{protocol.digest}-{cell.key}"
     with Run(place, verbs, seed=cell.seed, settings=verbs.settings()) as run:

@@ -4,11 +4,15 @@
     python -m benchmarks.r3 --report [--json]                             only prints what is there
     python -m benchmarks.r3 --quick [--json]                              the machinery in a minute; supports no claim
 
-For each task, model and seed one small policy imitates demonstrations until it begins to solve the dev panel: the weak
-base. Every method goes on from it, with the same demonstrations at hand, and is measured greedily on held-out tasks,
-from their beginning. What is equal is environment steps: a method ends with the iteration that reaches the budget. The
-continued imitation (sft) learns as many tokens as R3 did. Tokens generated, computed and learned stand beside each
-cell. The programs (P-CoT) are also learned by a larger model and by one of another architecture.
+For each task, model and seed one small policy imitates demonstrations, each at most once, until it begins to solve the
+dev panel: the weak base. Every method goes on from it, with the same demonstrations at hand, and is measured greedily
+on held-out tasks, from their beginning. What is equal is environment steps: a method ends with the iteration that
+reaches the budget. The continued imitation (sft) learns as many tokens as R3 did. Tokens generated, computed and
+learned stand beside each cell. The programs (P-CoT) are also learned by a wider model and by one of another
+architecture.
+
+Every method gets the same tuning effort: each rate, on development seeds and two panels; the best mean accuracy on the
+dev panels is its rate everywhere. The study begins when all rates are tried.
 
 A cell is one JSON file: a study that was stopped goes on. Seeds are played one after the other over all cells; a figure
 holds the seeds that all methods of its row have played. Intervals draw seeds and kinds of tasks again
@@ -31,7 +35,7 @@ from typing import Any
 import torch
 
 from benchmarks.r3_cells import METHODS, PANELS, Cell, Protocol, panel, run_cell
-from evolvent.errors import ConfigError, unknown
+from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.files import write_atomic
 from evolvent.learn.practice import PracticeConfig
 from evolvent.methods.r3 import R3
@@ -39,10 +43,11 @@ from evolvent.stats import crossed
 from evolvent.trajectory import sample_rng
 
 RESULTS = Path(__file__).parent / "results" / "r3"
-OTHER_MODELS = {"programs": ("s", "qwen3")}
+OTHER_MODELS = {"programs": ("wide", "qwen3")}
 PROTOCOL = Protocol()
 QUICK = Protocol(
-    shown=24, dev=4, test=4, solved=0.5, base_tokens=3_000, env_steps=60, tiers=("seen",), slots=16,
+    shown=24, dev=4, test=4, solved=0.5, env_steps=60, tiers=("seen",), slots=16,
+    rates=(1e-3,), imitated=(1e-3,), tuned=("arithmetic",),
     r3=R3(practice=PracticeConfig(iterations=40, tasks=16, samples=1, save_every=40, critic="own")),
 )  # fmt: skip
 
@@ -65,7 +70,7 @@ class Cells:
             learned = 0
             if cell.method == "sft":  # a critic of its own learns each token too
                 networks = 2 if self.protocol.r3.practice.critic == "own" else 1
-                learned = self.row(replace(cell, method="mixed"))["tokens_trained"] // networks
+                learned = self.row(self.of("mixed", cell))["tokens_trained"] // networks
             row = run_cell(self.protocol, cell, learned)
             write_atomic(self._folder / f"cell-{cell.key}.json", json.dumps(row, indent=1) + "\n")
             self.kept[cell] = row
@@ -73,37 +78,97 @@ class Cells:
         found: dict[str, Any] = self.kept[cell]
         return found
 
+    def of(self, method: str, cell: Cell) -> Cell:
+        """The cell of another method beside this one: in the study at its rate, in tuning at the middle one."""
+        tries = self.protocol.tries(method)
+        rate = tries[len(tries) // 2] if cell.seed in self.protocol.development else self.rate(method)
+        return replace(cell, method=method, rate=rate)
 
-def cells(tasks: Sequence[str], seeds: Sequence[int]) -> Iterator[Cell]:
-    """All cells, in the order in which they are trained."""
+    def tried(self, method: str) -> dict[float, float]:
+        """By rate, the mean accuracy on the dev panels; rates that were tried everywhere alone."""
+        found = {}
+        for rate in self.protocol.tries(method):
+            own = [cell for cell in tuning(self.protocol) if (cell.method, cell.rate) == (method, rate)]
+            if all(cell in self.kept for cell in own):
+                found[rate] = round(sum(self.kept[cell]["accuracy"] for cell in own) / len(own), 4)
+        return found
+
+    def rate(self, method: str) -> float:
+        """The best rate of a method, the lowest of equals.
+
+        Raises:
+            ConfigError: some rate was not tried.
+        """
+        tried = self.tried(method)
+        if len(tried) < len(self.protocol.tries(method)):
+            raise ConfigError(f"{method!r} has no rate yet", value=tried, hint="play the tuning cells first")
+        return max(tried, key=lambda rate: (tried[rate], -rate))
+
+
+def tuning(protocol: Protocol) -> list[Cell]:
+    """The cells that rates are chosen by, in the order in which they are trained."""
+    return [
+        Cell(task, "xs", method, seed, rate)
+        for seed in protocol.development for task in protocol.tuned for method in reversed(METHODS)
+        for rate in protocol.tries(method)
+    ]  # fmt: skip
+
+
+def studied(kept: Cells, tasks: Sequence[str], seeds: Sequence[int]) -> Iterator[Cell]:
+    """The cells of the study, each method at its rate, in the order in which they are trained."""
+    rates = {method: kept.rate(method) for method in METHODS}
     for seed in seeds:
         for task in tasks:
             for model in ("xs", *OTHER_MODELS.get(task, ())):
-                yield from (Cell(task, model, method, seed) for method in METHODS)
+                yield from (Cell(task, model, method, seed, rate) for method, rate in rates.items())
 
 
-def interval(kept: Cells, own: Sequence[Cell], other: Sequence[Cell]) -> list[float]:
-    """[mean, low, high] of the difference in accuracy between cells of the same seeds; to 0 where there are none."""
-    tasks = panel(kept.protocol, own[0].task, "test")
-    scores, against = ([[float(won) for won in kept.kept[cell]["outcomes"]] for cell in side] for side in (own, other))
+def interval(kept: Cells, own: Sequence[Sequence[Cell]], other: Sequence[Sequence[Cell]]) -> list[float]:
+    """[mean, low, high] of the difference in accuracy between cells of the same seeds; to 0 where there are none.
+
+    Args:
+        own, other: for each seed, one cell of every panel that the figure is over; panels weigh as they have tasks.
+    """
+    tasks = [(cell.task, one) for cell in own[0] for one in panel(kept.protocol, cell.task, "test")]
+    scores, against = (
+        [[float(won) for cell in row for won in kept.kept[cell]["outcomes"]] for row in side] for side in (own, other)
+    )
     found = crossed(
-        scores, against or [[0.0] * len(tasks)] * len(scores), kinds=[one.kind for one in tasks],
-        strata=[one.tier for one in tasks], rng=sample_rng("r3 intervals"),
+        scores, against or [[0.0] * len(tasks)] * len(scores), kinds=[f"{name}: {one.kind}" for name, one in tasks],
+        strata=[f"{name}: {one.tier}" for name, one in tasks], rng=sample_rng("r3 intervals"),
     )  # fmt: skip
     least = -1.0 if other else 0.0
     ends = (found.mean, max(least, found.low), min(1.0, found.high)) if found.low == found.low else (found.mean,) * 3
     return [round(end, 4) for end in ends]
 
 
+def average(kept: Cells, rows: Mapping[str, Mapping[str, Sequence[Cell]]]) -> list[float]:
+    """[mean, low, high] of R3 - outcome over all panels of the smallest model, of the seeds that all have played."""
+    panels = [row for row in rows.values() if row["mixed"][0].model == "xs"]
+    seeds = sorted(set.intersection(*({cell.seed for cell in row["mixed"]} for row in panels))) if panels else []
+    sides = ([[next(c for c in row[method] if c.seed == seed) for row in panels] for seed in seeds]
+             for method in ("mixed", "outcome"))  # fmt: skip
+    return interval(kept, *sides) if seeds else []
+
+
 def report(kept: Cells, *, quick: bool) -> dict[str, Any]:
     """All figures as one JSON object, each over the seeds that all methods of its row have played."""
     rows: dict[str, dict[str, list[Cell]]] = {}
+
+    def alone(own: Sequence[Cell]) -> list[list[Cell]]:
+        return [[cell] for cell in own]
+
+    tried = {method: kept.tried(method) for method in METHODS}
+    ready = all(len(rates) == len(kept.protocol.tries(method)) for method, rates in tried.items())
+    chosen = {method: kept.rate(method) for method in METHODS} if ready else {}
     for cell in sorted(kept.kept, key=lambda one: one.seed):
-        whole = all(replace(cell, method=method) in kept.kept for method in METHODS)
-        if whole:
+        own_rate = cell.seed not in kept.protocol.development and cell.rate == chosen.get(cell.method)
+        if own_rate and all(kept.of(method, cell) in kept.kept for method in METHODS):
             rows.setdefault(cell.row, {}).setdefault(cell.method, []).append(cell)
-    accuracy = {name: {method: interval(kept, own[method], []) for method in METHODS} for name, own in rows.items()}
-    gains = {name: interval(kept, own["mixed"], own["outcome"]) for name, own in rows.items()}
+    accuracy = {
+        name: {method: interval(kept, alone(own[method]), []) for method in METHODS} for name, own in rows.items()
+    }
+    gains = {name: interval(kept, alone(own["mixed"]), alone(own["outcome"])) for name, own in rows.items()}
     costs = ("env_steps", "replayed", "tokens_generated", "tokens_computed", "tokens_trained", "cpu_train_s")
 
     def mean(own: Sequence[Cell], what: str) -> float:
@@ -114,9 +179,10 @@ def report(kept: Cells, *, quick: bool) -> dict[str, Any]:
         "base": {name: mean(own["mixed"], "base") for name, own in rows.items()},
         "r3_minus_outcome": {name: gain[0] for name, gain in gains.items()},
         "r3_minus_outcome_ci": {name: gain[1:] for name, gain in gains.items()},
-        "r3_minus_outcome_mean": round(sum(gain[0] for gain in gains.values()) / max(1, len(gains)), 4),
+        "r3_minus_outcome_mean": average(kept, rows),
         "cost": {what: {name: {method: mean(own[method], what) for method in METHODS} for name, own in rows.items()}
                  for what in costs},
+        "rate": chosen, "tried": tried,
         "seeds": {name: [cell.seed for cell in own["mixed"]] for name, own in rows.items()},
         "interval": "95 %, pigeonhole bootstrap over seeds and kinds of tasks, Student's t below 5 seeds",
         "sources": sorted({row["sources"] for row in kept.kept.values()}),
@@ -134,7 +200,8 @@ def show(found: Mapping[str, Any]) -> None:
         low, high = found["r3_minus_outcome_ci"][name]
         gain = f"{100 * found['r3_minus_outcome'][name]:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
         print(f"{name:22}{100 * found['base'][name]:7.0f}" + "".join(f"{one:>17}" for one in shown) + f"{gain:>19}")
-    print(f"mean of R3 - outcome: {100 * found['r3_minus_outcome_mean']:+.1f}")
+    for mean, low, high in filter(None, [found["r3_minus_outcome_mean"]]):
+        print(f"mean of R3 - outcome: {100 * mean:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -148,16 +215,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     tasks = options.tasks or (["arithmetic"] if options.quick else [*PANELS])
     seeds = options.seeds or ([0, 1] if options.quick else [0, 1, 2])
+    protocol = QUICK if options.quick else PROTOCOL
     wrong = [unknown("panel", task, PANELS, where="--tasks") for task in tasks if task not in PANELS]
+    if used := sorted({*seeds} & {*protocol.development}):
+        wrong.append(Problem("--seeds", f"{used} choose the rates", "give other seeds"))
     if wrong:
         raise ConfigError(wrong)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as scratch:
-        kept = Cells(Path(scratch) if options.quick else options.folder, QUICK if options.quick else PROTOCOL)
-        for cell in () if options.report else cells(tasks, seeds):
-            kept.row(cell)
+        kept = Cells(Path(scratch) if options.quick else options.folder, protocol)
+        if not options.report:
+            for cell in tuning(protocol):
+                kept.row(cell)
+            for cell in studied(kept, tasks, seeds):
+                kept.row(cell)
         found = report(kept, quick=options.quick)
         if not options.report and not options.quick:
             write_atomic(options.folder / "result.json", json.dumps(found, indent=1, allow_nan=False) + "\n")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PretrainedConfig, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.tuning_cells import sources
 from evolvent.agents.language import LanguageAgent
@@ -57,13 +57,25 @@ PANELS: Mapping[str, Callable[[Sizes], World]] = {
     "problems": lambda sizes: Problems(sizes=sizes),
     "programs": lambda sizes: Problems(form="program", sizes=sizes),
 }
-KL = {"arithmetic": 0.05, "problems": 0.05, "countdown 4": 0.05, "countdown 5": 0.05, "programs": 0.01}
-"""R3's coefficients: mathematics in words .05, in programs .01, other tasks .3."""
+GUESSED = {"deduction": 1 / 2, "entailment": 1 / 3, "reading": 1 / 4}
+"""What one of so many answers, drawn blindly, would solve; elsewhere nothing."""
 
-MIXED = R3(practice=PracticeConfig(iterations=2000, tasks=64, samples=1, epochs=2, save_every=2000, critic="own"))
-BASE = TrainConfig(lr=3e-3, betas=(0.9, 0.95), batch_tokens=1024, final_lr=1.0)
-PRACTISING = TrainConfig(lr=3e-4, weight_decay=0.0, warmup_updates=0, final_lr=1.0, clip=1.0, batch_tokens=4096)
-AGAIN = TrainConfig(lr=1e-3, betas=(0.9, 0.95), batch_tokens=1024, final_lr=1.0)
+MODELS: Mapping[str, tuple[type[PretrainedConfig], type[PreTrainedModel], dict[str, Any]]] = {
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM, {**SIZES["xs"], "num_key_value_heads": 2, "head_dim": 32}),
+    "wide": (LlamaConfig, LlamaForCausalLM, {**SIZES["xs"], "hidden_size": 96, "intermediate_size": 288}),
+}
+"""Others than the embedded sizes: another architecture, and a Llama of twice the weights."""
+
+MIXED = R3(
+    kl=0.01, lam=1.0,
+    practice=PracticeConfig(
+        iterations=2000, tasks=128, samples=1, epochs=1, minibatches=2, temperature=0.7, save_every=2000,
+        critic="own", critic_lr=1e-3,
+    ),
+)  # fmt: skip
+BASE = TrainConfig(lr=3e-3, betas=(0.9, 0.95), batch_tokens=1024, final_lr=1.0, epochs=1)
+PRACTISING = TrainConfig(weight_decay=0.0, warmup_updates=0, final_lr=1.0, clip=1.0, batch_tokens=4096)
+AGAIN = TrainConfig(betas=(0.9, 0.95), batch_tokens=1024, final_lr=1.0)
 
 
 @dataclass(frozen=True)
@@ -72,26 +84,42 @@ class Protocol:
 
     Args:
         shown: tasks with a demonstration, which are imitated and practised on. dev, test: tasks of the panels' tier.
-        solved: the base imitates until it solves this share of the dev panel, at most `base_tokens` learned tokens.
+        solved: the base imitates until it solves this share of what guessing leaves of the dev panel, each
+            demonstration at most once.
         env_steps: of every method but sft.
         tiers: those that are measured.
-        r3: settings of all curricula. base, train, again: how the base, practices and continued imitation learn.
+        rates, imitated: the rates that each method tries, and those that sft does. development, tuned: on these seeds
+            and panels, measured on the dev panels; the best mean is the method's rate in all other cells.
+        r3: settings of all curricula. base, train, again: how the base, practices and continued imitation learn; the
+            rate of the last two is the cell's.
     """
 
-    shown: int = 1500
-    dev: int = 60
+    shown: int = 3600
+    dev: int = 100
     test: int = 150
-    solved: float = 0.2
-    base_tokens: int = 100_000
-    env_steps: int = 30_000
+    solved: float = 0.1
+    env_steps: int = 6_000
     tiers: tuple[str, ...] = ("seen", "evo")
     context: int = 320
     max_tokens: int = 96
-    slots: int = 64
+    slots: int = 128
+    rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3)
+    imitated: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
+    development: tuple[int, ...] = (100,)
+    tuned: tuple[str, ...] = ("arithmetic", "entailment")
     r3: R3 = MIXED
     base: TrainConfig = BASE
     train: TrainConfig = PRACTISING
     again: TrainConfig = AGAIN
+
+    def enough(self, task: str) -> float:
+        """The share of a dev panel at which its base stops."""
+        guessed = GUESSED.get(task, 0.0)
+        return guessed + (1 - guessed) * self.solved
+
+    def tries(self, method: str) -> tuple[float, ...]:
+        """The rates that a method chooses from: as many for each."""
+        return self.imitated if method == "sft" else self.rates
 
     @property
     def digest(self) -> str:
@@ -103,12 +131,13 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Cell:
-    """One training: a method from the base of a task, a model and a seed."""
+    """One training: a method from the base of a task, a model and a seed, at a rate."""
 
     task: str
     model: str
     method: str
     seed: int
+    rate: float
 
     @property
     def row(self) -> str:
@@ -117,7 +146,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        return f"{self.task}-{self.model}-{self.method}-{self.seed}".replace(" ", "")
+        return f"{self.task}-{self.model}-{self.method}-{self.seed}-{self.rate:g}".replace(" ", "")
 
 
 @cache
@@ -133,27 +162,27 @@ def panel(protocol: Protocol, task: str, split: str) -> list[Task]:
     return [one for tier in tiers if tier in world.tiers for one in world.tasks(split, tier)[:count]]
 
 
-def untrained(protocol: Protocol, cell: Cell) -> Policy:
+def untrained(protocol: Protocol, task: str, model: str, seed: int) -> Policy:
     """A fresh policy over the world's words."""
-    words = world_of(protocol, cell.task).vocabulary()
+    words = world_of(protocol, task).vocabulary()
     if words is None:
-        raise ConfigError("a world with an open vocabulary", value=cell.task)
-    seed = sample_seed("r3 model", cell.seed) % 2**31
-    if cell.model != "qwen3":
-        return tiny_policy(sorted(words), size=cell.model, context=protocol.context, seed=seed)
-    tokenizer, shape = word_tokenizer(sorted(words), context=protocol.context), SIZES["xs"]
-    config = Qwen3Config(
-        vocab_size=len(tokenizer), max_position_embeddings=protocol.context, num_key_value_heads=2, head_dim=32,
+        raise ConfigError("a world with an open vocabulary", value=task)
+    drawn = sample_seed("r3 model", seed) % 2**31
+    if model in SIZES:
+        return tiny_policy(sorted(words), size=model, context=protocol.context, seed=drawn)
+    tokenizer, (configured, made, shape) = word_tokenizer(sorted(words), context=protocol.context), MODELS[model]
+    config = configured(
+        vocab_size=len(tokenizer), max_position_embeddings=protocol.context,
         tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
         pad_token_id=0, bos_token_id=1, eos_token_id=2, attn_implementation="sdpa", **shape,
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(seed)
-        model = Qwen3ForCausalLM(config)
-        for name, weight in model.named_parameters():  # as `init_tiny` does
+        torch.manual_seed(drawn)
+        network = made(config)
+        for name, weight in network.named_parameters():  # as `init_tiny` does
             if weight.dim() > 1:
                 weight.normal_(0.0, 0.25 if "embed_tokens" in name else 0.7 * weight.shape[-1] ** -0.5)
-    return Policy(model.eval(), tokenizer, dialect_for(tokenizer, "words"))
+    return Policy(network.eval(), tokenizer, dialect_for(tokenizer, "words"))
 
 
 def solved(protocol: Protocol, policy: Policy, task: str, split: str) -> list[bool]:
@@ -171,16 +200,14 @@ def solved(protocol: Protocol, policy: Policy, task: str, split: str) -> list[bo
 @cache
 def base_of(protocol: Protocol, task: str, model: str, seed: int) -> tuple[Policy, int]:
     """The weak base, and how many tokens it learned; the same weights whenever it is made on one machine."""
-    world, cell = world_of(protocol, task), Cell(task, model, "base", seed)
-    policy = untrained(protocol, cell)
-    config = protocol.base.model_copy(update={"tokens": protocol.base_tokens})
-    learner = Learner(policy, weighted_nll, config, seed=sample_seed("r3 base", seed) % 2**31)
+    world, policy = world_of(protocol, task), untrained(protocol, task, model, seed)
+    learner = Learner(policy, weighted_nll, protocol.base, seed=sample_seed("r3 base", seed) % 2**31)
 
     def enough() -> bool:
         if learner.updates % 10:
             return False
         won = solved(protocol, learner.policy, task, "dev")
-        return sum(won) >= protocol.solved * len(won)
+        return sum(won) >= protocol.enough(task) * len(won)
 
     shown = demonstrations([world], world.tasks("train", world.tiers[0])[: protocol.shown], seed=seed)
     flat = flatten(shown, policy.dialect, instructions=lambda one: world.instructions, context=policy.context)
@@ -216,14 +243,14 @@ class Budgeted(LocalVerbs):
 
 
 def run_cell(protocol: Protocol, cell: Cell, sft_tokens: int) -> dict[str, Any]:
-    """Train and measure; the row to keep."""
+    """Train and measure, cells of development seeds on the dev panel; the row to keep."""
     began = time.process_time()
     world = world_of(protocol, cell.task)
     base, learned = base_of(protocol, cell.task, cell.model, cell.seed)
     shown = demonstrations([world], world.tasks("train", world.tiers[0])[: protocol.shown], seed=cell.seed)
     verbs = Budgeted(
-        {world.name: world}, protocol.again, slots=protocol.slots, max_tokens=protocol.max_tokens,
-        practising=protocol.train,
+        {world.name: world}, protocol.again.model_copy(update={"lr": cell.rate}), slots=protocol.slots,
+        max_tokens=protocol.max_tokens, practising=protocol.train.model_copy(update={"lr": cell.rate}),
     )  # fmt: skip
     verbs.most = protocol.env_steps
     with tempfile.TemporaryDirectory() as scratch, Run(Path(scratch), verbs, seed=cell.seed) as run:
@@ -233,9 +260,10 @@ def run_cell(protocol: Protocol, cell: Cell, sft_tokens: int) -> dict[str, Any]:
             policy = r3(base, [one.task for one in shown], shown, config=config_of(protocol, cell, shown), run=run)
         used = dict(verbs.usage())
     trained = time.process_time()
-    before, outcomes = (solved(protocol, one, cell.task, "test") for one in (base, policy))
+    split = "dev" if cell.seed in protocol.development else "test"
+    before, outcomes = (solved(protocol, one, cell.task, split) for one in (base, policy))
     return {
-        **asdict(cell), "digest": protocol.digest, "accuracy": sum(outcomes) / len(outcomes),
+        **asdict(cell), "split": split, "digest": protocol.digest, "accuracy": sum(outcomes) / len(outcomes),
         "base": sum(before) / len(before), "base_tokens": learned, "outcomes": "".join(str(int(w)) for w in outcomes),
         "env_steps": verbs.env_steps, "replayed": used.pop("replayed"),
         **{f"tokens_{name}": count for name, count in used.items()},
@@ -246,7 +274,7 @@ def run_cell(protocol: Protocol, cell: Cell, sft_tokens: int) -> dict[str, Any]:
 
 def config_of(protocol: Protocol, cell: Cell, shown: Sequence[Trajectory]) -> R3:
     """R3's settings of a cell. A staged curriculum must know how long it will be: from the steps that are left."""
-    config = protocol.r3.model_copy(update={"kind": cell.method, "kl": KL.get(cell.task, 0.3)})
+    config = protocol.r3.model_copy(update={"kind": cell.method})
     if cell.method != "staged":
         return config
     long = sum(len(one.steps) for one in shown) / len(shown)

@@ -10,6 +10,7 @@ import pytest
 from evolvent.cli import names
 from evolvent.cli.main import main
 from evolvent.errors import ConfigError, CorruptRecord, EvolventError, Incomplete, WorldError
+from evolvent.worlds import panel
 from evolvent.worlds.crafting import Crafting
 
 GOOD = """
@@ -139,6 +140,8 @@ def test_a_policy_by_size_and_from_a_run(tmp_path):
         "microwave",
         "preference",
         "preference:32",
+        "backoffice",
+        "webreplay",
         "functions",
         "functions:json",
         "arithmetic:3",
@@ -150,7 +153,10 @@ def test_a_policy_by_size_and_from_a_run(tmp_path):
         "rules:conflict",
     ],
 )
-def test_every_name_of_all_makes_a_world_with_an_expert(name):
+def test_every_name_of_all_makes_a_world_with_an_expert(name, monkeypatch):
+    """With panels of a few tasks; `test_panel.py` deals the whole ones of every world."""
+    whole = panel.deal
+    monkeypatch.setattr(panel, "deal", lambda *told, **more: whole(*told, **{**more, "sizes": panel.Sizes(4, 2, 2)}))
     made = names.world(name)
     task = made.tasks("dev", made.tiers[0])[0]
     assert made.expert(task)

@@ -22,10 +22,11 @@ def test_list(capsys):
     shown = capsys.readouterr().out
     names = [line.split()[0] for line in shown.splitlines() if line[:1].isalpha()]
     embedded = (
-        "academia agentgym alfworld arithmetic babyai bfcl code countdown crafting datasci deduction entailment "
-        "functions gridworld "
+        "academia agentgym alfworld arithmetic babyai backoffice bfcl code countdown crafting datasci deduction "
+        "entailment functions gridworld "
         "household http https kitchen lookup maths maze microwave minigrid movie openenv preference problems reading "
-        "reasoning rules sciworld searchqa sheet sql textarena textcraft textworld todo weather wordle workshop"
+        "reasoning rules sciworld searchqa sheet sql textarena textcraft textworld todo weather webreplay "
+        "wordle workshop"
     )
     assert names == ["world", *embedded.split()]
     assert "hidden database" in " ".join(shown.split())

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from evolvent.errors import ConfigError, SessionGone
 from evolvent.trajectory import Task
+from evolvent.worlds.backoffice.world import Backoffice
 from evolvent.worlds.base import SPLITS, Env, Forkable, World
 from evolvent.worlds.countdown import Countdown
 from evolvent.worlds.crafting import Crafting, words_of
@@ -34,6 +35,7 @@ from evolvent.worlds.wordle import Wordle
 
 SMALL = Sizes(train=30, dev=20, test=20)
 WORLDS = {
+    "backoffice": Backoffice(sizes=SMALL),
     "crafting": Crafting(sizes=SMALL),
     "crafting level 0": Crafting(level=0, sizes=SMALL),
     "crafting level 3": Crafting(level=3, sizes=SMALL),
@@ -70,6 +72,7 @@ WORLDS = {
 }
 FEW_WORDS = [word for word in Wordle().words.words if word[0] in "bcr"]
 PENAL = {
+    "backoffice": Backoffice(sizes=SMALL, penalty=-0.05),
     "crafting": Crafting(sizes=SMALL, penalty=-0.05),
     "lookup": Lookup(sizes=SMALL, penalty=-0.05),
     "countdown": Countdown(sizes=SMALL, penalty=-0.05),

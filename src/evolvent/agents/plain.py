@@ -8,20 +8,22 @@ from dataclasses import dataclass
 from evolvent.agents.base import Acting, Decision
 from evolvent.errors import WorldError
 from evolvent.trajectory import Task, Value, sample_rng
-from evolvent.worlds.base import Info, World
+from evolvent.worlds.base import Explaining, Info, World
+from evolvent.worlds.grammar import Parsed
 
 __all__ = ["Expert", "Random", "Script"]
 
 
 class _ScriptMind:
-    def __init__(self, actions: Sequence[str]) -> None:
+    def __init__(self, actions: Sequence[Parsed]) -> None:
         self._actions, self._at = actions, 0
 
     def act(self, observation: Value, info: Info) -> Acting:
         if self._at >= len(self._actions):
             return Decision("", ends="agent")
         self._at += 1
-        return Decision(self._actions[self._at - 1])
+        parsed = self._actions[self._at - 1]
+        return Decision(parsed.action, parsed.thought)
         yield ()  # a generator that never asks
 
 
@@ -46,22 +48,23 @@ class Script:
     actions: Callable[[World, Task], Sequence[str]]
 
     def begin(self, world: World, task: Task, *, seed: int) -> _ScriptMind:
-        return _ScriptMind(self.actions(world, task))
+        return _ScriptMind([*map(Parsed, self.actions(world, task))])
 
 
 @dataclass(frozen=True)
 class Expert:
-    """Plays the world's own solution.
+    """Plays the world's own solution, with its thoughts where the world explains it.
 
     Raises:
         WorldError: a world without an expert for the task.
     """
 
     def begin(self, world: World, task: Task, *, seed: int) -> _ScriptMind:
-        actions = world.expert(task)
+        explained = world.explained(task) if isinstance(world, Explaining) else None
+        actions = world.expert(task) if explained is None else ()
         if actions is None:
             raise WorldError(f"world {world.name!r} has no expert for this task", value=task.id)
-        return _ScriptMind(actions)
+        return _ScriptMind([*map(Parsed, actions)] if explained is None else explained)
 
 
 @dataclass(frozen=True)

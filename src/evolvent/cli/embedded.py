@@ -248,6 +248,21 @@ def _bfcl(option: str) -> World:
     return Bfcl(option)
 
 
+def _backoffice(option: str) -> World:
+    from evolvent.worlds.backoffice.world import Backoffice
+
+    return Backoffice()
+
+
+def _webreplay(option: str) -> World:
+    from evolvent.worlds.web_replay.world import WebReplayWorld
+
+    if not option:
+        return WebReplayWorld()
+    beside = [Path(option) / name for name in ("ranks.json", "ranks.parquet")]
+    return WebReplayWorld(option, next((path for path in beside if path.is_file()), None))
+
+
 def _preference(option: str) -> World:
     from evolvent.worlds.preference.world import Preference
 
@@ -273,6 +288,7 @@ EMBEDDED: Mapping[str, tuple[Callable[[str], World], str, str]] = {
     "datasci": (_datasci, "form", "pipelines scored by ROC-AUC; datasci:code runs free Python code in boxes"),
     "crafting": (_crafting, "level", "read recipes, get, craft; a fresh book a task; crafting:0 to crafting:3"),
     "agentgym": (servers.agentgym, "server", "a world of an AgentGym server; agentgym:DIALECT@URL#0-99"),
+    "backoffice": (_backoffice, "", "work at forms and tables of an office; only what is saved counts"),
     "babyai": (_babyai, "level", "BabyAI's levels; babyai:BabyAI-GoToObj-v0; babyai:agentgym in the original's words"),
     "countdown": (_countdown, "numbers", "reach a number by arithmetic; countdown:3 to countdown:6; countdown:24"),
     "alfworld": (_extra("alfworld", "AlfWorld", plain=False), "folder", "ALFWorld's own engine over a FOLDER of games"),
@@ -300,6 +316,7 @@ EMBEDDED: Mapping[str, tuple[Callable[[str], World], str, str]] = {
     "textcraft": (_textcraft, "folder", "TextCraft over its own recipe files; textcraft:FOLDER"),
     "todo": (_tools("todo"), "form", "tools over projects and tasks, which they also change"),
     "weather": (_tools("weather"), "form", "tools over places, dates and the weather there"),
+    "webreplay": (_webreplay, "folder", "recorded pages, generated ones or Mind2Web's; webreplay:FOLDER"),
     "wordle": (_wordle, "rules or list", "guess a word in six tries; wordle:lmrl, wordle:WORDS.txt"),
     "workshop": (_workshop, "", "crafting over one book of several hundred items"),
 }

@@ -15,10 +15,10 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from evolvent.errors import ConfigError, SessionGone, VersionMismatch, unknown
 from evolvent.trajectory import Score, Task, Value, sample_seed
-from evolvent.worlds.grammar import Grammar, Plain
+from evolvent.worlds.grammar import Grammar, Parsed, Plain
 
 __all__ = [
-    "SPLITS", "TIERS", "Env", "Forkable", "Info", "Play", "Renamable", "Reply", "TextWorld", "World",
+    "SPLITS", "TIERS", "Env", "Explaining", "Forkable", "Info", "Play", "Renamable", "Reply", "TextWorld", "World",
     "check_task", "own_moment", "score_of", "score_won", "split_of",
 ]  # fmt: skip
 
@@ -79,6 +79,15 @@ class Renamable(Protocol):
 
     def renamed(self, task: Task, rng: Random) -> Task:
         """The task with its names drawn anew; kind, tier and split stay."""
+        ...
+
+
+@runtime_checkable
+class Explaining(Protocol):
+    """A world whose expert says why it does what it does, from what it has seen."""
+
+    def explained(self, task: Task) -> Sequence[Parsed] | None:
+        """Actions that solve the task, each with its thought; None: there is no expert for it."""
         ...
 
 

@@ -25,6 +25,11 @@ WORDINGS: Mapping[str, Wording] = {
         ("Goal: make {goal}.", "craft {goal} in the end.", "what we need is {goal}.", "build {goal} for me."),
         ("produce {goal}.",), ("get hold of {goal} by crafting.",),
     ),
+    "backoffice": Wording(
+        r"^do this : (?P<order>.+?) (?=\. open customers)",
+        ("finish this : {order} ", "what there is to do : {order} ", "{order} , in full ", "the work : {order} "),
+        ("here is your work : {order} ",), ("could you do this : {order} ",),
+    ),
     "kitchen": Wording(
         r"^order : (?P<order>.+?) (?=\. on the )",
         ("prepare {order} ", "somebody ordered {order} ", "make {order} ", "{order} is ordered "),

@@ -1,0 +1,35 @@
+"""Cells of a resumable study: one JSON file each, and intervals over their seeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evolvent.files import write_atomic
+from evolvent.stats import crossed
+from evolvent.trajectory import sample_rng
+
+__all__ = ["interval", "keep", "kept"]
+
+
+def kept(folder: Path, digest: str) -> list[dict[str, Any]]:
+    """The cells of a protocol that a folder holds."""
+    rows = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("cell-*.json"))]
+    return [row for row in rows if row["digest"] == digest]
+
+
+def keep(folder: Path, key: str, row: Mapping[str, Any]) -> None:
+    """Write a cell, whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder / f"cell-{key}.json", json.dumps(row, allow_nan=False) + "\n")
+
+
+def interval(
+    own: Sequence[Sequence[float]], other: Sequence[Sequence[float]], *, kinds: Sequence[Hashable], name: str
+) -> list[float]:
+    """[mean, low, high] of a difference `[seeds, tasks]` over seeds and kinds; the ends of one seed are the mean."""
+    found = crossed(own, other, kinds=kinds, rng=sample_rng(name))
+    ends = (found.mean, found.low, found.high) if found.low == found.low else (found.mean,) * 3
+    return [round(end, 4) for end in ends]

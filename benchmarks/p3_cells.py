@@ -1,0 +1,197 @@
+"""One cell of `benchmarks.p3`: a way of choosing on a task and a seed, from a base that all of them share.
+
+The pool is as pools are: a few kinds of problems make up most of it (a kind's share falls as one over its rank), and
+many are rare. The base has learned other problems, evenly over the kinds, until it can read and begins to solve. Every
+variant learns as many tokens in as many rounds. The panels are held-out problems, as many of each kind as there are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from evolvent.agents.language import LanguageAgent
+from evolvent.curate.difficulty import by_lines
+from evolvent.curate.selectors import facility_location
+from evolvent.engine.asks import GREEDY
+from evolvent.engine.local import LocalEngine
+from evolvent.errors import ScoringError
+from evolvent.learn.objectives import weighted_nll
+from evolvent.learn.parts import Parts, flatten
+from evolvent.learn.settings import TrainConfig
+from evolvent.methods.p3 import FULL, NO_DIFFICULTY, NO_DIVERSITY, NO_PACE, P3, p3
+from evolvent.models.policy import Policy, tiny_policy
+from evolvent.rollout.collect import collect
+from evolvent.run import Run
+from evolvent.scale.initial import demonstrations
+from evolvent.scale.local import LocalVerbs, Panel
+from evolvent.trajectory import Start, Task, canonical_json, sample_rng, sample_seed
+from evolvent.worlds.base import World
+from evolvent.worlds.panel import Sizes
+from evolvent.worlds.reasoning.arithmetic import Arithmetic
+from evolvent.worlds.reasoning.problems import Problems
+
+__all__ = ["MAIN", "TASKS", "TIERS", "VARIANTS", "Cell", "Protocol", "panel", "run_cell"]
+
+TASKS = ("maths", "programs")
+TIERS = ("seen", "evo", "longer")
+ROUNDS = Panel(split="dev", limit=2)  # rounds are not compared: as little as can be played
+MAIN = ("p3", "random", "full", "no difficulty", "no pace", "no diversity")
+VARIANTS: Mapping[str, Mapping[str, object]] = {
+    "p3": {},
+    "random": FULL,
+    "full": FULL,
+    "no difficulty": NO_DIFFICULTY,
+    "no pace": NO_PACE,
+    "no diversity": NO_DIVERSITY,
+    "within": {"within": 0.5},
+    "spans": {"difficulty": "spans"},
+    "facility": {},
+}
+"""Settings of P3. `full` chooses the whole pool; `facility` chooses by facility location instead of a determinant."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """All that the benchmark fixes before it runs.
+
+    Args:
+        seeds: of the base, the pool and the choices.
+        pool: demonstrations to choose from. chosen: of each round. rounds, tokens: of all variants, tokens a round.
+        base: learned tokens of the base. panel: held-out problems of each tier.
+        train: how all learn.
+    """
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    pool: int = 2000
+    chosen: int = 500
+    rounds: int = 5
+    tokens: int = 50_000
+    base: int = 250_000
+    panel: int = 150
+    context: int = 160
+    max_tokens: int = 72
+    train: TrainConfig = field(
+        default_factory=lambda: TrainConfig(lr=1e-3, batch_tokens=2048, weight_decay=0.01, warmup_updates=10)
+    )
+    base_train: TrainConfig = field(
+        default_factory=lambda: TrainConfig(lr=3e-3, betas=(0.9, 0.95), batch_tokens=2048, warmup_updates=20)
+    )
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits: cells of another protocol are not mixed with these."""
+        own = asdict(replace(self, train=None, base_train=None))  # type: ignore[arg-type]
+        own |= {name: getattr(self, name).model_dump(mode="json") for name in ("train", "base_train")}
+        own["variants"] = {name: dict(more) for name, more in VARIANTS.items()}
+        return f"{sample_seed(canonical_json(own)):016x}"
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """A variant on a task and a seed."""
+
+    task: str
+    variant: str
+    seed: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.task}-{self.variant}-{self.seed}".replace(" ", "_")
+
+
+@cache
+def world_of(protocol: Protocol, task: str) -> World:
+    """Chains of arithmetic, worked out line by line; word problems, answered by a program."""
+    sizes = Sizes(train=8000, dev=max(protocol.panel, 2), test=max(protocol.panel, 2))
+    return Arithmetic(sizes=sizes) if task == "maths" else Problems(form="program", sizes=sizes)
+
+
+def panel(protocol: Protocol, task: str, split: str = "test") -> list[Task]:
+    """Held-out problems of each tier; those of `longer` have more steps than any that was learned."""
+    world = world_of(protocol, task)
+    return [one for tier in TIERS for one in world.tasks(split, tier)[: protocol.panel]]
+
+
+@cache
+def drawn(protocol: Protocol, task: str, seed: int) -> tuple[list[Task], list[Task]]:
+    """Problems of the base, even over the kinds, and those of the pool, a few kinds most of all; they are disjoint."""
+    world = world_of(protocol, task)
+    by_kind: dict[str, list[Task]] = {}
+    for tier in TIERS[:2]:
+        for one in world.tasks("train", tier):
+            by_kind.setdefault(one.kind, []).append(one)
+    rng = sample_rng(seed, "p3 pool")
+    kinds = [kind for kind in sorted(by_kind) if len(by_kind[kind]) > 1]
+    rng.shuffle(kinds)  # a kind's rank
+    even = [one for kind in kinds for one in by_kind[kind][: max(1, len(by_kind[kind]) // 8)]]
+    left = {kind: by_kind[kind][max(1, len(by_kind[kind]) // 8) :] for kind in kinds}
+    total = sum(1 / rank for rank in range(1, len(kinds) + 1))
+    pool: list[Task] = []
+    rest: list[Task] = []
+    for rank, kind in enumerate(kinds, 1):
+        wanted = max(1, round(protocol.pool / rank / total))
+        pool += left[kind][:wanted]
+        rest += left[kind][wanted:]
+    rng.shuffle(rest)  # common kinds run out of problems: what is missing is drawn from all that is left
+    pool = [*pool, *rest][: protocol.pool]
+    rng.shuffle(pool)
+    return even, pool
+
+
+def parts_of(world: World, policy: Policy, tasks: Sequence[Task], seed: int) -> list[Parts]:
+    """Demonstrations as they are learned, with spans on their lines."""
+    shown = demonstrations([world], tasks, seed=seed)
+    flat = flatten(shown, policy.dialect, instructions=lambda one: world.instructions, context=policy.context)
+    words = policy.tokenizer
+    return [by_lines(part, lambda token: words.decode([token])) for part in flat.parts]
+
+
+def untrained(protocol: Protocol, world: World, seed: int) -> Policy:
+    """A fresh policy over the world's words."""
+    words = sorted(world.vocabulary() or ())
+    return tiny_policy(words, size="xs", context=protocol.context, seed=sample_seed("p3 model", seed) % 2**31)
+
+
+def solved(protocol: Protocol, policy: Policy, world: World, tasks: Sequence[Task]) -> tuple[list[int], int]:
+    """Whether each problem is solved greedily, and the tokens that were generated."""
+    agent = LanguageAgent(policy, GREEDY, max_tokens=protocol.max_tokens)
+    engine = LocalEngine(policy, slots=64)
+    played = {one.task.id: one for one in collect({world.name: world}, [*map(Start, tasks)], agent, engine=engine)}
+    won = [played[one.id].success for one in tasks]
+    if None in won:
+        raise ScoringError("episodes that could not be scored", value=won.count(None))
+    return [int(bool(each)) for each in won], engine.usage.generated
+
+
+def run_cell(protocol: Protocol, folder: Path, cell: Cell, *, split: str = "test") -> dict[str, Any]:
+    """Make the base (once for all variants of a seed), choose, learn, measure; goes on where it was stopped."""
+    began = time.process_time()
+    world = world_of(protocol, cell.task)
+    tasks = panel(protocol, cell.task, split)
+    even, pool = drawn(protocol, cell.task, cell.seed)
+    start = untrained(protocol, world, cell.seed)
+    place = folder / "runs" / f"{protocol.digest}-{cell.task}-{cell.seed}"
+    verbs = LocalVerbs({world.name: world}, protocol.base_train, ROUNDS)
+    with Run(place / "base", verbs, seed=cell.seed, settings=verbs.settings()) as run:
+        base = run.fit(start, parts_of(world, start, even, cell.seed), weighted_nll, tokens=protocol.base)
+    parts = parts_of(world, base, pool, cell.seed)
+    count = len(parts) if cell.variant == "full" else protocol.chosen
+    config = P3.model_validate(
+        {"rounds": protocol.rounds, "count": count, "tokens": protocol.tokens, **VARIANTS[cell.variant]}
+    )
+    more = {"select": facility_location} if cell.variant == "facility" else {}
+    verbs = LocalVerbs({world.name: world}, protocol.train, ROUNDS)
+    with Run(place / cell.variant, verbs, seed=cell.seed, settings=verbs.settings()) as run:
+        learned = p3(base, parts, config=config, run=run, **more)
+    before, _ = solved(protocol, base, world, tasks)
+    right, generated = solved(protocol, learned, world, tasks)
+    return {
+        **asdict(cell), "digest": protocol.digest, "right": right, "base": before, "generated": generated,
+        "pool": len(parts), "kinds": len({one.kind for one in pool}),
+        "learned_tokens": protocol.rounds * protocol.tokens, "cpu_s": round(time.process_time() - began, 1),
+    }  # fmt: skip

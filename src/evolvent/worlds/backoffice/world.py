@@ -1,0 +1,258 @@
+"""The back office: work at the screens of five applications, until what is saved is as the task tells.
+
+    do this : set the state of the order of invoice 81 to shipped with what that needs . open customers , orders , ...
+        open invoices  ->  invoices page 1 of 2 : number customer order total ; 81 evans 58 12 ; ...
+        show 81        ->  invoice 81 : customer evans ; order 58 ; total 12 ; day none ; state open
+        open orders    ->  ...   show 58  ->  ...   set state shipped  ->  order 58 not saved : ...
+        save           ->  refused , a shipped order needs the city of its customer . order 58 not saved : ...
+        open customers ->  ...   (and so on, back to the form that is not saved yet)  ->  save  ->  done
+
+It is the case of robotic process automation: forms, tables, several windows, values carried from one to the other, and
+validations whose bounds nobody knows before they refuse. An episode succeeds if at `done` the tables hold exactly what
+they should and nothing else has changed; there is no other way to earn a reward. `draw` has the kinds and tiers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from evolvent.errors import ConfigError, Problem, SessionGone
+from evolvent.trajectory import Json, Score, Step, Task, Value
+from evolvent.worlds.backoffice.applications import Row
+from evolvent.worlds.backoffice.draw import canonical_key, draw_task, is_kind, rounds
+from evolvent.worlds.backoffice.expert import solve, thoughts_said
+from evolvent.worlds.backoffice.jobs import Job, carry_out, describe
+from evolvent.worlds.backoffice.office import Office, State, contents
+from evolvent.worlds.backoffice.rules import apply, impossible
+from evolvent.worlds.backoffice.text import (
+    ENDS,
+    MALFORMED,
+    WRONG_HERE,
+    answer,
+    legal,
+    screen,
+    texts_said,
+    understand,
+)
+from evolvent.worlds.base import TIERS, Info, Reply, check_task, own_moment, score_won
+from evolvent.worlds.crafting import words_of
+from evolvent.worlds.grammar import Grammar, Parsed, Plain
+from evolvent.worlds.panel import Candidate, Panels, Sizes
+
+__all__ = ["Backoffice", "BackofficeEnv", "Scene"]
+
+_KNOWN_TASKS = 1024  # offices kept ready
+_HORIZON = 40
+
+
+@dataclass(frozen=True)
+class Scene:
+    """An office, its jobs, and what is saved when all of them are done.
+
+    Args:
+        wanted: of each application, the rows, whatever their order.
+    """
+
+    office: Office
+    jobs: tuple[Job, ...]
+    wanted: tuple[frozenset[Row], ...]
+
+    @classmethod
+    def of(cls, office: Office, jobs: Sequence[Job]) -> Scene:
+        """The scene of jobs that can be done.
+
+        Raises:
+            ConfigError: one of them is ambiguous, or would be refused.
+        """
+        tables = office.tables
+        for job in jobs:
+            after = carry_out(office, tables, job)
+            if after is None:
+                raise ConfigError("a job that cannot be done", value=job, expected="one record, and a valid change")
+            tables = after
+        return cls(office, tuple(jobs), contents(tables))
+
+    @property
+    def first(self) -> str:
+        """What is seen in the beginning."""
+        jobs = " ; then ".join(describe(self.office, job) for job in self.jobs)
+        return f"do this : {jobs} . {screen(self.office, self.office.start)}"
+
+    def won(self, state: State) -> bool:
+        """Whether exactly what is wanted is saved."""
+        return contents(state.tables) == self.wanted
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """A snapshot: whether the episode runs, and the state."""
+
+    task: str
+    running: bool
+    state: State
+
+
+class BackofficeEnv:
+    """One task at the screens. It forks by keeping the state, which is replaced and never changed.
+
+    `info` holds `admissible` (sorted) and, after the end, `won`.
+    """
+
+    def __init__(self, task: Task, scene: Scene, *, penalty: float) -> None:
+        self._task, self._scene, self._penalty = task, scene, penalty
+        self._state, self._running = scene.office.start, False
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
+        self._state, self._running = self._scene.office.start, True
+        return self._scene.first, self._info()
+
+    def _info(self) -> dict[str, object]:
+        return {"admissible": legal(self._scene.office, self._state)}
+
+    def step(self, action: Value) -> Reply:
+        if not self._running:
+            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+        office, act = self._scene.office, understand(str(action))
+        wrong = act if isinstance(act, str) else WRONG_HERE.get(impossible(office, self._state, act), "")
+        if isinstance(act, str) or wrong:
+            return wrong or MALFORMED, self._penalty, False, False, {**self._info(), "invalid": True}
+        outcome = apply(office, self._state, act)
+        if outcome.told == "done":
+            self._running, won = False, self._scene.won(self._state)
+            return ENDS[won], float(won), True, False, {**self._info(), "won": won}
+        self._state = outcome.state
+        return answer(office, outcome), 0.0, False, False, self._info()
+
+    def snapshot(self) -> object:
+        return _Moment(self._task.id, self._running, self._state)
+
+    def restore(self, value: object) -> None:
+        """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
+        moment = own_moment(value, _Moment, self._task)
+        self._running, self._state = moment.running, moment.state
+
+    def close(self) -> None:
+        self._running = False
+
+
+class Backoffice:
+    """The back office world.
+
+    Args:
+        penalty: the reward of an action that is none or cannot be done, 0 or less. A validation that refuses costs
+            nothing: it is how the office tells its rules.
+        sizes: the sizes of the panels.
+        horizon: how many actions an episode may take.
+
+    Raises:
+        ConfigError: a horizon below 1, or a penalty that is positive or not finite.
+    """
+
+    name = "backoffice"
+    version = "1"
+    grammar: Grammar = Plain()
+    tiers = TIERS
+    blocking = False
+    instructions = (
+        "Do the work at the screens of five applications. Only what is saved counts, and nothing else may change. "
+        "Actions: open orders; find customer adams; next; show 58; new; set amount 7; save; delete; back; done. "
+        "An application keeps its form while another is open; back drops what is not saved. If saving is refused, put "
+        "right what is wrong. Say done at the end."
+    )
+
+    def __init__(self, *, penalty: float = 0.0, sizes: Sizes | None = None, horizon: int = _HORIZON) -> None:
+        problems = [] if horizon >= 1 else [Problem("horizon", f"a horizon of {horizon} steps", "give at least 1")]
+        if not -math.inf < penalty <= 0:
+            problems.append(Problem("penalty", f"a reward of {penalty} for a wrong action", "give 0 or less"))
+        if problems:
+            raise ConfigError(problems)
+        self.penalty, self.horizon = penalty, horizon
+        self.reward_range = (min(0.0, penalty), 1.0)
+        self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._draw)
+        self._scenes: dict[str, Scene] = {}
+
+    def _draw(self, tier: str) -> Iterator[Candidate]:
+        """Tasks without end, of all kinds of the tier in turn, except those that take the expert too long."""
+        for kind, seed in rounds(tier):
+            office, jobs = draw_task(kind, seed)
+            if len(solve(office, jobs)) <= self.horizon:
+                spec: dict[str, Json] = {"kind": list(kind), "seed": seed}
+                yield Candidate(spec, " ".join(kind), tier, canonical_key(kind, office, jobs))
+
+    def tasks(self, split: str, tier: str) -> Sequence[Task]:
+        """The task panel of a split and tier; raises ConfigError for a name that does not exist."""
+        return self._panels.tasks(split, tier)
+
+    def key(self, task: Task) -> str:
+        """Equal for tasks that differ in names only; what panels are dealt by."""
+        scene = self.scene(task)
+        return canonical_key(tuple(task.spec["kind"]), scene.office, scene.jobs)
+
+    def make(self, task: Task) -> BackofficeEnv:
+        """An Env for a task of this world.
+
+        Raises:
+            ConfigError: for a task of another world, or a spec that is none.
+            VersionMismatch: for a task of another version.
+        """
+        return BackofficeEnv(task, self.scene(task), penalty=self.penalty)
+
+    def score(self, rewards: Sequence[float | None], info: Info) -> Score:
+        """Success = all is as told at `done`; raw = the sum of the rewards, unit = 1 or 0."""
+        return score_won(rewards)
+
+    def expert(self, task: Task) -> Sequence[str]:
+        """The actions of `explained`."""
+        return [parsed.action for parsed in self.explained(task)]
+
+    def explained(self, task: Task) -> Sequence[Parsed]:
+        """Actions that solve the task, each with its thought. They follow from what the screens have shown."""
+        scene = self.scene(task)
+        return solve(scene.office, scene.jobs)
+
+    def demonstration(self, task: Task) -> tuple[Step, ...]:
+        """The expert's episode step by step, each with its thought: what a memory or a learner of thoughts is given."""
+        env = self.make(task)
+        observation, _ = env.reset()
+        steps = []
+        for parsed in self.explained(task):
+            seen = observation
+            observation, reward, _, _, _ = env.step(parsed.action)
+            steps.append(Step(seen, parsed.action, reward, parsed.thought))
+        return tuple(steps)
+
+    def vocabulary(self) -> Sequence[str]:
+        """Every word and mark of observations, legal actions, thoughts and instructions, sorted."""
+        return sorted({word for text in (*_SAID, *texts_said(), *thoughts_said(), self.instructions)
+                       for word in words_of(text)})  # fmt: skip
+
+    def scene(self, task: Task) -> Scene:
+        """The office and the jobs of a task; raises what `make` does."""
+        scene = self._scenes.get(task.id)
+        if scene is None:
+            scene = Scene.of(*draw_task(*self._read(task)))
+            while len(self._scenes) >= _KNOWN_TASKS:
+                self._scenes.pop(next(iter(self._scenes)))
+            self._scenes[task.id] = scene
+        return scene
+
+    def _read(self, task: Task) -> tuple[tuple[str, ...], int]:
+        """Kind and seed of a task's spec, or ConfigError with all that is wrong."""
+        check_task(self, task)
+        kind, seed = task.spec.get("kind"), task.spec.get("seed")
+        problems = []
+        if not is_kind(kind):
+            problems.append(Problem("kind", f"{kind!r} is no kind", "give one to three jobs: orders named set"))
+        if type(seed) is not int:
+            problems.append(Problem("seed", f"{seed!r} is no whole number", "give one"))
+        if problems:
+            raise ConfigError(problems)
+        return tuple(task.spec["kind"]), task.spec["seed"]
+
+
+_SAID = (
+    "do this : set the of the with and largest smallest to or as near as can be delete add a an for then ;",
+    "with what that needs",
+)

@@ -1,0 +1,1 @@
+"""Recorded web pages played again: Mind2Web's files, or pages of our own making."""
