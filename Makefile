@@ -17,7 +17,7 @@ evolve: $(VENV)/.train ## the main job: clone, explore, learn, measure; ends by 
 	@$(BIN)/evolvent evolve $(ARGS)
 
 test: $(VENV)/.dev ## every test that CI runs
-	$(BIN)/python -m pytest -m "not long" -n 3 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m "not long" -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-full: $(VENV)/.dev ## the long matrices too
 	$(BIN)/python -m pytest $(ARGS)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from functools import partial
@@ -22,6 +19,7 @@ from evolvent.bench.watch import FILE, Watched, Watcher, watch
 from evolvent.errors import ConfigError, CorruptRecord, EngineError, Locked, MissingExtra
 from evolvent.models.snapshots import lease
 from tests.bench.small_policies import publish, small_policy, state
+from tests.faults.launched import Launched
 
 TEXTS = [Text("you see a lamp"), Text("take key"), Text("go north")]
 
@@ -268,23 +266,20 @@ def test_a_training_is_the_same_with_and_without_observers(tmp_path, monkeypatch
         return small_training.train(None, on_update=on_update, updates=30), losses
 
     alone = train(observed=False)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    program = [sys.executable, "-m", "evolvent.cli.main"]
-    words = [*program, "watch", str(run), "--perplexity.data", str(tmp_path / "texts.jsonl"), "--poll_s", "0.01"]
-    watcher = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        assert watcher.stdout.readline().startswith("watching ")
+    words = ["watch", run, "--perplexity.data", tmp_path / "texts.jsonl", "--poll_s", "0.01"]
+    with Launched(1, words, cwd=tmp_path) as watcher:
+        watcher.until(tmp_path / ".out-0", 1)
+        assert watcher.said().startswith("watching ")
         observed = train(observed=True)
         with lease(run) as snapshot:
             assert snapshot.step == 30
-        while not watcher.stdout.readline().startswith("step 30  perplexity  "):
-            assert watcher.poll() is None
-        watcher.send_signal(signal.SIGINT)
-        said = watcher.communicate(timeout=60)[0]
-    finally:
-        watcher.kill()
-        watcher.wait()
-    assert watcher.returncode == 130 and said == "interrupted\n"
+        while "\nstep 30  perplexity  " not in watcher.said():
+            assert watcher.processes[0].is_alive(), watcher.said()
+            time.sleep(0.02)
+        watcher.signal(signal.SIGINT)
+        assert watcher.wait(seconds=60) == [130]
+        assert watcher.errors() == ["interrupted\n"] and "\nstep 30  " in watcher.said().rpartition("\n")[0]
+        assert (tmp_path / ".out-0").read_text().splitlines()[-1].startswith("step 30  "), "nothing after it"
     assert not list((run / "snapshots" / "leases").iterdir()), "and nothing is left behind"
     with Watcher(run, [PERPLEXITY]):
         pass

@@ -182,6 +182,7 @@ def test_all_stands_for_every_embedded_world():
         ("code:nowhere", "nowhere"),
         ("preference:long", "expected a length"),
         ("preference:31", "32 to 256"),
+        ("plume:26", "25"),
         ("weather:jsn", "did you mean 'json'"),
         ("household:nowhere", "nowhere"),
         ("searchqa:nowhere", "nowhere"),

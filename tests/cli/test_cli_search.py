@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +18,7 @@ from evolvent.cli.names import worlds
 from evolvent.models.heads import fresh_head
 from evolvent.store.store import Store
 from evolvent.worlds.deduction.world import Deduction
+from tests.faults.launched import Launched
 from tests.serve.command import command
 
 PLAY = ["--worlds", "deduction", "--tiers", "seen", "--limit", "6", "--methods", "mcts", "--budgets", "120,240",
@@ -118,14 +117,12 @@ def test_a_killed_run_goes_on_and_ends_the_same(beginner: Path, whole: Path, tmp
     """SIGKILL in the midst; going on, other slots and a row that a kill has torn change nothing."""
     folder = tmp_path / "run"
     words = [*PLAY, "--policy", str(beginner), "--to", str(folder), "--slots", "1"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([sys.executable, "-m", "evolvent", "search", *words], env=environment,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
     file = folder / "searches.jsonl"
-    while process.poll() is None and not (file.exists() and file.read_bytes().count(b"\n") >= 9):
-        time.sleep(0.005)
-    process.kill()
-    process.wait()
+    with Launched(1, ["search", *words], cwd=tmp_path) as search:
+        while search.processes[0].is_alive() and not (file.exists() and file.read_bytes().count(b"\n") >= 9):
+            time.sleep(0.005)
+        search.signal(signal.SIGKILL)
+        assert search.wait() == [-signal.SIGKILL]
     done = rows(folder)
     assert 9 <= len(done) < len(rows(whole)), "killed in the midst"
     lines = file.read_bytes().splitlines(keepends=True)

@@ -24,8 +24,8 @@ def test_list(capsys):
     embedded = (
         "academia agentgym alfworld arithmetic babyai backoffice bfcl code countdown crafting datasci deduction "
         "entailment functions gridworld "
-        "household http https kitchen lookup maths maze microwave minigrid movie openenv preference problems reading "
-        "reasoning rules sciworld searchqa sheet sql textarena textcraft textworld todo weather webreplay "
+        "household http https kitchen lookup maths maze microwave minigrid movie openenv plume preference problems "
+        "reading reasoning rules sciworld searchqa sheet sql textarena textcraft textworld todo weather webreplay "
         "wordle workshop"
     )
     assert names == ["world", *embedded.split()]

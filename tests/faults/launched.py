@@ -4,34 +4,37 @@
         ranks.wait()                       # exit codes; ranks.said(1) is what rank 1 printed
 
 The store that torchrun's agent would hold is in the test's process; without an agent rank 0 holds it. `before` names a
-function, `module:name`, that every rank calls with its number first: to break something, where nothing else can.
+function, `module:name`, that every rank calls with its number first: to break something, where nothing else can. `env`
+is set in every rank.
 """
 
 from __future__ import annotations
 
 import importlib
-import multiprocessing
 import os
 import runpy
 import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
+from tests.forks import context
+
 
 def _rank(
-    rank: int, size: int, place: tuple[int, bool], words: list[str], cwd: str, before: str, path: list[str]
-) -> None:
+    rank: int, size: int, place: tuple[int, bool], words: list[str], cwd: str, before: str, path: list[str],
+    env: dict[str, str],
+) -> None:  # fmt: skip
     port, agent = place
     sys.path[:0] = [entry for entry in path if entry not in sys.path]
     os.chdir(cwd)
     for number, name in ((1, "out"), (2, "err")):
         handle = os.open(f".{name}-{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(handle, number)
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+    os.environ.update(env, RANK=str(rank), LOCAL_RANK=str(rank))
     if size > 1:
         os.environ.update(WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1",
                           MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE=str(agent))  # fmt: skip
@@ -68,21 +71,20 @@ def _free_port() -> int:
 class Launched:
     """`size` processes that run `evolvent WORDS`, or a script, in a folder; a context manager that leaves none."""
 
-    def __init__(self, size: int, words: Sequence[object], *, cwd: Path, before: str = "", agent: bool = True) -> None:
+    def __init__(
+        self, size: int, words: Sequence[object], *, cwd: Path, before: str = "", agent: bool = True,
+        env: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         from torch.distributed import TCPStore
 
         self.cwd, port = cwd, _free_port()
         if size > 1 and agent:
             self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
             port = self.store.port
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "torch.distributed.tensor", "transformers", "evolvent.cli.train"])
-        told = [str(word) for word in words]
+        more = ([str(word) for word in words], str(cwd), before, list(sys.path), dict(env or {}))
+        forks = context()
         self.processes = [
-            context.Process(
-                target=_rank, args=(rank, size, (port, agent), told, str(cwd), before, list(sys.path)), daemon=True
-            )
-            for rank in range(size)
+            forks.Process(target=_rank, args=(rank, size, (port, agent), *more), daemon=True) for rank in range(size)
         ]
         for process in self.processes:
             process.start()

@@ -139,7 +139,7 @@ def beginner(tmp_path_factory):
     return talking(tmp_path_factory.mktemp("talking"), Echo())
 
 
-SHORT = ("poad", "ppo-token", "grpo", "poad-own-critic")
+SHORT = ("ppo-token", "grpo", "poad-own-critic")  # with a critic on the trunk, without one, with one of its own
 
 
 @pytest.mark.parametrize("name", [n if n in SHORT else pytest.param(n, marks=pytest.mark.long) for n in METHODS])

@@ -15,6 +15,7 @@ from evolvent.models.policy import tiny_policy
 from evolvent.rollout.branches import Branching, Origins
 from evolvent.trajectory import Branch, Start
 from evolvent.worlds.countdown import Countdown
+from evolvent.worlds.grammar import Parsed
 from evolvent.worlds.panel import Sizes
 
 
@@ -54,7 +55,7 @@ class Follows(ev.Script):
 
     def resume(self, world, task, *, seed, parent, branch):
         assert branch.token == 0
-        return _ScriptMind(parent.actions[branch.step :])
+        return _ScriptMind([*map(Parsed, parent.actions[branch.step :])])
 
 
 COUNTDOWN = Countdown(numbers=3, sizes=Sizes(train=12, dev=2, test=2))
@@ -154,7 +155,7 @@ def test_a_branch_has_the_steps_that_its_parent_had_left():
 
     class Mute(Follows):
         def resume(self, world, task, *, seed, parent, branch):
-            return _ScriptMind(["x"] * 9)
+            return _ScriptMind([Parsed("x")] * 9)
 
     class Longer(Pair):
         def play(self, spec):

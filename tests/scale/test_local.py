@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -20,30 +18,20 @@ from evolvent.worlds.crafting import Crafting
 from evolvent.worlds.household.world import HouseholdWorld
 from evolvent.worlds.lookup import Lookup
 from evolvent.worlds.panel import Sizes
+from tests.faults.launched import Launched
 
-JOB = """
-import sys
-import torch
-import evolvent as ev
-from evolvent.scale.local import Panel
-torch.set_num_threads(1)
-world = ev.Lookup()
-seen = world.tasks("train", "seen")
-config = ev.AgentEvol(iterations=1, samples=2, clone_tokens=36000, round_tokens=2500)
-with ev.local_run(sys.argv[1], [world], seed=5, panel=Panel(limit=8), slots=16) as run:
-    run.observe(lambda: print("stage", flush=True))
-    demos = ev.demonstrations([world], seen[:90])
-    ev.agentevol(ev.policy_for([world]), seen[90:120], demos, config=config, run=run).save(run.folder / "model")
-    idle = config.model_copy(update={"keep": "none", "samples": 0})
-    ev.agentevol(ev.policy_for([world]), seen[90:120], demos, config=idle, run=run.arm("control"))
-"""
+JOB = Path(__file__).with_name("local_job.py")
 
 
-def job(folder: Path) -> subprocess.Popen:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TRANSFORMERS_VERBOSITY": "error"}
-    return subprocess.Popen(
-        [sys.executable, "-c", JOB, str(folder)], stdout=subprocess.PIPE, text=True, env=environment
-    )
+def job(folder: Path) -> tuple[int, list[str]]:
+    """Run the job to its end: the exit code, and what it says."""
+    with Launched(1, [JOB, folder], cwd=folder.parent) as process:
+        (code,) = process.wait(seconds=300)
+        return code, process.said().splitlines()
+
+
+def count(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def results(folder: Path):
@@ -53,10 +41,8 @@ def results(folder: Path):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole")
-    running = job(folder)
-    running.communicate()
-    assert running.returncode == 0
+    folder = tmp_path_factory.mktemp("job") / "whole"
+    assert job(folder) == (0, ["stage"] * 7)
     return folder
 
 
@@ -76,32 +62,46 @@ def test_control_learns_as_many_tokens_on_the_same_schedule(whole):
     assert fits["evolve"][0]["lr"] == fits["control"][0]["lr"], "warm-up begins alike"
 
 
-@pytest.mark.parametrize("stages", [0, 2, 3])
-def test_a_killed_run_resumes_to_the_same_result(whole, tmp_path, stages):
-    running = job(tmp_path / "run")
-    for _ in range(stages):
-        assert running.stdout.readline() == "stage\n"
-    time.sleep(1.0 if stages == 0 else 0.15)
-    running.send_signal(signal.SIGKILL)
-    running.wait()
-    running.stdout.close()
-    ledger = tmp_path / "run" / "stages.jsonl"  # the next stage may have ended before the signal came
-    finished = ledger.read_bytes().count(b"\n") if ledger.exists() else 0
-    assert finished >= stages
-    again = job(tmp_path / "run")
-    output = again.communicate()[0]
-    assert again.returncode == 0
-    assert output.count("stage") == 7 - finished, "finished stages are not done again"
-    assert results(tmp_path / "run") == results(whole)
-    weights = [(folder / "model" / "model.safetensors").read_bytes() for folder in (whole, tmp_path / "run")]
+def written(folder: Path, what: str) -> int:
+    return sum(path.stat().st_size for path in folder.glob(what) if path.is_file())
+
+
+def killed(folder: Path, stages: int, what: str) -> int:
+    """Kill the job after so many stages when files of the next one have grown; how many stages are finished."""
+    ledger, out = folder / "stages.jsonl", folder.parent / ".out-0"
+    out.unlink(missing_ok=True)
+    before = count(ledger)
+    with Launched(1, [JOB, folder], cwd=folder.parent) as process:
+        if stages > before:
+            process.until(out, stages - before)
+        begun = written(folder, what)
+        while written(folder, what) <= begun and process.processes[0].is_alive():
+            time.sleep(0.005)
+        process.signal(signal.SIGKILL)
+        assert process.wait() == [-signal.SIGKILL]
+        said = process.said().splitlines()
+    finished = count(ledger)  # the next stage may have ended before the signal came
+    assert said == ["stage"] * len(said) and len(said) <= finished - before, "finished stages are not done again"
+    assert stages <= finished < 7
+    return finished
+
+
+def test_a_run_killed_three_times_resumes_to_the_same_result(whole, tmp_path):
+    """It is killed while it clones, while it explores, and while it learns from that."""
+    folder = tmp_path / "run"
+    killed(folder, 0, "metrics.jsonl")
+    killed(folder, 2, "trajectories/log/*")
+    finished = killed(folder, 3, "metrics.jsonl")
+    assert job(folder) == (0, ["stage"] * (7 - finished)), "finished stages are not done again"
+    assert results(folder) == results(whole)
+    weights = [(one / "model" / "model.safetensors").read_bytes() for one in (whole, folder)]
     assert weights[0] == weights[1], "bit for bit"
 
 
 def test_a_finished_run_does_nothing_again(whole, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(whole, copy)
-    again = job(copy)
-    assert again.communicate()[0] == ""
+    assert job(copy) == (0, [])
     assert results(copy) == results(whole)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from evolvent.cli.curated import COMMANDS as CURATED
 from evolvent.cli.distilled import COMMANDS as DISTILLED
 from evolvent.cli.main import VERBS, main
 from evolvent.cli.recipes import RECIPES
@@ -27,22 +28,24 @@ CONFIGURED = {
     **{f"train {recipe}": "train" for recipe in RECIPES},
     **{f"train rl --method {name}": "reinforce" for name in METHODS},
     **{f"train {name}": "distilled" for name in DISTILLED},
+    **{f"train {name}": "curated" for name in CURATED},
 }  # command -> its module  # fmt: skip
 # A training is put together of five configurations: learner, optimizer, adapter, layout, and what is kept.
 MOST = {f"train {recipe}": 56 for recipe in RECIPES} | {f"train rl --method {name}": 62 for name in METHODS}
-MOST |= {"train tsllm": 54, "train openr": 84}  # a search; labels, a practice and a search
+MOST |= {"train tsllm": 54, "train openr": 84, "search": 46}  # a search; labels, a practice and a search
 SUBVERBS = {
     "worlds": ("", "list", "show", "play", "audit"),
     "runs": ("", "list", "show", "export", "import", "recover"),
     "bench": ("", "agent-eval", "bfcl", "code", "leaderboard", "compare", "study"),
-    "train": ("", *RECIPES, "rl", *DISTILLED),
-    "data": ("", "stats", "convert", "mask", "irrelevance", "dedup", "comment"),
+    "train": ("", *RECIPES, "rl", *DISTILLED, *CURATED),
+    "data": ("", "stats", "convert", "mask", "irrelevance", "select", "dedup", "comment"),
+    "memory": ("", "build", "query"),
 }
 
 
 def _config(verb: str) -> type[BaseModel]:
     module = import_module(f"evolvent.cli.{CONFIGURED[verb]}")
-    command = module.COMMANDS[verb.split()[-1]] if verb in MOST else module.COMMAND
+    command = module.COMMANDS[verb.split()[-1]] if verb.startswith("train ") else module.COMMAND
     found: type[BaseModel] = command.config
     return found
 

@@ -21,7 +21,7 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 """
 # Rooms whose modules may import torch; everything else is the core. Below `models` and in worlds and store: never.
-WITH_TORCH = ("models", "engine", "learn", "scale", "methods", "agents", "reward")
+WITH_TORCH = ("models", "engine", "learn", "scale", "methods", "agents", "reward", "belief")
 WITH_TORCH_IN_CLI = tuple(
     f"evolvent.cli.{name}"
     for name in (
@@ -36,6 +36,9 @@ WITH_TORCH_IN_CLI = tuple(
         "material",
         "reinforce",
         "distilled",
+        "curated",
+        "curateddata",
+        "export",
         "search",
         "searchers",
         "search",

@@ -165,8 +165,20 @@ def test_a_box_that_cannot_be_had_scores_nothing(tmp_path):
 def test_manifests_are_whole():
     found = manifests()
     assert {"humaneval", "mbpp-sanitized", "gsm8k-test", "gsm8k-train", "math-500"} <= set(found)
+    assert {name for name, one in found.items() if not one.sha256} == {
+        "apps-train", "apps-test", "math-train", "math-test"
+    }, "sets that this library has not seen"  # fmt: skip
     for name, one in found.items():
-        assert name == one.name and 16 <= len(one.sha256) <= 64 and int(one.sha256, 16) and one.items > 0
+        assert name == one.name and one.items > 0 and one.licence
+        assert not one.sha256 or (16 <= len(one.sha256) <= 64 and int(one.sha256, 16))
+
+
+def test_a_set_that_nobody_has_seen_is_where_it_is_said_to_be(tmp_path):
+    path = written(tmp_path, "test.jsonl", MBPP)
+    assert verified("apps-test", tmp_path) == path == verified("apps-test", path)
+    assert verified("apps-train", tmp_path) == tmp_path, "as folders of problems"
+    with pytest.raises(ConfigError, match="is not there"):
+        verified("math-test", tmp_path / "nowhere")
 
 
 def test_a_copy_is_read_only_with_the_right_hash(tmp_path, monkeypatch):

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from evolvent.agents.base import Acting, Decision, turn_of
+from evolvent.agents.calling import Constrainer
 from evolvent.agents.history import History, Refuse, Turn
-from evolvent.engine.asks import Continuation, Node, SampleAsk, Sampling
+from evolvent.engine.asks import Constraint, Continuation, Node, SampleAsk, Sampling
 from evolvent.errors import ConfigError, InvalidAction
 from evolvent.models.dialects import Dialect
 from evolvent.models.policy import Policy
@@ -32,6 +33,10 @@ class LanguageAgent:
         choose: sample among the world's admissible actions only, where it lists them; the step's info then has their
             tokens as "choices", so that a learner can compute with the same distribution.
         history: what to do when the context is full.
+        constrain: what an action may be (`ValidCalls`: valid calls of the offered tools); None: anything. The info of a
+            step that was held to it says "constrained". Policy gradients refuse such steps, imitation takes them.
+    Raises:
+        ConfigError: `choose` beside `constrain`.
     """
 
     policy: Policy
@@ -39,13 +44,18 @@ class LanguageAgent:
     max_tokens: int = 32
     choose: bool = False
     history: History = field(default_factory=Refuse)
+    constrain: Constrainer | None = None
+
+    def __post_init__(self) -> None:
+        if self.choose and self.constrain is not None:
+            raise ConfigError("actions are listed and constrained", hint="give choose or constrain")
 
     def begin(self, world: World, task: Task, *, seed: int) -> LanguageMind:
-        return LanguageMind(self, world, seed)
+        return LanguageMind(self, world, seed, task=task)
 
     def resume(self, world: World, task: Task, *, seed: int, parent: Trajectory, branch: Branch) -> LanguageMind:
         """See `Resuming`: the first generation is a root that reads all that the parent read and wrote before it."""
-        mind = LanguageMind(self, world, seed)
+        mind = LanguageMind(self, world, seed, task=task)
         mind.recall(parent, branch)
         return mind
 
@@ -57,8 +67,8 @@ class LanguageMind:
     were taken over; until the first ask, `_past` are the tokens of these and `_given` the first tokens of the action.
     """
 
-    def __init__(self, agent: LanguageAgent, world: World, seed: int) -> None:
-        self._agent, self._world, self._seed = agent, world, seed
+    def __init__(self, agent: LanguageAgent, world: World, seed: int, *, task: Task | None = None) -> None:
+        self._agent, self._world, self._seed, self._task = agent, world, seed, task
         self._dialect: Dialect = agent.policy.dialect
         self._context = agent.policy.context
         self._node: Node | None = None
@@ -93,6 +103,7 @@ class LanguageMind:
             return Decision("", ends="horizon", info={"context_full": True})
         agent, turn = self._agent, len(self._turns)
         choices = self._choices(info) if agent.choose else None
+        constraint = self._constraint(info)
         ask = SampleAsk(
             self._node,
             tokens,
@@ -101,9 +112,12 @@ class LanguageMind:
             sampling=agent.sampling,
             seeds=((self._seed + turn * _STRIDE) & _MASK,),
             choices=choices,
+            constraint=constraint,
         )
         ((continuation,),) = yield (ask,)
         decided = self._decided(observation, tokens, continuation)
+        if constraint is not None:
+            return replace(decided, info={**decided.info, "constrained": True})
         if choices is None:
             return decided
         return replace(decided, info={**decided.info, "choices": [list(choice) for choice in choices]})
@@ -137,6 +151,20 @@ class LanguageMind:
             raise InvalidAction("no admissible action begins as the branch does", value=self._dialect.text(self._given),
                                 expected="tokens of a listed action", hint="branch between steps")  # fmt: skip
         return left
+
+    def _constraint(self, info: Info) -> Constraint | None:
+        """What may follow what is given of the action."""
+        if self._agent.constrain is None or self._task is None:
+            return None
+        constraint = self._agent.constrain(self._world, self._task, info)
+        if constraint is None:
+            return None
+        for token in self._given:
+            if not constraint.allowed()[token]:
+                raise InvalidAction("no valid calls begin as the branch does", value=self._dialect.text(self._given),
+                                    hint="branch between steps")  # fmt: skip
+            constraint.advance(token)
+        return constraint
 
     def _decided(self, observation: str, tokens: list[int], written: Continuation) -> Decision:
         count, new = len(tokens), len(written.ids)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import isnan
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 from rich.console import Console
@@ -38,6 +39,7 @@ class BfclBench(PlayedBy):
     form: Literal["python", "json", "xml"] = Field(default="python", description="how calls are written")
     masked: bool = Field(default=True, description="play the items of one turn in other names too")
     temperature: float = Field(default=0.0, ge=0, description="of the policy; 0: the likeliest token")
+    constrained: bool = Field(default=False, description="a policy can write nothing but valid calls, or []")
     limit: int | None = Field(default=None, ge=1, description="most items of a category; none: all")
     max_tokens: int | None = Field(default=512, ge=1, description="longest reply")
     to: Path | None = Field(default=None, description="folder of the run; none: the next runs/bfcl-N")
@@ -63,7 +65,8 @@ def run(words: Sequence[str], console: Console) -> int:
         if config.masked and single
         else None
     )
-    with playing(config, {world.name: world}, verb=COMMAND.verb) as by:
+    with playing(config, {world.name: world}, verb=COMMAND.verb) as player:
+        by = _held(player) if config.constrained else player
         folder = given.resume or new_folder("bfcl", config.to)
         with Store.open(folder / "trajectories", writing=True) as store:
             with recorded(folder, Record(COMMAND.verb, config, config.seed)), Progress(console) as progress:
@@ -78,6 +81,22 @@ def run(words: Sequence[str], console: Console) -> int:
         console.print(plain(str(problem)), soft_wrap=True)
     console.print(plain(f"results {folder / 'bfcl.json'}"), soft_wrap=True)
     return 1 if any(row.lost for row in (*found, *masked)) else 0
+
+
+def _held(by: Playing) -> Playing:
+    """The player, whose answers can be nothing but valid calls.
+
+    Raises:
+        ConfigError: it is no policy of ours. MissingExtra: llguidance is not installed.
+    """
+    if by.player.kind != "policy":
+        raise ConfigError("answers can be constrained where the model is here", value=by.player.kind,
+                          expected="--agent policy", hint="an endpoint writes what it likes")  # fmt: skip
+    from evolvent.agents.calling import ValidCalls
+    from evolvent.models.constraints import CallConstraints
+
+    agent: Any = by.agent
+    return replace(by, agent=replace(agent, constrain=ValidCalls(CallConstraints(agent.policy))))
 
 
 def _names(world: Bfcl, config: BfclBench) -> dict[Start, str]:
@@ -102,7 +121,8 @@ def _write(
     sides = {name: {row.category: [row.right, row.items, row.lost] for row in side}
              for name, side in (("plain", found), ("masked", masked))}  # fmt: skip
     row = {
-        "player": by.player.name, "about": dict(by.player.about), "form": config.form, "seed": config.seed, **sides,
+        "player": by.player.name, "about": dict(by.player.about), "form": config.form, "seed": config.seed,
+        "constrained": config.constrained, **sides,
         "totals": totals(found), "bad_items": dict(BAD_ITEMS), "problems": [str(one) for one in problems],
         "lost_to_names": None if lost is None else [lost.mean, lost.low, lost.high],
         "last_session": {"computed": spent.computed, "prompted": spent.prompted, "completed": spent.completed},

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from evolvent.cli import datacomment
+from evolvent.cli import datacomment, dataselect
 from evolvent.cli.console import table
 from evolvent.cli.parsing import Parser, choose, verbs_help, whole
 from evolvent.errors import ConfigError, Problem, SampleInvalid
@@ -25,9 +25,11 @@ _ABOUT = {
     "comment": "let a model comment code, which stays what it was",
     "mask": "rename functions and parameters, invertibly (Hammer)",
     "irrelevance": "add requests that no tool answers, verified (Hammer)",
+    "select": "choose the rows worth learning from, by any selector",
     "dedup": "drop near-duplicates, each with the row that it repeats",
 }
 _TOLD = 5
+_DATA = "a file of rows (.jsonl, .json, .parquet, .arrow), a folder of such, a run or a store"
 Rows = Iterator[Mapping[str, Any]]
 
 
@@ -35,7 +37,7 @@ def run(words: Sequence[str], console: Console) -> int:
     """Run one of the verbs about data; returns the exit code: 1 where rows were refused."""
     verbs: Mapping[str, Callable[[Sequence[str], Console], int]] = {
         "stats": _stats, "convert": _convert, "comment": datacomment.run, "mask": _mask,
-        "irrelevance": _irrelevance, "dedup": _dedup,
+        "irrelevance": _irrelevance, "select": dataselect.run, "dedup": _dedup,
     }  # fmt: skip
     if words and words[0] in ("-h", "--help"):
         console.print(verbs_help("evolvent data", _ABOUT), soft_wrap=True)
@@ -46,34 +48,19 @@ def run(words: Sequence[str], console: Console) -> int:
 
 def _parser(verb: str, about: str, *, to: str = "") -> Parser:
     parser = Parser(f"evolvent data {verb}", about)
-    parser.add("data", type=Path, help="a .jsonl, .json, .parquet or .arrow file, or a folder of such")
+    parser.add("data", type=Path, help=_DATA)
     if to:
         parser.add("--to", type=Path, required=True, metavar="PATH", help=to)
         parser.add("--licence", default="unknown", help="of what is written, by its SPDX name, for the card")
     return parser
 
 
-def _rows(path: Path, refused: list[str]) -> Rows:
-    """All rows of a path; what is no row is told."""
-    from evolvent.curate.shards import line_of, read_shard, shards_of
-
-    for shard in shards_of(path):
-        for place, row in read_shard(shard):
-            try:
-                if isinstance(row, SampleInvalid):
-                    raise row
-                line_of(row)
-            except SampleInvalid as error:
-                refused.append(f"{shard.path.name}, row {place}: {error}")
-            else:
-                yield row
-
-
 def _samples(path: Path, refused: list[str]) -> Iterator[Any]:
     """All samples of function calls of a path; rows that are none are told."""
     from evolvent.curate.irrelevance import read_row
+    from evolvent.curate.origins import read_all
 
-    for number, row in enumerate(_rows(path, refused)):
+    for number, row in enumerate(read_all(path, refused)):
         try:
             yield read_row(row)
         except SampleInvalid as error:
@@ -106,9 +93,10 @@ def _stats(words: Sequence[str], console: Console) -> int:
     parser.add("--json", action="store_true", help="print JSON instead of the table")
     found = parser.read(words)
     from evolvent.curate.card import describe, picture, rows_of
+    from evolvent.curate.origins import read_all
 
     refused: list[str] = []
-    stats = describe(_rows(found.data, refused))
+    stats = describe(read_all(found.data, refused))
     if found.json:
         console.print(json.dumps({**asdict(stats), "refused": len(refused)}, indent=1), soft_wrap=True)
         return 1 if refused else 0
@@ -119,9 +107,10 @@ def _stats(words: Sequence[str], console: Console) -> int:
 
 
 def _convert(words: Sequence[str], console: Console) -> int:
-    layouts = ("rows", "hammer", "nexus-raven", "seal-tools")
+    layouts = ("rows", "code", "maths", "hammer", "nexus-raven", "seal-tools")
     parser = _parser("convert", "Write rows in another form.", to="a .jsonl or .parquet file")
-    parser.add("--layout", choices=layouts, default="rows", help="what the file is; rows: taken as they are")
+    parser.add("--layout", choices=layouts, default="rows", metavar="LAYOUT",
+               help=f"what the file is: {', '.join(layouts)} (rows: taken as they are)")  # fmt: skip
     parser.add("--tools", type=Path, metavar="FILE", help="the tools of seal-tools, the functions of nexus-raven")
     parser.add("--non_commercial", action="store_true", help="your word that you may use a set with such a licence")
     found = parser.read(words)
@@ -137,7 +126,11 @@ def _convert(words: Sequence[str], console: Console) -> int:
 
 def _converted(found: argparse.Namespace, refused: list[str]) -> Rows:
     if found.layout == "rows":
-        return _rows(found.data, refused)
+        from evolvent.curate.origins import read_all
+
+        return read_all(found.data, refused)
+    if found.layout in ("code", "maths"):
+        return _lessons(found, refused)
     from evolvent.curate.irrelevance import row_of
     from evolvent.errors import AccessDenied
     from evolvent.worlds.calls.layouts import read_hammer, read_nexus_raven, read_seal_tools
@@ -154,6 +147,25 @@ def _converted(found: argparse.Namespace, refused: list[str]) -> Rows:
     )  # fmt: skip
     refused += [str(problem) for problem in problems]
     return map(row_of, samples)
+
+
+def _lessons(found: argparse.Namespace, refused: list[str]) -> Rows:
+    """Problems with their solutions, as prompts with completions: HumanEval, MBPP and APPS; or MATH."""
+    from evolvent.worlds.code.rows import read_code
+    from evolvent.worlds.reasoning.mathsfiles import read_maths
+
+    if found.layout == "maths":
+        rows, problems = read_maths(found.data)
+        refused += map(str, problems)
+        refused += [f"{one.where}: no solution" for one in rows if not one.solution]
+        return ({"id": f"{one.file}:{one.place}", "prompt": one.problem, "completion": one.solution,
+                 "answer": one.answer, "subject": one.subject, "level": one.level}
+                for one in rows if one.solution)  # fmt: skip
+    programs, problems = read_code(found.data)
+    refused += map(str, problems)
+    refused += [f"{one.where}: no solution" for one in programs if not one.solution]
+    return ({"id": one.name, "prompt": one.text, "completion": one.solution, "about": one.about, "layout": one.layout}
+            for one in programs if one.solution)  # fmt: skip
 
 
 def _mask(words: Sequence[str], console: Console) -> int:
@@ -217,11 +229,12 @@ def _dedup(words: Sequence[str], console: Console) -> int:
     parser.add("--run", type=whole, default=5, help="tokens of a run (5)")
     found = parser.read(words)
     from evolvent.curate.duplicates import near_duplicates
+    from evolvent.curate.origins import read_all
     from evolvent.curate.shards import write_rows
     from evolvent.files import plain_json
 
     refused: list[str] = []
-    rows = list(_rows(found.data, refused))
+    rows = list(read_all(found.data, refused))
     texts = {f"{place:012d}": _compared(row, found.field) for place, row in enumerate(rows)}
     kept = near_duplicates(texts, threshold=found.threshold, run=found.run)
     _, digest = write_rows(found.to, (rows[int(name)] for name in kept.kept))

@@ -263,6 +263,16 @@ def _webreplay(option: str) -> World:
     return WebReplayWorld(option, next((path for path in beside if path.is_file()), None))
 
 
+def _plume(option: str) -> World:
+    from evolvent.worlds.plume.presets import PRESETS
+    from evolvent.worlds.plume.world import PlumeWorld
+
+    names = [name.removeprefix("plume/") for name in PRESETS]
+    if option not in ("", *names):
+        raise ConfigError([unknown("plume", option, names)])
+    return PlumeWorld(f"plume/{option or '25'}")
+
+
 def _preference(option: str) -> World:
     from evolvent.worlds.preference.world import Preference
 
@@ -283,6 +293,7 @@ EMBEDDED: Mapping[str, tuple[Callable[[str], World], str, str]] = {
     "functions": (_functions, "form", "call the right tools, or none; functions:python, functions:json, functions:xml"),
     "bfcl": (_bfcl, "folder", "the Berkeley Function Calling Leaderboard v4 from your files; bfcl:FOLDER"),
     "code": (_code, "file or folder", "functions judged in boxes: HumanEval, MBPP or your files; code:FILE"),
+    "plume": (_plume, "preset", "find the source of a plume by its smell; plume:25, plume:75, plume:agdc"),
     "preference": (_preference, "length", "continue a text by 64 words, by a hidden reward; preference:32 to :256"),
     "microwave": (_microwave, "", "three states, three phrases: credit that can be told by hand"),
     "datasci": (_datasci, "form", "pipelines scored by ROC-AUC; datasci:code runs free Python code in boxes"),

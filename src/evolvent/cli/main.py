@@ -37,12 +37,14 @@ VERBS = {
     "serve": "serve worlds, or a policy, to others over HTTP and WebSocket",
     "runs": "list | show | export | import | recover recorded runs",
     "data": "describe, convert, mask and thin data sets",
+    "memory": "build | query a memory of what others thought, saw and did",
     "view": "write the report of a run",
     "publish": "write a policy of a run as a model folder with a model card",
+    "export": "write a policy for a device: floats and int8, both measured",
     "bench": "compare two results; say what a controlled study shows",
     "doctor": "say what this machine offers and what is missing",
 }
-_MODEL_VERBS = ("evolve", "train", "eval", "search")
+_MODEL_VERBS = ("evolve", "train", "eval", "search", "export")
 FAILED, USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -32,6 +33,7 @@ EVERY = (  # what the name `all` stands for
     "movie", "academia", "todo", "sheet",
 )  # fmt: skip
 POLICIES = ("xs", "s", "m")
+_TALKATIVE = ("torchao", "torch.utils._pytree")  # transformers imports torchao, which tells of other devices' kernels
 _MEMBERS = ("name", "version", "instructions", "grammar", "horizon", "reward_range", "tiers", "tasks", "make", "score")
 
 
@@ -111,6 +113,8 @@ def needs_train(feature: str) -> None:
     except ImportError as error:
         raise MissingExtra("train", feature) from error
     transformers.utils.logging.disable_progress_bar()
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def policy(name: str, worlds: Sequence[World], *, seed: int = 0) -> Policy:

@@ -16,6 +16,7 @@ from evolvent.agents.plain import Expert, Random
 from evolvent.bench.suite import Player
 from evolvent.cli.names import needs_train, policy
 from evolvent.cli.progress import Progress
+from evolvent.cli.remembering import Remembered, remembering
 from evolvent.cli.settings import OverWorlds
 from evolvent.config import Config
 from evolvent.rollout.collect import collect
@@ -60,6 +61,14 @@ class PlayedBy(Config):
 
 class PlayedByOverWorlds(OverWorlds, PlayedBy):
     """The settings of what one agent plays in worlds that are named."""
+
+    shown: Remembered = Field(default_factory=Remembered, description="what it is shown of a memory of steps")
+
+    @model_validator(mode="after")
+    def _asked(self) -> PlayedByOverWorlds:
+        if self.shown.memory is not None and self.agent not in ("policy", "endpoint"):
+            raise ValueError(f"--shown.memory is for the agents policy and endpoint, not for {self.agent}")
+        return self
 
 
 @dataclass(frozen=True)
@@ -117,11 +126,20 @@ def _policy(config: PlayedBy, worlds: Mapping[str, World], verb: str) -> Playing
     torch.set_num_threads(config.threads)
     chosen = policy(config.policy, list(worlds.values()), seed=config.seed)
     longest = config.max_tokens or _LONGEST["policy"]
-    agent = LanguageAgent(chosen, Sampling(temperature=config.temperature), max_tokens=longest)
+    agent: Agent = LanguageAgent(chosen, Sampling(temperature=config.temperature), max_tokens=longest)
     engine = engine_for(chosen, slots=config.slots)
     about: dict[str, Json] = {"policy": config.policy, "version": chosen.version, "temperature": config.temperature,
                               "max_tokens": longest}  # fmt: skip
+    if (shown := _shown(config)) is not None:
+        agent, more = remembering(chosen, shown, temperature=config.temperature, longest=config.max_tokens)
+        about |= more
     return Playing(agent, engine, Player(config.policy, "policy", about), lambda: Spent(engine.usage.computed))
+
+
+def _shown(config: PlayedBy) -> Remembered | None:
+    """What the agent is shown of a memory; None: nothing."""
+    shown = config.shown if isinstance(config, PlayedByOverWorlds) else None
+    return None if shown is None or shown.memory is None else shown
 
 
 @contextmanager
@@ -135,8 +153,11 @@ def _endpoint(config: PlayedBy) -> Iterator[Playing]:
     with Endpoint(config.endpoint, config.model, key=secret, tokens=config.tokens, processed=config.processed) as asked:
         asked.check()
         longest = config.max_tokens or _LONGEST["endpoint"]
-        agent = ChatAgent(asked, Sampling(temperature=config.temperature), max_tokens=longest)
+        agent: Agent = ChatAgent(asked, Sampling(temperature=config.temperature), max_tokens=longest)
         about: dict[str, Json] = {"model": config.model, "temperature": config.temperature, "max_tokens": longest}
+        if (shown := _shown(config)) is not None:
+            agent, more = remembering(asked, shown, temperature=config.temperature, longest=config.max_tokens)
+            about |= more
 
         def spent() -> Spent:
             return Spent(0, asked.usage.prompt, asked.usage.completion)

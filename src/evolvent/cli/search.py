@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from rich.console import Console
 
+from evolvent.belief.named import DETECTORS
 from evolvent.bench.suite import contests
 from evolvent.cli.console import rate, table
 from evolvent.cli.jobs import write_report
@@ -20,11 +21,12 @@ from evolvent.cli.names import worlds
 from evolvent.cli.progress import Planned, Progress
 from evolvent.cli.record import Record, new_folder, recorded
 from evolvent.cli.searchers import SearchedBy, Searchers, searchers
+from evolvent.cli.searchstops import detectors, stopped_lines
 from evolvent.cli.settings import Command, read_given
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import append_line, plain_json, write_atomic
 from evolvent.rollout.searching import Searched, check_search, searching
-from evolvent.search.settings import Name, SearchConfig
+from evolvent.search.settings import STOPPING, Name, SearchConfig
 from evolvent.store.ledger import read_rows
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, trajectory_name
@@ -38,23 +40,37 @@ _ROWS = "searches.jsonl"
 _ANSWERS = 10  # of a search that its row lists
 
 
+def _plain_name(method: object) -> object:
+    """Self-consistency is samples that are put to the vote."""
+    return "samples" if method in ("self-consistency", "self_consistency") else method
+
+
 class SearchRun(SearchedBy):
     """Everything that can be chosen about `evolvent search`."""
 
     worlds: tuple[str, ...] = Field(default=("countdown",), description="the worlds to search in")
-    methods: tuple[Name, ...] = Field(default=(), description="the searches to compare; none: search.method")
+    methods: tuple[Annotated[Name, BeforeValidator(_plain_name)], ...] = Field(
+        default=(), description="the searches to compare; none: search.method"
+    )
     budgets: tuple[int, ...] = Field(default=(), description="each is searched with; none: no further limit")
     of: Literal["generated", "computed", "expansions"] = Field(default="generated", description="what budgets limit")
     to: Path | None = Field(default=None, description="folder of the run; none: the next runs/search-N")
     split: Literal["train", "dev", "test"] = Field(default="test", description="whose panels are played")
     tiers: tuple[str, ...] = Field(default=(), description="the tiers that are played; none: all")
     limit: int = Field(default=100, ge=1, description="most tasks of a panel")
+    stop: tuple[str, ...] = Field(
+        default=(), description=f"detectors that end votes early, beside the whole vote: {', '.join(DETECTORS[:4])}"
+    )
     trees: int = Field(default=2, ge=0, description="tasks of each world whose trees are kept, by method and budget")
 
     @model_validator(mode="after")
     def _agree(self) -> SearchRun:
         wrong = [f"budgets are 1 or more, got {budget}" for budget in self.budgets if budget < 1]
-        for name in ("methods", "budgets"):
+        try:
+            detectors(self.stop)
+        except ConfigError as error:
+            wrong += [f"{problem.what} ({problem.hint})" for problem in error.problems]
+        for name in ("methods", "budgets", "stop"):
             twice = [str(one) for one, count in Counter(getattr(self, name)).items() if count > 1]
             wrong += [f"{name} name {', '.join(twice)} twice"] if twice else []
         if self.budgets and getattr(self.search, self.of) is not None:
@@ -77,19 +93,27 @@ class Batch:
 
     Args:
         world: its name. how: the settings of each search. budget: None where none was asked for.
+        stop: the detector that ends them early; empty: none.
         starts: the tasks. kept: ids of those whose trees are kept.
     """
 
     world: str
     how: SearchConfig
     budget: int | None
+    stop: str
     starts: tuple[Start, ...]
     kept: frozenset[str]
 
     @property
     def stage(self) -> str:
         """What the ids of its trajectories begin with."""
-        return self.how.method if self.budget is None else f"{self.how.method}-{self.budget}"
+        method = self.method.replace(" ", "-").replace(":", "_")
+        return method if self.budget is None else f"{method}-{self.budget}"
+
+    @property
+    def method(self) -> str:
+        """What rows call it: the method, and the detector that ends it early."""
+        return f"{self.how.method} {self.stop}".rstrip()
 
 
 def run(words: Sequence[str], console: Console) -> int:
@@ -102,11 +126,15 @@ def run(words: Sequence[str], console: Console) -> int:
     batches = _batches(config, made)
     with searchers(config, made) as by:
         for batch in batches:
-            check_search({batch.world: made[batch.world]}, batch.how, judged=by.player(batch.how).scorer is not None)
+            player = by.player(batch.how, stop=batch.stop)
+            check_search({batch.world: made[batch.world]}, batch.how, judged=player.scorer is not None,
+                         stopped=player.stop is not None)  # fmt: skip
         folder = given.resume or new_folder("search", config.to)
         rows = _all(config, folder, console, batches=batches, made=made, by=by)
     found = cells(rows)
     _tables(console, found)
+    for line in stopped_lines(rows):
+        console.print(plain(line), soft_wrap=True)
     if config.search.value in ("rollouts", "reward") or config.search.terminal == "reward":
         console.print("values come from the world's own verdicts: searches and best_of_n are told what is right or "
                       "earned", soft_wrap=True)  # fmt: skip
@@ -153,11 +181,11 @@ def _batches(config: SearchRun, made: Mapping[str, World]) -> list[Batch]:
     for world in made:
         starts = tuple(start for panel in panels if panel.world is made[world] for start in panel.starts())
         kept = frozenset(start.task.id for start in starts[: config.trees])
-        batches += [Batch(world, how, budget, starts, kept) for how, budget in hows]
+        batches += [Batch(world, how, budget, stop, starts, kept) for how, budget, stop in hows]
     return batches
 
 
-def _hows(config: SearchRun) -> list[tuple[SearchConfig, int | None]]:
+def _hows(config: SearchRun) -> list[tuple[SearchConfig, int | None, str]]:
     methods = list(dict.fromkeys(["samples", "best_of_n", *(config.methods or (config.search.method,))]))
     if config.search.value == "none":  # there is nothing to choose the best by
         methods.remove("best_of_n") if "best_of_n" not in config.methods else None
@@ -165,9 +193,9 @@ def _hows(config: SearchRun) -> list[tuple[SearchConfig, int | None]]:
     wanted: list[tuple[str, int | None]] = [("greedy", None)]
     wanted += [(method, budget) for budget in config.budgets or (None,) for method in methods]
     found, problems = [], []
-    for method, budget in wanted:
+    for method, budget, stop in _arms(wanted, config.stop):
         try:
-            found.append((_how(config, method, budget), budget))
+            found.append((_how(config, method, budget), budget, stop))
         except ValidationError as error:
             problems += [Problem(f"search ({method})", str(one["msg"]).removeprefix("Value error, "))
                          for one in error.errors()]  # fmt: skip
@@ -176,15 +204,27 @@ def _hows(config: SearchRun) -> list[tuple[SearchConfig, int | None]]:
     return found
 
 
+def _arms(
+    wanted: Iterable[tuple[str, int | None]], stops: Sequence[str]
+) -> Iterator[tuple[str, int | None, str]]:  # fmt: skip
+    """Each search as it is, and, where it has votes to end early, with each detector."""
+    for method, budget in wanted:
+        yield method, budget, ""
+        if method in STOPPING:
+            yield from ((method, budget, stop) for stop in stops)
+
+
 def _how(config: SearchRun, method: str, budget: int | None) -> SearchConfig:
     """The settings of one method: those of `search`, within the budget.
 
-    What only samples takes as many samples as the budget holds, and samples without values are put to the vote.
+    What only samples takes as many samples as the budget holds, and samples without values are put to the vote. Votes
+    that a detector may end are of `search.paths`, beside whole votes of as many.
     """
     changes: dict[str, Any] = {"method": method}
     if budget is not None:
         changes[config.of] = budget
-        changes |= {"paths": budget} if method in ("samples", "best_of_n") else {}
+        fills = ("best_of_n",) if config.stop else ("samples", "best_of_n")
+        changes |= {"paths": budget} if method in fills else {}
     if method == "samples":
         changes["rule"] = "majority"
     return SearchConfig(**{**config.search.model_dump(), **changes})
@@ -213,7 +253,7 @@ class Keeping:
         return Counter(row.task for row in self.before if self._of(row, batch) and row.success is None)
 
     def _of(self, row: SearchRow, batch: Batch) -> bool:
-        return (row.world, row.method, row.budget) == (batch.world, batch.how.method, batch.budget)
+        return (row.world, row.method, row.budget) == (batch.world, batch.method, batch.budget)
 
 
 def _searched(batch: Batch, made: Mapping[str, World], by: Searchers, keeping: Keeping) -> list[SearchRow]:
@@ -231,8 +271,8 @@ def _searched(batch: Batch, made: Mapping[str, World], by: Searchers, keeping: K
         return f"{first}~{tries[start.task.id]}" if tries[start.task.id] else first
 
     work = searching(
-        made, todo, batch.how, player=by.player(batch.how), seed=config.seed, slots=config.slots, name=name,
-        trees=sum(start.task.id in batch.kept for start in todo),
+        made, todo, batch.how, player=by.player(batch.how, stop=batch.stop), seed=config.seed, slots=config.slots,
+        name=name, trees=sum(start.task.id in batch.kept for start in todo),
     )  # fmt: skip
     known = set(keeping.store.ids(prefix=f"{batch.stage}/"))
     rows: list[SearchRow] = []
@@ -267,12 +307,12 @@ def _line(batch: Batch, one: Searched, *, cpu_s: float, of: str) -> dict[str, An
     lost = "" if error is None else f"{error.kind}: {error.message.partition('; got ')[0]}"
     lost = lost or ("its world gave no verdict" if trajectory.success is None else "")
     return {
-        "world": batch.world, "tier": task.tier, "kind": task.kind, "task": task.id, "method": batch.how.method,
+        "world": batch.world, "tier": task.tier, "kind": task.kind, "task": task.id, "method": batch.method,
         "budget": batch.budget, "of": of if batch.budget is not None else "", "success": trajectory.success,
         "unit": trajectory.score.unit, "passed": one.passed, "answer": _answer(one),
         "answers": list(one.answers[:_ANSWERS]), "samples": sum(answer["count"] for answer in one.answers),
         "ended_by": one.ended_by, "spent": asdict(one.spent), "cpu_s": round(cpu_s, 6), "dropped": one.dropped,
-        "error": lost, "trajectory": trajectory.id,
+        "error": lost, "trajectory": trajectory.id, "stopped": one.stopped, "spared": one.spared,
     }  # fmt: skip
 
 

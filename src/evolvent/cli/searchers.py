@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from pydantic import Field, SecretStr, model_validator
 
+from evolvent.belief.named import read_detector
 from evolvent.cli.names import POLICIES, model_folder, policy
 from evolvent.cli.settings import OverWorlds
 from evolvent.engine.asks import Engine
@@ -73,14 +74,17 @@ class Searchers:
     engine: Engine
     judge: Policy
 
-    def player(self, how: SearchConfig) -> Player:
+    def player(self, how: SearchConfig, *, stop: str = "") -> Player:
         """Who searches with these settings.
 
+        Args:
+            stop: the detector that ends its votes early; empty: none.
         Raises:
-            ConfigError: a judge without the head or the words that `how.score` reads.
+            ConfigError: a judge without the head or the words that `how.score` reads; an unknown detector.
         """
         model = None if self.judge is self.policy else JUDGE
-        return Player(self.policy, self.engine, scorer_of(self.judge, how, model=model) if how.judged else None)
+        scorer = scorer_of(self.judge, how, model=model) if how.judged else None
+        return Player(self.policy, self.engine, scorer, read_detector(stop) if stop else None)
 
 
 def _rows(config: SearchedBy) -> int:

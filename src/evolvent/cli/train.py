@@ -40,6 +40,9 @@ _ACTING = {
     "rl": "Learn by acting in worlds; takes no DATA.",
     "tsllm": "Search with a learned value and learn from it; takes no DATA.",
     "openr": "Learn to judge steps, and from that; takes no DATA.",
+    "hammer": "Function calling under masked names (Hammer); DATA: rows of calls.",
+    "comments": "Comment code, filter it, learn it, again; DATA: rows of code.",
+    "p3": "Learn what is easy enough and diverse, round by round (P3).",
 }
 _FAILED = 1
 _SIZE = re.compile(r"\d+(\.\d+)?")
@@ -58,6 +61,10 @@ def run(words: Sequence[str], console: Console) -> int:
         from evolvent.cli.distilled import run as distilled
 
         return distilled(words, console)
+    if words[0] in ("hammer", "comments", "p3"):
+        from evolvent.cli.curated import run as curated
+
+        return curated(words, console)
     rank = int(os.environ.get("RANK", "0"))
     voice = Voice(rank, console if rank == 0 else console_for(io.StringIO(), {}), Meeting())
     try:

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from evolvent.errors import ConfigError, CorruptRecord, Problem, SampleInvalid
 from evolvent.files import atomic_writer, disk_errors, safe_join
 
-__all__ = ["Row", "Shard", "line_of", "read_shard", "shards_of", "write_rows"]
+__all__ = ["Row", "Shard", "line_of", "read_shard", "shards_of", "store_in", "write_rows"]
 
 Row = Mapping[str, Any]
 Form = Literal["jsonl", "json", "parquet", "arrow"]
@@ -58,8 +58,8 @@ def shards_of(path: Path, *, rows: int = 1000) -> tuple[Shard, ...]:
     Args:
         rows: of a shard, at least 1; the last one of a file has fewer.
     Raises:
-        ConfigError: no such file, no data file in the folder, or a shard of no rows. CorruptRecord: a file that cannot
-        be read as what its name says.
+        ConfigError: no such file, no data file in the folder, a store of trajectories (`origins` reads those), or a
+            shard of no rows. CorruptRecord: a file that cannot be read as what its name says.
     """
     if rows < 1:
         raise ConfigError("shards", value=rows, expected="at least one row each")
@@ -76,10 +76,21 @@ def shards_of(path: Path, *, rows: int = 1000) -> tuple[Shard, ...]:
     return tuple(found)
 
 
+def store_in(path: Path) -> Path | None:
+    """The store of trajectories that a path is, or that a run there holds; None where there is none."""
+    for folder in (path / "trajectories", path):
+        if (folder / "log").is_dir() or (folder / "manifest.jsonl").is_file():
+            return folder
+    return None
+
+
 def _files(path: Path) -> list[Path]:
     """The data files of a path: of a folder that `datasets` saved those that its state names."""
     if path.is_file():
         return [path]
+    if store_in(path) is not None:
+        raise ConfigError([Problem(str(path), "holds trajectories, which are not cut into shards",
+                                   f"first: evolvent data convert {path} --to rows.jsonl")])  # fmt: skip
     splits = _named(path / "dataset_dict.json", "splits")
     if splits:
         names = ", ".join(str(path / str(one)) for one in splits)

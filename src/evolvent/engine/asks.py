@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from evolvent.errors import ConfigError, Problem
 
 __all__ = [
-    "GREEDY", "Answer", "Ask", "Continuation", "Engine", "Finished", "LogitsAsk", "Node", "Output", "SampleAsk",
-    "Sampling", "ScoreAsk", "Scored", "Ticket", "To", "Usage", "Wait", "Work",
+    "GREEDY", "Answer", "Ask", "Constraint", "Continuation", "Engine", "Finished", "LogitsAsk", "Node", "Output",
+    "SampleAsk", "Sampling", "ScoreAsk", "Scored", "Ticket", "To", "Usage", "Wait", "Work",
 ]  # fmt: skip
 
 
@@ -66,6 +66,31 @@ class Sampling:
 GREEDY = Sampling(temperature=0.0)
 
 
+class Constraint(Protocol):
+    """Which tokens may follow what a continuation has written: the state of one text (`models/constraints.py`).
+
+    An ask's constraint stands where its continuations begin. An engine copies it for each of them and leaves the ask's
+    own as it is; whoever forks in the middle of a constrained text copies it and advances the copy.
+    """
+
+    def copy(self) -> Constraint:
+        """The same state, to go on from on its own."""
+        ...
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """`[V]`, or shorter: the tokens that may follow. None of them where the text is complete, or see `fault`."""
+        ...
+
+    def advance(self, token: int) -> None:
+        """A token was written that was allowed."""
+        ...
+
+    @property
+    def fault(self) -> str:
+        """Why nothing may follow, where that is a failure; empty: it is none."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class SampleAsk:
     """Continue a prefix by sampling. Answered by a tuple of `Continuation`, one per seed.
@@ -80,6 +105,8 @@ class SampleAsk:
         seeds: one sample per seed. A sample depends on prefix, sampling and seed, not on what else is in the batch.
         choices: if given, the continuation is one of these token sequences: at each position only tokens that continue
             one of them have probability (stop "choice").
+        constraint: if given, only tokens that it allows have probability; where none is left, the text is complete
+            (stop "stop"). A continuation that `max_tokens` cuts (stop "length") is the beginning of an allowed text.
     """
 
     node: Node | None
@@ -90,6 +117,7 @@ class SampleAsk:
     sampling: Sampling = Sampling()
     seeds: tuple[int, ...] = (0,)
     choices: tuple[tuple[int, ...], ...] | None = None
+    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True, slots=True)

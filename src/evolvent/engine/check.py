@@ -20,7 +20,8 @@ def checked(ask: Ask, trie: Trie | None, *, context: int, vocabulary: int) -> li
     Raises:
         StaleNode: a node of another engine or policy version. ContextOverflow: a prompt longer than the context, or
         one that leaves no room to sample. VocabularyMismatch: a token id, of the text or of a choice, that the model
-        does not have. ConfigError: nothing to continue, no seeds, or no tokens to sample.
+        does not have. ConfigError: nothing to continue, no seeds, no tokens to sample, a constraint beside choices, or
+        one that allows nothing.
     """
     node: Any = ask.node
     if trie is not None and node is not None and (not isinstance(node, Prefix) or node.segment.trie is not trie):
@@ -43,6 +44,12 @@ def checked(ask: Ask, trie: Trie | None, *, context: int, vocabulary: int) -> li
     if isinstance(ask, SampleAsk) and (ask.max_tokens < 1 or not ask.seeds):
         raise ConfigError("nothing to sample", value=f"max_tokens {ask.max_tokens}, {len(ask.seeds)} seeds",
                           expected="at least one token and one seed")  # fmt: skip
+    if isinstance(ask, SampleAsk) and ask.constraint is not None:
+        if ask.choices is not None:
+            raise ConfigError("an ask has choices and a constraint", hint="give one of them")
+        if not ask.constraint.allowed()[:vocabulary].any():
+            raise ConfigError("a constraint that allows no token", value=ask.constraint.fault,
+                              hint="a constraint is a state: after a whole text nothing may follow")  # fmt: skip
     return tokens
 
 

@@ -29,17 +29,18 @@ from evolvent.engine.asks import (
 )
 from evolvent.engine.check import checked
 from evolvent.engine.decoders import decoder_for
+from evolvent.engine.limits import limit_of
 from evolvent.engine.nodes import Prefix, Trie
 from evolvent.engine.plan import STRIDE, plan
 from evolvent.engine.rows import Rows
-from evolvent.engine.sampling import ChoiceTrie, draw, draw_plain, uniforms
+from evolvent.engine.sampling import draw, draw_plain, uniforms
 from evolvent.engine.streams import Request, Stream, Streams
 from evolvent.errors import ConfigError, EngineError, StaleNode, WeightsChanged
 
 __all__ = ["LocalEngine"]
 
 log = logging.getLogger(__name__)
-_STOPS = ("", "stop", "length", "choice")
+_STOPS = ("", "stop", "length", "choice", "fault")
 Ints = NDArray[np.int64]
 
 
@@ -118,8 +119,7 @@ class LocalEngine:
         if isinstance(ask, SampleAsk):
             request.room = min(ask.max_tokens, self.context - place[1])
             request.answers, request.open = [None] * len(ask.seeds), len(ask.seeds)
-            if ask.choices is not None:
-                request.choices = ChoiceTrie(ask.choices)
+            request.limit = limit_of(ask)
         self._requests[request.ticket] = request
         for index in range(request.open):
             self._queue.append(Stream(request, index))
@@ -256,20 +256,21 @@ class LocalEngine:
         going = ends == 0
         rows.target[running[going]] += 1
         for row, end in zip(running[~going].tolist(), ends[~going].tolist(), strict=True):
-            self._finish_sample(row, _STOPS[end])
+            if _STOPS[end] == "fault":
+                self._break(row)
+            else:
+                self._finish_sample(row, _STOPS[end])
 
     def _draw(self, running: Ints, logits: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-        """Sampling where rows differ in their settings or are limited to choices."""
+        """Sampling where rows differ in their settings or in what they may be."""
         streams = self._streams
         allowed = None
         for at, row in enumerate(running.tolist()):
             stream = streams.at[row]
-            if stream is not None and stream.request.choices is not None:
+            if stream is not None and stream.limit is not None:
                 if allowed is None:
                     allowed = torch.ones(logits.shape, dtype=torch.bool)
-                written = tuple(streams.ids[row, streams.sampled(row)].tolist())
-                allowed[at] = False
-                allowed[at, stream.request.choices.allowed(written)] = True
+                stream.limit.fill(allowed[at])
         temperature, top_k, top_p = (
             torch.from_numpy(setting[running]).to(logits.device)
             for setting in (streams.temperature, streams.top_k, streams.top_p)
@@ -278,18 +279,18 @@ class LocalEngine:
         return draw(logits, uniform, temperature=temperature, top_k=top_k, top_p=top_p, allowed=allowed)
 
     def _look(self, row: int, end: int) -> int:
-        """The end of a stream with choices or stop strings after its newest token."""
+        """The end of a stream with a limit or stop strings after its newest token."""
         stream = self._streams.at[row]
         if stream is None or not isinstance(stream.request.ask, SampleAsk):
             return end
-        ids = self._streams.ids[row, self._streams.sampled(row)].tolist()
-        if stream.request.choices is not None:
-            if not stream.request.choices.allowed(tuple(ids)):
-                return 3
-            return 2 if end == 2 else 0
-        if end != 1 and stream.request.ask.stop_strings:
+        ask, ids = stream.request.ask, self._streams.ids[row, self._streams.sampled(row)].tolist()
+        if stream.limit is not None and (ask.choices is not None or end != 1):
+            ended = stream.limit.take(ids[-1])
+            if ended or ask.choices is not None:
+                return _STOPS.index(ended) or (2 if end == 2 else 0)
+        if end != 1 and ask.stop_strings:
             text = self._policy.tokenizer.decode(ids)
-            if any(stop in text for stop in stream.request.ask.stop_strings):
+            if any(stop in text for stop in ask.stop_strings):
                 return 1
         return end
 
@@ -355,15 +356,18 @@ class LocalEngine:
             self._done.append(Finished(request.ticket, whole))
 
     def _break(self, row: int) -> None:
-        """A row whose numbers are not finite: its request fails, the row is cleaned, others go on."""
+        """A row whose numbers are not finite, or whose limit failed: its request fails, it is cleaned, others go on."""
         depth = int(self._streams.depth[row])
         stream = self._streams.end(row)
         self._rows.discard(row)
         self._rows.arena.clear(row)
-        self._fail(stream.request, EngineError(
+        error = EngineError(
             "the model's output is not finite", value=f"after {depth} tokens, policy version {self.version}",
             expected="finite logits", hint="the weights may have diverged: look at the last update",
-        ))  # fmt: skip
+        )  # fmt: skip
+        if stream.limit is not None and stream.limit.fault:
+            error = EngineError("a constraint cannot be followed", value=stream.limit.fault)
+        self._fail(stream.request, error)
 
     def _fail(self, request: Request, error: Exception) -> None:
         if request.error is None:

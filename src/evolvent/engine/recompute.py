@@ -27,7 +27,8 @@ from evolvent.engine.asks import (
     Usage,
 )
 from evolvent.engine.check import checked
-from evolvent.engine.sampling import ChoiceTrie, draw, uniforms
+from evolvent.engine.limits import Limit, limit_of
+from evolvent.engine.sampling import draw, uniforms
 from evolvent.errors import ConfigError, EngineError, StaleNode
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class _Stream:
     index: int
     begin: int  # where the asked tokens begin
     ids: list[int]
-    choices: ChoiceTrie | None = None
+    limit: Limit | None = None
     written: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
@@ -108,11 +109,12 @@ class RecomputeEngine:
         tokens = checked(ask, None, context=self.context, vocabulary=self._vocabulary)
         before = [] if node is None else node.tokens()
         seeds = ask.seeds if isinstance(ask, SampleAsk) else (0,)
-        choices = ChoiceTrie(ask.choices) if isinstance(ask, SampleAsk) and ask.choices is not None else None
+        limit = limit_of(ask)
         ticket = next(self._tickets)
         self._answers[ticket] = [None] * len(seeds)
         for index in range(len(seeds)):
-            self._running.append(_Stream(ticket, ask, index, len(before), before + tokens, choices))
+            own = None if limit is None else limit.copy()
+            self._running.append(_Stream(ticket, ask, index, len(before), before + tokens, own))
         return ticket
 
     def pending(self) -> int:
@@ -185,9 +187,9 @@ class RecomputeEngine:
         seeds = np.array([ask.seeds[stream.index] & 0xFFFFFFFFFFFFFFFF], np.uint64)
         uniform = torch.from_numpy(uniforms(seeds, np.array([len(stream.ids)]))).to(logits.device)
         allowed = None
-        if stream.choices is not None:
+        if stream.limit is not None:
             allowed = torch.zeros((1, logits.shape[-1]), dtype=torch.bool, device=logits.device)
-            allowed[0, stream.choices.allowed(tuple(stream.written))] = True
+            stream.limit.fill(allowed[0])
         setting = ask.sampling
         token, logprob = draw(
             logits[-1:], uniform, temperature=torch.tensor([setting.temperature], device=logits.device),
@@ -203,17 +205,18 @@ class RecomputeEngine:
         stop = self._stop(stream, ask)
         if not stop:
             return False
+        if stop == "fault":
+            return self._answer(stream, None, True)
         ids, logprobs = np.array(stream.written, np.int32), np.array(stream.logprobs, np.float32)
         return self._answer(stream, Continuation(self._node(stream), ids, logprobs, stop), False)
 
     def _stop(self, stream: _Stream, ask: SampleAsk) -> str:
         """Why a stream ends after its newest token; empty: it goes on."""
-        if stream.choices is not None:
-            if not stream.choices.allowed(tuple(stream.written)):
-                return "choice"
-        elif stream.written[-1] in ask.stop_ids:
+        if ask.choices is None and stream.written[-1] in ask.stop_ids:
             return "stop"
-        elif ask.stop_strings:
+        if stream.limit is not None and (ended := stream.limit.take(stream.written[-1])):
+            return ended
+        if ask.choices is None and ask.stop_strings:
             text = self._policy.tokenizer.decode(stream.written)
             if any(stop in text for stop in ask.stop_strings):
                 return "stop"
@@ -248,6 +251,8 @@ class RecomputeEngine:
             del self._answers[stream.ticket]
             error = EngineError("the model's output is not finite", value=f"after {len(stream.ids)} tokens",
                                 expected="finite logits", hint="look at the last update of the weights")  # fmt: skip
+            if stream.limit is not None and stream.limit.fault:
+                error = EngineError("a constraint cannot be followed", value=stream.limit.fault)
             self._done.append(Finished(stream.ticket, error=error))
             return True
         answers[stream.index] = answer

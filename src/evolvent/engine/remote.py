@@ -126,12 +126,14 @@ class RemoteEngine:
             raise StaleNode("a node of another engine or of an older policy version", value=repr(node),
                             expected=f"a node of this engine at version {self.version}",
                             hint="begin again from the tokens")  # fmt: skip
-        if not isinstance(ask, SampleAsk) or ask.choices is not None:
-            asked = "choices" if isinstance(ask, SampleAsk) else type(ask).__name__
+        if not isinstance(ask, SampleAsk) or ask.choices is not None or ask.constraint is not None:
+            limited = "choices" if isinstance(ask, SampleAsk) and ask.choices is not None else "a constraint"
+            asked = limited if isinstance(ask, SampleAsk) else type(ask).__name__
             raise ConfigError(
                 "an endpoint only samples freely", value=asked,
-                expected="SampleAsk without choices",
-                hint="token-level search, process reward models, value heads and listed actions need a local engine",
+                expected="SampleAsk without choices and constraint",
+                hint="token-level search, process reward models, value heads, listed actions and constraints need a "
+                     "local engine",
             )  # fmt: skip
         tokens = checked(ask, None, context=self.context, vocabulary=self.vocabulary)
         prompt = (*(() if node is None else node.tokens()), *tokens)

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.engine.asks import Ask, SampleAsk, ScoreAsk, Ticket
+from evolvent.engine.limits import Limit
 from evolvent.engine.nodes import Place, Segment
-from evolvent.engine.sampling import ChoiceTrie
 
 __all__ = ["Request", "Stream", "Streams"]
 
@@ -31,16 +31,17 @@ class Request:
     answers: list[Any]
     open: int
     error: Exception | None = None
-    choices: ChoiceTrie | None = None
+    limit: Limit | None = None
 
 
 @dataclass(slots=True)
 class Stream:
-    """One answer of a request on its way. `segment` is the pinned end of its prompt."""
+    """One answer of a request on its way. `segment` is the pinned end of its prompt, `limit` what it may be."""
 
     request: Request
     index: int
     segment: Segment = field(init=False)
+    limit: Limit | None = None
 
     def __post_init__(self) -> None:
         self.segment = self.request.place[0]
@@ -61,7 +62,7 @@ class Streams:
         logprobs: `[rows, capacity]` of sampled tokens.
         depth: `[rows]` tokens of the path so far.
         left: `[rows]` tokens that may still be sampled.
-        special: `[rows]` streams that need a look in Python after every token (choices, stop strings).
+        special: `[rows]` streams that need a look in Python after every token (limits, stop strings).
     """
 
     def __init__(self, rows: int, capacity: int, vocabulary: int) -> None:
@@ -100,8 +101,9 @@ class Streams:
             self.seed[row] = ask.seeds[stream.index] & 0xFFFFFFFFFFFFFFFF
             self.temperature[row], self.top_k[row], self.top_p[row] = setting.temperature, setting.top_k, setting.top_p
             plain = setting.temperature == 1.0 and setting.top_k == 0 and setting.top_p == 1.0
-            self.plain[row] = plain and request.choices is None
-            self.special[row] = bool(ask.stop_strings) or request.choices is not None
+            self.plain[row] = plain and request.limit is None
+            self.special[row] = bool(ask.stop_strings) or request.limit is not None
+            stream.limit = None if request.limit is None else request.limit.copy()
             self._stop_set[row] = self._stop_number(ask.stop_ids)
 
     def end(self, row: int) -> Stream:

@@ -149,6 +149,7 @@ def flat(
         most_unscored: a greater share of unscored episodes is an error.
     Raises:
         NothingToLearn: no episode is left, or too many could not be scored. NonFinite: a reward or log-probability.
+        BatchMismatch: actions sampled under a constraint; what the policy says of them is of another distribution.
     """
     own: dict[str, list[int]] = {}
     for index, chain in enumerate(chains):
@@ -156,6 +157,11 @@ def flat(
     gathered: dict[int, _Episode] = {}
     unscored = stale = silent = 0
     for number, trajectory in enumerate(trajectories):
+        held = next((at for at, step in enumerate(trajectory.steps) if step.info.get("constrained")), None)
+        if held is not None:
+            raise BatchMismatch(f"step {held} of {trajectory.id!r} was sampled under a constraint",
+                                expected="actions that the policy sampled freely",
+                                hint="imitate such episodes (fit), or play without the constraint")  # fmt: skip
         paid = [step.reward for step in trajectory.steps] if rewards is None else list(rewards(trajectory))
         if trajectory.error is not None or any(reward is None for reward in paid):
             unscored += 1

@@ -26,6 +26,7 @@ from evolvent.errors import (
 )
 from evolvent.models.dialects import Dialect, dialect_for
 from evolvent.models.heads import ValueHead, load_head, save_head
+from evolvent.models.quantized import is_quantized, load_quantized, multiplied_out
 from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer
 from evolvent.models.tuned import (
     FILES,
@@ -144,6 +145,8 @@ def load_policy(
 ) -> Policy:
     """Load any Hugging Face causal LM folder, or a peft adapter on one. Only safetensors are read and no code is run.
 
+    Weights of 8 bits that `models.quantized` wrote are multiplied out.
+
     Args:
         folder: a local folder with config.json, *.safetensors and tokenizer files; or with adapter_config.json and
             adapter_model.safetensors.
@@ -207,6 +210,8 @@ def _base_folder(folder: Path, named: Path | str | None) -> Path:
 def _load_model(folder: Path) -> Any:
     from safetensors import SafetensorError
 
+    if is_quantized(folder):
+        return multiplied_out(load_quantized(folder))
     try:
         with _quiet():
             model, report = _transformers().AutoModelForCausalLM.from_pretrained(

@@ -30,6 +30,8 @@ class ChatTools:
     Args:
         tokenizer: of Hugging Face, with a chat template.
         abstain: what is said where nothing is to be called; a text without calls is read as that.
+    Attributes:
+        form: how calls are written. abstain: as given.
     Raises:
         ConfigError: no chat template, one that does not show the tools or the calls, or one that writes calls in a form
             that `grade.calls` does not read.
@@ -38,7 +40,7 @@ class ChatTools:
     def __init__(self, tokenizer: Any, *, abstain: str = "None of the tools can answer this.") -> None:
         if not getattr(tokenizer, "chat_template", None):
             raise ConfigError("the tokenizer has no chat template", hint="use FourBlocks or Compact")
-        self._tokenizer, self._abstain = tokenizer, abstain
+        self._tokenizer, self.abstain = tokenizer, abstain
         special = [(index, str(one)) for index, one in tokenizer.added_tokens_decoder.items() if one.special]
         self._special = {int(index) for index, _ in special} | set(map(int, tokenizer.all_special_ids))
         self._marks = sorted({text for _, text in special} | set(map(str, tokenizer.all_special_tokens)))
@@ -67,7 +69,7 @@ class ChatTools:
         """Raises SampleInvalid: the sample spells a control token, or the template refuses it or rewrites it."""
         refuse_marks(sample, self._marks)
         prompt = self._template(sample, ())
-        answer = Message("assistant", "" if sample.calls else self._abstain, sample.calls)
+        answer = Message("assistant", "" if sample.calls else self.abstain, sample.calls)
         whole = self._template(sample, (answer,))
         if not whole.startswith(prompt):
             raise SampleInvalid(f"sample {sample.id!r}: the chat template writes the prompt otherwise before an answer",

@@ -277,8 +277,10 @@ def _restored(value: Any, seen: str) -> Any:
         return {_restored(key, seen): _restored(one, seen) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [_restored(one, seen) for one in value]
-    if not isinstance(value, str) or not value.strip() or value in seen:
+    if not isinstance(value, str) or not value.strip():
         return value
+    if value.strip() in seen:
+        return value.strip()
     pieces = re.findall(r"[^\W_]+|[^\w\s]", value)
     spread = r"[\s_]*".join(map(re.escape, pieces))
     match = re.search(rf"(?<!\w){spread}(?!\w)", seen) if len(pieces) <= 1000 else None

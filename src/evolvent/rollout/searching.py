@@ -12,16 +12,18 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from evolvent.belief.stopping import Detector
 from evolvent.engine.asks import Engine, Sampling, Wait, Work
 from evolvent.engine.driver import drive
 from evolvent.errors import ConfigError, EnvLost, ErrorRecord, EvolventError, Problem, ScoringError, boundary, unknown
-from evolvent.search.aggregate import Choice, Same, aggregate, samples_of
+from evolvent.search.aggregate import Answer, Choice, Same, aggregate, samples_of
 from evolvent.search.environments import Estimate, StateValue, TextValue, over_env
 from evolvent.search.export import tree_row
 from evolvent.search.proposers import EnvState, Language
 from evolvent.search.records import SearchResult, Spent
 from evolvent.search.scorers import Rollouts, Scorer
-from evolvent.search.settings import SearchConfig
+from evolvent.search.settings import Begin, SearchConfig
+from evolvent.search.stopping import Stop
 from evolvent.search.texts import over_text
 from evolvent.search.trajectories import env_trajectory, text_trajectory
 from evolvent.search.writing import TextState, Writing, begin_text
@@ -47,6 +49,7 @@ class Searched:
         spent, ended_by: of the search. dropped: children that could not be used.
         answers: what the ends came to: {"answer", "weight", "count"}, the first seen first.
         passed: whether any end was right; None: that could not be said.
+        stopped: why a detector ended it early; empty: none did. spared: votes, or simulations of moves, not made.
         tree: as `search.export.tree_row` has it; empty where trees are not asked for.
     """
 
@@ -57,6 +60,8 @@ class Searched:
     dropped: int = 0
     answers: tuple[Mapping[str, Any], ...] = ()
     passed: bool | None = None
+    stopped: str = ""
+    spared: int = 0
     tree: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -75,11 +80,13 @@ class Player:
     Args:
         policy: who writes. engine: of the policy; `engine.several.Several` where the scorer has a model of its own.
         scorer: of spans, or of the places where an agent is to act; None: nobody judges.
+        stop: when it has votes enough, or simulations before a move; None: when it has all.
     """
 
     policy: Policy
     engine: Engine
     scorer: Scorer | None = None
+    stop: Detector | None = None
 
 
 @dataclass(frozen=True)
@@ -91,6 +98,11 @@ class _Play:
     scorer: Scorer | None
     seed: int
     name: Callable[[Start], str]
+    stop: Detector | None
+
+    def begin(self, answer: Answer, same: Same | None = None) -> Begin:
+        """The search, with the answers that its votes are for."""
+        return self.how.begin(stop=None if self.stop is None else Stop(self.stop, answer, same))
 
 
 def level_of(world: World, how: SearchConfig) -> str:
@@ -100,15 +112,15 @@ def level_of(world: World, how: SearchConfig) -> str:
     return how.level
 
 
-def check_search(worlds: Mapping[str, World], how: SearchConfig, *, judged: bool) -> None:
+def check_search(worlds: Mapping[str, World], how: SearchConfig, *, judged: bool, stopped: bool = False) -> None:
     """Refuse what cannot be searched so, before anything is played.
 
     Args:
-        judged: whether there is somebody to judge.
+        judged: whether there is somebody to judge. stopped: whether a detector is to end it early.
     Raises:
         ConfigError: all of it at once.
     """
-    problems = []
+    problems = how.unstoppable() if stopped else []
     if how.value == "none" and how.method not in _PLAIN:
         problems.append(Problem("value", f"'none', and {how.method} needs values", "'judge', 'rollouts' or 'reward'"))
     if how.judged and not judged:
@@ -126,6 +138,8 @@ def check_search(worlds: Mapping[str, World], how: SearchConfig, *, judged: bool
             problems.append(Problem("generated", what, "a larger budget, or a smaller max_tokens or span_tokens"))
         if level == "turn" and how.value == "rollouts":
             problems.append(Problem("value", f"'rollouts' in {name!r}, which is played turn by turn", "use a judge"))
+        if level != "turn" and stopped and world.blocking:
+            problems.append(Problem("stop", f"answers of {name!r} take too long to be read while it samples"))
         if level != "turn" and how.value == "reward":
             problems.append(Problem("value", f"'reward' in {name!r}, which pays at its end alone", "use 'rollouts'"))
     if problems:
@@ -157,8 +171,8 @@ def searching(
     missing = sorted({start.task.world for start in starts} - set(worlds))
     if missing:
         raise ConfigError([unknown("world", world, worlds, where="task") for world in missing])
-    check_search(worlds, how, judged=player.scorer is not None)
-    play = _Play(how, player.policy, player.scorer, seed, name)
+    check_search(worlds, how, judged=player.scorer is not None, stopped=player.stop is not None)
+    play = _Play(how, player.policy, player.scorer, seed, name, player.stop)
     works = (_searched(worlds[start.task.world], start, play, tree=at < trees) for at, start in enumerate(starts))
     with closing(drive(works, player.engine, slots=slots, threads=max(32, slots))) as finished:
         for done in finished:
@@ -183,7 +197,9 @@ def _searched(world: World, start: Start, play: _Play, *, tree: bool) -> Work[Se
         searched, result = yield from _text(world, start, play, level)
     title = str(searched.trajectory.steps[0].observation) if searched.trajectory.steps else start.task.id
     kept = tree_row(result, title=title) if tree else {}
-    return replace(searched, spent=result.spent, ended_by=result.ended_by, dropped=len(result.dropped), tree=kept)
+    notes = result.notes
+    return replace(searched, spent=result.spent, ended_by=result.ended_by, dropped=len(result.dropped), tree=kept,
+                   stopped=str(notes.get("stopped", "")), spared=int(notes.get("spared", 0)))  # fmt: skip
 
 
 # ------------------------------------------------------------------ the text of a response
@@ -204,12 +220,14 @@ def _text(world: World, start: Start, play: _Play, level: str) -> Work[tuple[Sea
         scorer = Rollouts(
             lambda text: graded(world, task, text).score.unit, how.rollouts, writing, len(prompt), own, slow
         )
-    search = how.begin()(begin_text(prompt, seed=own), how.budget, sample_rng(own, "search"))
+    same = getattr(world, "same", None)
+    begin = play.begin(lambda state: graded(world, task, state.text).answer, same)
+    search = begin(begin_text(prompt, seed=own), how.budget, sample_rng(own, "search"))
     result = yield from over_text(search, writing=writing, scorer=scorer if how.value != "none" else None)
     verdicts: dict[int, Verdict] = {}
     for node in dict.fromkeys(result.finished):
         verdicts[node] = yield from _called(world, partial(graded, world, task, result.tree.states[node].text))
-    node, searched = _decided(result, verdicts, start, play, same=getattr(world, "same", None))
+    node, searched = _decided(result, verdicts, start, play, same=same)
     state: TextState = result.tree.states[node]
     if not state.written:  # the budget had no room for a first span
         none = Trajectory(play.name(start), task, (), observation, "horizon", world.score([], {}), start.sample,
@@ -271,7 +289,7 @@ def _turns(world: World, start: Start, play: _Play) -> Work[tuple[Searched, Sear
         estimate = TextValue(language, play.scorer, whole=how.terminal == "reward")  # as `reward.states` trains it
     elif how.value == "reward":
         estimate = StateValue(lambda state: 0.0)
-    begin = how.begin()
+    begin = play.begin(lambda state: _played(world, state).answer)
     result = yield from over_env(
         lambda root: begin(root, how.budget, sample_rng(own, "search")), world=world, task=task, proposer=language,
         estimate=estimate, terminal="reward" if estimate is None or how.value == "reward" else how.terminal, seed=own,

@@ -11,8 +11,7 @@ the same. What differs are the values that PUCT sees (`Explore.muzero`).
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +22,7 @@ from evolvent.search.asking import Asking, Exhausted, check_sizes, value
 from evolvent.search.records import Budget, EndedBy, Found, Search, SearchResult, State, Wanted
 from evolvent.search.select import Select, between, dirichlet_noise, puct
 from evolvent.search.simulate import Simulator, alive, conclude
+from evolvent.search.stopping import Stop, Visits, Vote
 from evolvent.search.tree import Tree
 
 __all__ = ["Commit", "Descend", "Explore", "Restart", "mcts"]
@@ -37,12 +37,15 @@ class Commit:
         temperature: 0: the most visited child, among equals that of higher mean value. T: drawn by `N^(1/T)`.
         paths: how many ends to come to, one tree after another.
         trees: "intra": the next tree keeps the nodes and clears N and S. "inter": it starts anew, with other samples.
+        stop: when the visits of the root's children say that fewer simulations are enough, as looked at before each
+            round of them. Notes: "stopped", why, and "spared", the simulations that were not run.
     """
 
     simulations: int = 10
     temperature: float = 0.0
     paths: int = 1
     trees: Literal["intra", "inter"] = "intra"
+    stop: Stop | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +55,13 @@ class Restart:
     Args:
         paths: ends to come to; one that is come to again counts again, and so does one that is cut at the depth limit.
         simulations: the most in all; None: as many as it takes.
+        stop: when fewer paths are enough by their answers, each a vote, as looked at when new ones have ended. Notes:
+            see `Vote.notes`.
     """
 
     paths: int
     simulations: int | None = None
+    stop: Stop | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +70,11 @@ class Descend:
 
     Args:
         paths: how many descents; one that meets the depth limit is one of them.
+        stop: as that of `Restart`.
     """
 
     paths: int
+    stop: Stop | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,38 +124,47 @@ def mcts(
         wrong.append(Problem("noise", f"must be between 0 and 1, got {explore.noise}"))
     if not 0 < explore.alpha < np.inf:
         wrong.append(Problem("alpha", f"must be finite and above 0, got {explore.alpha}"))
+    if start.stop is not None and isinstance(start, Commit) and start.temperature:
+        wrong.append(Problem("stop", "moves are drawn by visits that fewer simulations would change", "temperature 0"))
     if wrong:
         raise ConfigError(wrong)
     way = _Way(explore, rng)
     simulator = Simulator(
         Tree(root), Asking(budget), way, width=width, depth=depth, lazy=not isinstance(start, Descend)
     )
-    return _search(simulator, way, start, leaves)
+    return _search(_Run(simulator, way, leaves), start)
 
 
-def _search(simulator: Simulator, way: _Way, start: Commit | Restart | Descend, leaves: int) -> Search:
-    tree, asking = simulator.tree, simulator.asking
-    finished: list[int] = []
-    moves: list[list[int]] = []
+@dataclass(slots=True)
+class _Run:
+    """One search at work: its simulator, how it chooses its way, what it came to."""
+
+    simulator: Simulator
+    way: _Way
+    leaves: int
+    finished: list[int] = field(default_factory=list)
+    moves: list[list[int]] = field(default_factory=list)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+def _search(run: _Run, start: Commit | Restart | Descend) -> Search:
+    simulator, tree = run.simulator, run.simulator.tree
     ended_by: EndedBy = "done"
-    run = partial(_commit, start, finished, moves) if isinstance(start, Commit) else partial(_restart, start)
     try:
-        yield from run(simulator, way, leaves)
-    except Exhausted as stop:
-        ended_by = stop.limit
-    notes: dict[str, Any] = {"simulations": len(simulator.ended)}
+        yield from _commit(run, start) if isinstance(start, Commit) else _restart(run, start)
+    except Exhausted as limit:
+        ended_by = limit.limit
+    notes, finished = {"simulations": len(simulator.ended), **run.notes}, run.finished
     if isinstance(start, Commit):
-        notes["moves"] = moves
+        notes["moves"] = run.moves
     else:
         finished = [node for node in simulator.ended if tree.terminal[node]]
-    result: SearchResult = conclude(tree, asking, finished, ended_by=ended_by, notes=notes)
+    result: SearchResult = conclude(tree, simulator.asking, finished, ended_by=ended_by, notes=notes)
     return result
 
 
-def _commit(
-    start: Commit, finished: list[int], moves: list[list[int]], simulator: Simulator, way: _Way, leaves: int
-) -> Generator[Wanted, Found, None]:
-    tree = simulator.tree
+def _commit(run: _Run, start: Commit) -> Generator[Wanted, Found, None]:
+    simulator, tree = run.simulator, run.simulator.tree
     for path in range(start.paths):
         if path and start.trees == "intra":
             tree.forget()
@@ -155,37 +172,59 @@ def _commit(
             tree.renew()
             simulator.first += simulator.width
         node = 0
-        moves.append([])
+        run.moves.append([])
         while not tree.terminal[node] and tree.depth[node] < simulator.depth:
-            yield from way.enter(simulator, node)
-            target = len(simulator.ended) + start.simulations
-            while (missing := target - len(simulator.ended)) > 0 and not tree.dead[node]:
-                yield from simulator.round([node] * missing, leaves=leaves)
+            yield from run.way.enter(simulator, node)
+            yield from _think(run, node, start)
             if not tree.dead[node]:
-                node = way.move(tree, node, start.temperature)
-                moves[-1].append(node)
+                node = run.way.move(tree, node, start.temperature)
+                run.moves[-1].append(node)
             elif node:  # nothing can be done below it: the move is taken back
                 node = int(tree.parent[node])
-                moves[-1].pop()
+                run.moves[-1].pop()
             else:
                 return
         if tree.terminal[node]:
-            finished.append(node)
+            run.finished.append(node)
 
 
-def _restart(start: Restart | Descend, simulator: Simulator, way: _Way, leaves: int) -> Generator[Wanted, Found, None]:
-    tree = simulator.tree
+def _think(run: _Run, node: int, start: Commit) -> Generator[Wanted, Found, None]:
+    """The simulations before one move, or as many of them as are enough."""
+    simulator, tree = run.simulator, run.simulator.tree
+    target = len(simulator.ended) + start.simulations
+    visits = None if start.stop is None else Visits(start.stop.detector)
+    while (missing := target - len(simulator.ended)) > 0 and not tree.dead[node]:
+        if visits is not None and visits.look(tree.visits[alive(tree, node)], missing):
+            spared = run.notes.get("spared", 0) + missing
+            run.notes |= {"stopped": visits.history[-1].reason, "spared": spared}
+            return
+        yield from simulator.round([node] * missing, leaves=run.leaves)
+
+
+def _restart(run: _Run, start: Restart | Descend) -> Generator[Wanted, Found, None]:
+    simulator, tree = run.simulator, run.simulator.tree
     most = start.simulations if isinstance(start, Restart) else None
-    yield from way.enter(simulator, 0)
+    vote = None if start.stop is None else Vote(start.stop, start.paths)
+    yield from run.way.enter(simulator, 0)
+    seen = 0
     while not tree.dead[0]:
         ended = np.array(simulator.ended, np.int64)
-        paths = int((tree.terminal[ended] | (tree.depth[ended] >= simulator.depth)).sum())
-        missing = start.paths - paths
+        ends = ended[tree.terminal[ended] | (tree.depth[ended] >= simulator.depth)]
+        if vote is not None and len(ends) > seen:
+            for node in ends[seen:].tolist():
+                vote.cast(tree.states[node], done=node, readable=bool(tree.terminal[node]))
+            seen = len(ends)
+            vote.look()
+        if vote is not None:
+            run.notes |= vote.notes()
+            if vote.stopped:
+                return
+        missing = start.paths - len(ends)
         if most is not None:
             missing = min(missing, most - len(ended))
         if missing <= 0:
             return
-        yield from simulator.round([0] * missing, leaves=leaves)
+        yield from simulator.round([0] * missing, leaves=run.leaves)
 
 
 class _Way:

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from evolvent.belief.stopping import Detector
 from evolvent.search.aggregate import Answer, Same, Sample, aggregate
 from evolvent.search.asking import Asking, Exhausted, check_sizes, expand, value
 from evolvent.search.records import Budget, Child, EndedBy, Expand, Found, Search, SearchResult, State, Wanted
+from evolvent.search.stopping import Stop, Vote
 from evolvent.search.tree import Tree
 
-__all__ = ["best_of_n", "greedy", "sampled_tree", "self_consistency"]
+__all__ = ["best_of_n", "greedy", "sampled_tree", "self_consistency", "voted_tree"]
 
 Steps = Generator[Wanted, Found, None]
 
@@ -41,7 +42,7 @@ def greedy(root: State, budget: Budget, rng: np.random.Generator, *, valued: boo
 
 
 def best_of_n(
-    root: State, budget: Budget, rng: np.random.Generator, *, n: int, valued: bool = True
+    root: State, budget: Budget, rng: np.random.Generator, *, n: int, valued: bool = True, stop: Stop | None = None
 ) -> Search:  # fmt: skip
     """n whole continuations; the choice is the one of the highest value. Leaves `rng` unused.
 
@@ -49,6 +50,8 @@ def best_of_n(
     in rounds until not even one fits. A continuation that was drawn c times in a round is one node and stands c times
     in `finished`. Without values the choice is the one drawn most often in a round. Of equal ones the first counts.
 
+    Args:
+        stop: when fewer are enough; the samples are then the first ones of the n, and `notes` those of `Vote.notes`.
     Raises:
         ConfigError: n is below 1. NoLegalAction: the root has no action.
     """
@@ -56,20 +59,22 @@ def best_of_n(
     tree, asking = Tree(root), Asking(budget)
     ended: EndedBy = "done"
     drawn: list[Child] = []
+    vote = None if stop is None else Vote(stop, n)
     try:
-        yield from _draw(root, asking, n, valued, drawn)
+        yield from _draw(Expand(root, n, whole=True, valued=valued), asking, drawn, vote)
     except Exhausted as reached:
         ended = reached.limit
     if drawn or ended == "done":
         tree.grow(0, drawn)
         tree.check_root()
     ends = _ends(tree)
-    return SearchResult(tree, ends, _best(tree, ends), asking.spent, ended)
+    notes = {} if vote is None else vote.notes()
+    return SearchResult(tree, ends, _best(tree, ends), asking.spent, ended, notes)
 
 
 def self_consistency(
     root: State, budget: Budget, rng: np.random.Generator, *, n: int, answer: Answer | None = None,
-    same: Same | None = None,
+    same: Same | None = None, stop: Detector | None = None,
 ) -> Search:  # fmt: skip
     """n whole continuations without values; the choice is the first with the answer of most (Wang et al., 2023).
 
@@ -78,17 +83,19 @@ def self_consistency(
     Args:
         answer: reads the answer of a state; None: each action is an answer of its own.
         same: whether two answers are one; None: if they are equal.
+        stop: when fewer votes are enough; with `Decided` the answer is always that of all n.
     Raises:
-        ConfigError: n is below 1. NoLegalAction: the root has no action.
+        ConfigError: n is below 1, or a detector of something else than votes. NoLegalAction: the root has no action.
     """
-    result = yield from best_of_n(root, budget, rng, n=n, valued=False)
+    early = None if stop is None else Stop(stop, answer, same)
+    result = yield from best_of_n(root, budget, rng, n=n, valued=False, stop=early)
     tree = result.tree
     samples = [Sample(tree.actions[node] if answer is None else answer(tree.states[node]), count=count, place=(0, node))
                for node, count in Counter(result.finished).items()]  # fmt: skip
     choice = aggregate(samples, span="last", rule="majority", same=same)
     if choice.chosen is None:
         return result
-    notes = {"share": choice.share, "unread": choice.unread}
+    notes = {**result.notes, "share": choice.share, "unread": choice.unread}
     return replace(result, chosen=list(dict.fromkeys(result.finished))[choice.chosen], notes=notes)
 
 
@@ -110,40 +117,87 @@ def sampled_tree(
         ConfigError: a size is below 1. NoLegalAction: the root has no action.
     """
     check_sizes(width=width, depth=depth, paths=paths, together=together)
-    tree, asking = Tree(root), Asking(budget)
+    walks = _Walks(Tree(root), Asking(budget), rng, width, depth)
+    return (yield from _walked(walks, paths, together, valued=valued))
+
+
+def voted_tree(
+    root: State, budget: Budget, rng: np.random.Generator, *, width: int, depth: int, paths: int, stop: Stop,
+    together: int = 8,
+) -> Search:  # fmt: skip
+    """`sampled_tree` without values, whose walks are votes that `stop` may end: the walks are then the first ones.
+
+    Notes: see `Vote.notes`.
+
+    Raises:
+        ConfigError: a size is below 1, or a detector of something else than votes. NoLegalAction: the root has no
+            action.
+    """
+    check_sizes(width=width, depth=depth, paths=paths, together=together)
+    walks = _Walks(Tree(root), Asking(budget), rng, width, depth)
+    return (yield from _walked(walks, paths, together, vote=Vote(stop, paths)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Walks:
+    """What all walks of a tree have in common, and where each of them stands."""
+
+    tree: Tree
+    asking: Asking
+    rng: np.random.Generator
+    width: int
+    depth: int
+    at: list[int] = field(default_factory=list)
+
+
+def _walked(walks: _Walks, paths: int, together: int, *, valued: bool = False, vote: Vote | None = None) -> Search:
+    """Walk in lots of `together`, or of fewer where a vote may end sooner."""
+    tree, asking, at = walks.tree, walks.asking, walks.at
     ended: EndedBy = "done"
-    at: list[int] = []  # where each walk stands
     try:
-        for begun in range(0, paths, together):
-            numbers = rng.random((min(together, paths - begun), depth))
-            at += [0] * len(numbers)
-            yield from _walk(tree, asking, at, begun, numbers, width)
+        while len(at) < paths and not (vote and vote.stopped):
+            begun = len(at)
+            yield from _walk(walks, min(together, paths - begun, vote.ahead() if vote else paths))
+            if vote:
+                for node in at[begun:]:
+                    ended_well = bool(tree.terminal[node] and not tree.dead[node])
+                    vote.cast(tree.states[node], done=node, readable=ended_well)
+                vote.look()
         if valued:
             yield from value(tree, asking, [node for node in at if tree.terminal[node]])
     except Exhausted as reached:
         ended = reached.limit
     ends = tuple(node for node in at if tree.terminal[node] and not tree.dead[node])
-    return SearchResult(tree, ends, _best(tree, ends), asking.spent, ended)
+    return SearchResult(tree, ends, _best(tree, ends), asking.spent, ended, vote.notes() if vote else {})
 
 
-def _draw(root: State, asking: Asking, n: int, valued: bool, drawn: list[Child]) -> Steps:
-    """Add samples to `drawn` in rounds, those of each round as soon as they came."""
-    left = size = n
+def _draw(wish: Expand, asking: Asking, drawn: list[Child], vote: Vote | None) -> Steps:
+    """Add samples to `drawn` in rounds, those of each round as soon as they came, until there are `wish.width`."""
+    left = room = wish.width
     while left:
-        size = min(size, left)
-        found = yield from asking.ask([Expand(root, size, whole=True, valued=valued, first=n - left)])
+        size = min(room, left) if vote is None else min(room, left, vote.ahead())
+        found = yield from asking.ask([replace(wish, width=size, first=wish.width - left)])
         children = found.children[0]
         if children is not None:
             if not children:
                 return  # there is no action; asking again would not bring one
             left -= size
             drawn += children
-            if valued:
+            if wish.valued:
                 yield from _value(asking, drawn)
+            if vote is not None and _voted(vote, children):
+                return
         elif size == 1:
             raise Exhausted(found.short or "generated")
         else:
-            size //= 2
+            room = size // 2
+
+
+def _voted(vote: Vote, children: Sequence[Child]) -> bool:
+    """Cast the votes of new samples and look at them."""
+    for child in children:
+        vote.cast(child.state, done=child.action, count=child.count, readable=child.terminal and not child.problem)
+    return vote.look()
 
 
 def _value(asking: Asking, drawn: list[Child]) -> Steps:
@@ -158,15 +212,16 @@ def _value(asking: Asking, drawn: list[Child]) -> Steps:
         raise Exhausted(found.short)
 
 
-def _walk(
-    tree: Tree, asking: Asking, at: list[int], begun: int, numbers: NDArray[np.float64], width: int
-) -> Steps:  # fmt: skip
-    """Lead the walks from number `begun` on to their ends; `numbers` `[walks, depth]` draw their children."""
+def _walk(walks: _Walks, count: int) -> Steps:
+    """Lead so many new walks to their ends, side by side."""
+    tree, at, begun = walks.tree, walks.at, len(walks.at)
+    numbers = walks.rng.random((count, walks.depth))  # of each walk, to draw its children
+    at += [0] * count
     going = list(range(begun, len(at)))
-    for step in range(numbers.shape[1]):
+    for step in range(walks.depth):
         unopened = [node for node in dict.fromkeys(at[walk] for walk in going) if not tree.expanded(node)]
         if unopened:
-            yield from expand(tree, asking, unopened, width=width, valued=False)
+            yield from expand(tree, walks.asking, unopened, width=walks.width, valued=False)
         going = [walk for walk in going if tree.width[at[walk]]]
         for walk in going:
             at[walk] = _child(tree, at[walk], float(numbers[walk - begun, step]))

@@ -10,15 +10,17 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from evolvent.config import Config
+from evolvent.errors import ConfigError, Problem
 from evolvent.search.beam import beam
 from evolvent.search.depth_first import depth_first
 from evolvent.search.gumbel import Gumbel, gumbel_mcts
 from evolvent.search.mcts import Commit, Descend, Explore, Restart, mcts
 from evolvent.search.records import Budget, Search, State
-from evolvent.search.samples import best_of_n, greedy, sampled_tree
+from evolvent.search.samples import best_of_n, greedy, sampled_tree, voted_tree
 from evolvent.search.select import puct
+from evolvent.search.stopping import Stop
 
-__all__ = ["METHODS", "Begin", "Name", "SearchConfig"]
+__all__ = ["METHODS", "STOPPING", "Begin", "Name", "SearchConfig"]
 
 Name = Literal[
     "greedy", "samples", "best_of_n", "sampled_tree", "beam", "depth_first", "mcts", "mcts_restart", "mcts_descend",
@@ -37,6 +39,8 @@ METHODS: dict[str, str] = {
     "mcts_descend": "descents to an end that widen every node on the way (OpenR's, RAP's)",
     "gumbel": "Gumbel noise and sequential halving at every move (ReSCALE)",
 }
+STOPPING = ("samples", "sampled_tree", "mcts", "mcts_restart", "mcts_descend")
+"""Searches that a detector can end early: they come to votes, or move by visits."""
 
 
 class SearchConfig(Config):
@@ -103,14 +107,33 @@ class SearchConfig(Config):
         """Whether a judge is asked at all."""
         return self.value == "judge" and self.method not in ("greedy", "samples", "sampled_tree")
 
-    def begin(self) -> Begin:
-        """The search, to be begun at a root, with a budget and random numbers."""
+    def unstoppable(self) -> list[Problem]:
+        """Why a detector could not end this search early; empty where it can."""
+        if self.method not in STOPPING:
+            return [Problem("stop", f"{self.method} has no votes to end early", f"one of {', '.join(STOPPING)}")]
+        if self.method in ("mcts_restart", "mcts_descend") and self.rule != "majority":
+            return [Problem("stop", f"ends of {self.method} are no votes with rule = {self.rule!r}", "'majority'")]
+        if self.method == "mcts" and self.sampled:
+            return [Problem("stop", "sampled moves are drawn by visits that fewer simulations would change")]
+        return []
+
+    def begin(self, *, stop: Stop | None = None) -> Begin:
+        """The search, to be begun at a root, with a budget and random numbers.
+
+        Args:
+            stop: when fewer votes, or simulations before a move, are enough.
+        Raises:
+            ConfigError: a search that cannot end early so.
+        """
+        if stop is not None and (problems := self.unstoppable()):
+            raise ConfigError(problems)
         tree: Any = {"width": self.width, "depth": self.depth}
         made: dict[str, Any] = {
             "greedy": greedy,
-            "samples": partial(best_of_n, n=self.paths, valued=False),
+            "samples": partial(best_of_n, n=self.paths, valued=False, stop=stop),
             "best_of_n": partial(best_of_n, n=self.paths),
-            "sampled_tree": partial(sampled_tree, **tree, paths=self.paths),
+            "sampled_tree": partial(sampled_tree, **tree, paths=self.paths) if stop is None
+            else partial(voted_tree, **tree, paths=self.paths, stop=stop),
             "beam": partial(beam, **tree, keep=self.paths),
             "depth_first": partial(depth_first, **tree, paths=self.paths, prune_ratio=self.prune),
             "gumbel": partial(
@@ -118,19 +141,19 @@ class SearchConfig(Config):
                 settings=Gumbel(scale=1.0 if self.sampled else self.noise),
             ),
             **{name: partial(mcts, **tree, start=start, explore=self._explore, leaves=self.leaves)
-               for name, start in self._starts.items()},
+               for name, start in self._starts(stop).items()},
         }  # fmt: skip
         chosen: Begin = made[self.method]
         return chosen
 
-    @property
-    def _starts(self) -> dict[str, Commit | Restart | Descend]:
-        # Without drawn moves every further path of one tree would be the same again.
-        one = Commit(self.simulations, temperature=1.0, paths=self.paths) if self.sampled else Commit(self.simulations)
+    def _starts(self, stop: Stop | None) -> dict[str, Commit | Restart | Descend]:
+        one = Commit(self.simulations, stop=stop)
+        if self.sampled:  # without drawn moves every further path of one tree would be the same again
+            one = Commit(self.simulations, temperature=1.0, paths=self.paths)
         return {
             "mcts": one,
-            "mcts_restart": Restart(self.paths, self.simulations),
-            "mcts_descend": Descend(self.paths),
+            "mcts_restart": Restart(self.paths, self.simulations, stop),
+            "mcts_descend": Descend(self.paths, stop),
         }
 
     @property

@@ -22,7 +22,8 @@ from evolvent.store.schema import decode, encode
 from evolvent.trajectory import Score, Step, Task, Trajectory, Value
 
 __all__ = [
-    "Imported", "read_agenttraj", "read_jsonl", "read_messages", "write_agenttraj", "write_jsonl", "write_messages",
+    "Imported", "chat_row", "read_agenttraj", "read_jsonl", "read_messages", "write_agenttraj", "write_jsonl",
+    "write_messages",
 ]  # fmt: skip
 
 
@@ -243,14 +244,15 @@ def write_messages(trajectories: Iterable[Trajectory], path: Path, *, instructio
     def pieces() -> Iterator[str]:
         nonlocal count
         for trajectory in trajectories:
-            yield plain_json(_as_chat(trajectory, instructions)) + "\n"
+            yield plain_json(chat_row(trajectory, instructions)) + "\n"
             count += 1
 
     _write(path, pieces())
     return count
 
 
-def _as_chat(trajectory: Trajectory, instructions: str | None) -> dict[str, Any]:
+def chat_row(trajectory: Trajectory, instructions: str | None = None) -> dict[str, Any]:
+    """A trajectory as the row that `write_messages` writes. Raises SampleInvalid for one of arrays."""
     rows: list[Mapping[str, Any]] = []
     imported = trajectory.task.version == "openai"
     if instructions is not None and not imported:

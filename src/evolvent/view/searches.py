@@ -31,7 +31,7 @@ class SearchRow:
             was right. samples: ends that it came to. answer: what it decided for, as text.
         ended_by: "done" or a limit. generated, computed, expansions: spent; `computed` None: where nobody counts.
         cpu_s: CPU seconds of the process between the end of the search before and of this one.
-        dropped: children that could not be used.
+        dropped: children that could not be used. stopped: whether a detector ended its votes early.
     """
 
     world: str
@@ -52,6 +52,7 @@ class SearchRow:
     cpu_s: float
     dropped: int
     error: str
+    stopped: bool = False
 
     @property
     def key(self) -> tuple[str, str, int | None, str]:
@@ -129,6 +130,7 @@ def search_row(row: Mapping[str, Any]) -> SearchRow | None:
         generated=as_count(spent.get("generated")) or 0, computed=as_count(spent.get("computed")),
         expansions=as_count(spent.get("expansions")) or 0, cpu_s=max(0.0, as_number(row.get("cpu_s")) or 0.0),
         dropped=as_count(row.get("dropped")) or 0, error=as_text(row.get("error")),
+        stopped=bool(as_text(row.get("stopped"))),
     )  # fmt: skip
 
 

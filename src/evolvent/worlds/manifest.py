@@ -30,7 +30,8 @@ class Manifest:
         title: what it is.
         source, revision: the repository and the commit it was taken from.
         file: its path there; a copy is looked for by the last part of it.
-        sha256: of the file, 64 hex digits, or as many of the first as are known, at least 16.
+        sha256: of the file, 64 hex digits, or as many of the first as are known, at least 16. "": this library has not
+            seen the file, so that its rows are counted and nothing is compared; `file` may then be a folder.
         items: how many rows it has.
         licence: by its SPDX name; "unknown" where nobody has said.
         commercial: whether the licence allows every use; others need your word.
@@ -71,6 +72,8 @@ def sha256_of(path: Path) -> str:
 def verified(name: str, root: Path, *, accept_licence: bool = False) -> Path:
     """The file of a known set in a folder (or the file itself), with the right hash. Nothing is parsed here.
 
+    Of a set without a known hash: its file or folder in that folder, or else what was named.
+
     Args:
         accept_licence: your word that you may use a set whose licence does not allow every use.
     Raises:
@@ -84,7 +87,9 @@ def verified(name: str, root: Path, *, accept_licence: bool = False) -> Path:
     if not (manifest.commercial or accept_licence):
         raise AccessDenied(f"the licence of {name} is {manifest.licence}", value="no consent",
                            expected="your word that you may use it", hint="--accept_licence")  # fmt: skip
-    path = _found(manifest, root)
+    path = _found(manifest, root) if manifest.sha256 else _unpinned(manifest, root)
+    if not manifest.sha256:
+        return path
     digest = sha256_of(path)
     if not digest.startswith(manifest.sha256):
         hint = f"take {manifest.file} at {manifest.revision}"
@@ -103,3 +108,11 @@ def _found(manifest: Manifest, root: Path) -> Path:
         raise ConfigError([Problem(str(root), f"holds no {last}", f"get {where}")])
     same = [path for path in found if sha256_of(path).startswith(manifest.sha256)]
     return (same or found)[0]
+
+
+def _unpinned(manifest: Manifest, root: Path) -> Path:
+    inner = root / Path(manifest.file).name
+    if not root.exists():
+        where = f"{manifest.file} of {manifest.source}"
+        raise ConfigError([Problem(str(root), "is not there", f"get {where}")])
+    return inner if inner.exists() else root

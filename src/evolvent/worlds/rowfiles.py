@@ -55,20 +55,25 @@ def row_files(path: Path, pattern: str = "*") -> list[tuple[Path, str]]:
 
 
 def read_rows(
-    files: Sequence[tuple[Path, str]], read: Callable[[object, str, int], R], *, single: bool = False
+    files: Sequence[tuple[Path, str]],
+    read: Callable[[object, str, int], R],
+    *,
+    single: bool = False,
+    load: Callable[[Path], Iterator[object]] | None = None,
 ) -> tuple[tuple[R, ...], tuple[Problem, ...]]:
     """The rows of these files that can be used, and what is wrong with the others.
 
     Args:
         read: of (JSON value, file's name, place in it) makes a row; SampleInvalid refuses it.
         single: a `.json` file may also hold one row that is in no array.
+        load: makes rows of a path that is no file of JSON.
     Raises:
         ConfigError: a file that cannot be read, or not one row that can be used.
     """
     rows: list[R] = []
     problems: list[Problem] = []
     for file, name in files:
-        for place, entry in enumerate(_entries(file, single=single)):
+        for place, entry in enumerate(_entries(file, single=single) if load is None else load(file)):
             try:
                 rows.append(read(entry, name, place))
             except SampleInvalid as error:

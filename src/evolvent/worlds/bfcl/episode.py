@@ -65,7 +65,7 @@ class CallEnv:
         text = told(self._tools, self._messages)
         if self._item.language != "python" and self._form != self._item.form:
             text += f"\nGive every argument as a text that holds a literal of {self._item.language.capitalize()}."
-        return text, _info(self._tools, self._messages)
+        return text, _info(self._tools, self._messages, language=self._item.language)
 
     def step(self, action: Value) -> Reply:
         """The verdict as reward, 1 or 0.

@@ -1,22 +1,24 @@
-"""Rows of HumanEval (Chen et al. 2021, 2107.03374) and MBPP (Austin et al. 2021, 2108.07732), full and sanitized.
+"""Rows of HumanEval (Chen et al. 2021, 2107.03374), MBPP (Austin et al. 2021, 2108.07732; full, sanitized) and APPS.
 
 HumanEval: `{"task_id", "prompt", "entry_point", "canonical_solution", "test"}`; the test defines `check(candidate)`.
 MBPP: `{"task_id", "prompt" or "text", "code", "test_list", "test_imports" or "test_setup_code"?}`. What a row is, its
-fields say. A row that cannot be used is `SampleInvalid`, and the others are read on.
+fields say; for APPS see `worlds.code.apps`. A row that cannot be used is `SampleInvalid`, and the others are read on.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from evolvent.errors import ConfigError, Problem, SampleInvalid
 from evolvent.grade.code import Form, Tests, form, humaneval, mbpp
+from evolvent.grade.exchanges import Exchanges
 from evolvent.trajectory import canonical_json
+from evolvent.worlds.code.apps import apps_folders, apps_parts, folder_entry
 from evolvent.worlds.rowfiles import read_rows, row_files
 
 __all__ = ["CodeRow", "read_code", "read_code_row"]
@@ -37,18 +39,21 @@ class CodeRow:
         tests: what judges it.
         solution: a program that solves it, whole; "": none is given.
         form: how its tests can be run; "weak" ones say nothing about an answer.
+        about: what the set says of it: in APPS how difficult it is. others: more programs that solve it.
     """
 
     file: str
     place: int
     name: str
-    layout: Literal["humaneval", "mbpp"]
+    layout: Literal["humaneval", "mbpp", "apps"]
     text: str
     prompt: str
-    tests: Tests
+    tests: Tests | Exchanges
     solution: str
     form: Form
     digest: str
+    about: str = ""
+    others: tuple[str, ...] = ()
 
     @property
     def where(self) -> str:
@@ -57,28 +62,42 @@ class CodeRow:
 
 
 def read_code(path: Path) -> tuple[tuple[CodeRow, ...], tuple[Problem, ...]]:
-    """All problems of a file, or of the JSON files below a folder in the order of their paths.
+    """All problems of a file, or of the JSON files below a folder in the order of their paths; or APPS in folders.
 
     Returns:
         The rows that can be used, and what is wrong with the others.
     Raises:
         ConfigError: no such file or folder, a file that is no JSON, or not one row that can be used.
     """
+    folders = apps_folders(path)
+    if folders:
+        return read_rows([(one, one.relative_to(path).as_posix()) for one in folders], read_code_row, load=_loaded)
     files = row_files(path, "**/*")
     if not files:
-        raise ConfigError("no problems here", value=str(path), expected="a file of HumanEval or MBPP, or a folder")
+        raise ConfigError(
+            "no problems here", value=str(path), expected="a file of HumanEval, MBPP or APPS, or a folder"
+        )
     return read_rows(files, read_code_row)
 
 
+def _loaded(folder: Path) -> Iterator[object]:
+    try:
+        yield folder_entry(folder)
+    except SampleInvalid as error:  # told by the reader as any other row
+        yield error
+
+
 def read_code_row(entry: object, file: str, place: int) -> CodeRow:
-    """One row of either layout.
+    """One row of any of the layouts.
 
     Raises:
-        SampleInvalid: no object, neither layout, or tests that are no Python.
+        SampleInvalid: no object, no known layout, no tests, or tests that cannot be read.
     """
+    if isinstance(entry, SampleInvalid):
+        raise entry
     if not isinstance(entry, Mapping):
         raise SampleInvalid("a row that is no object", value=str(entry)[:80], expected="a JSON object")
-    read = _humaneval if "entry_point" in entry else _mbpp
+    read = _humaneval if "entry_point" in entry else _apps if "input_output" in entry else _mbpp
     try:
         return read(entry, file, place)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -104,6 +123,16 @@ def _mbpp(entry: Mapping[str, Any], file: str, place: int) -> CodeRow:
     shown = "\n".join((text, "", _PASS_THESE, *asserts))
     name = f"MBPP/{entry.get('task_id', place)}"
     return CodeRow(file, place, name, "mbpp", shown, "", tests, code, form(tests), _digest(text, *asserts))
+
+
+def _apps(entry: Mapping[str, Any], file: str, place: int) -> CodeRow:
+    text, tests, solutions = apps_parts(entry)
+    number = entry.get("problem_id", entry.get("id", place))
+    said = [text, *(canonical_json(list(one)) for one in (tests.inputs, tests.outputs))]
+    return CodeRow(
+        file, place, f"APPS/{number}", "apps", text, "", tests, solutions[0] if solutions else "", "plain",
+        _digest(*said), str(entry.get("difficulty") or ""), solutions[1:],
+    )  # fmt: skip
 
 
 def _entry(asserts: Sequence[str], code: str) -> str:

@@ -13,11 +13,12 @@ from threading import Lock
 from evolvent.errors import ConfigError, Problem
 from evolvent.grade.base import Grade
 from evolvent.grade.code import Open, judge
+from evolvent.grade.exchanges import Exchanges, judge_exchanges
 from evolvent.sandbox.limits import Limits
 from evolvent.sandbox.pool import Boxes
 from evolvent.trajectory import Task
 from evolvent.worlds.base import SPLITS, check_task
-from evolvent.worlds.code.answers import program_of
+from evolvent.worlds.code.answers import program_of, source_in
 from evolvent.worlds.code.rows import CodeRow, read_code
 from evolvent.worlds.panel import check_names
 from evolvent.worlds.reasoning.question import Question
@@ -29,15 +30,16 @@ __all__ = ["LIMITS", "Code"]
 LIMITS = Limits(cpu_s=10, wall_s=10.0)
 """What the tests of one response may use."""
 _LONGEST = 50_000  # characters of a response
+_PROGRAMS = "Write the Python program that is asked for. Answer with its whole code in one block."
 
 
 class Code(Questions):
-    """The problems of a file or a folder in the layouts of HumanEval and MBPP.
+    """The problems of a file or a folder in the layouts of HumanEval, MBPP and APPS.
 
     Args:
         path: a `.jsonl`, `.json` or `.gz` file, or a folder of such, subfolders included.
         open_box: opens boxes (None: boxes of its own, started with the first response and given back by `close`).
-        limits: of one response.
+        limits: of one response; of APPS, where every exchange has a box of its own, of one exchange.
     Attributes:
         problems: the rows that are left out, and why. count: all rows that were read.
     Raises:
@@ -59,6 +61,8 @@ class Code(Questions):
             raise ConfigError(list(self.problems))
         self._given, self._own, self._lock, self._limits = open_box, None, Lock(), limits
         self.tiers = ("all",)
+        if all(row.layout == "apps" for row in self._rows.values()):
+            self.instructions = _PROGRAMS
         self._panels = self._dealt()
 
     _own: Boxes | None
@@ -76,7 +80,7 @@ class Code(Questions):
 
     def _task(self, row: CodeRow, split: str) -> Task:
         spec = {"file": row.file, "row": row.place, "name": row.name, "digest": row.digest}
-        return Task(self.name, self.version, spec, f"{row.layout}, {row.form}", "all", split)
+        return Task(self.name, self.version, spec, _kind(row), "all", split)
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
         """The task panel of a split."""
@@ -106,8 +110,12 @@ class Code(Questions):
         """
         if len(said) > _LONGEST:
             return Grade(False, why=f"a response of more than {_LONGEST} characters")
-        program = program_of(said, row.tests.entry, prompt=row.prompt)
-        found = judge(program, row.tests, self._opener())
+        if isinstance(row.tests, Exchanges):
+            program = source_in(said)
+            found = judge_exchanges(program, row.tests, self._opener())
+        else:
+            program = program_of(said, row.tests.entry, prompt=row.prompt)
+            found = judge(program, row.tests, self._opener())
         return Grade(found.correct, program, found.why)
 
     def grade(self, said: str, question: Question) -> Grade:
@@ -138,3 +146,11 @@ class Code(Questions):
             if self._own is not None:
                 self._own.close()
             self._own = None
+
+
+def _kind(row: CodeRow) -> str:
+    """What a task is like: its layout and how it is judged; of APPS, how difficult it is."""
+    if isinstance(row.tests, Exchanges):
+        how = "function" if row.tests.function else "program"
+        return ", ".join(filter(None, (row.layout, row.about, how)))
+    return f"{row.layout}, {row.form}"

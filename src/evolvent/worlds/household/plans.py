@@ -3,6 +3,7 @@
 `plan` is a shortest way to the goal. Its demonstrations would teach to walk straight to a hidden object, which nobody
 can who does not see through doors; so demonstrations come from `explore`, which looks into one receptacle after another
 in the order in which the room lists them, first into those where such an object may be, and remembers what it saw.
+`explain` is the same way with a thought before each action: what was seen, what is held, and what comes next.
 """
 
 from __future__ import annotations
@@ -13,7 +14,17 @@ from itertools import permutations
 from evolvent.worlds.household.game import FAMILIES, TREATED_AT, Game, bits
 from evolvent.worlds.household.rules import Action, apply, won
 
-__all__ = ["explore", "plan"]
+__all__ = ["explain", "explore", "plan", "thoughts_said"]
+
+_NEXT = {
+    "go": "go to {}", "open": "open {}", "view": "look at {}", "take": "take {} from {}", "put": "put {} {} {}",
+    "clean": "clean {} with {}", "heat": "heat {} with {}", "cool": "cool {} with {}", "use": "switch on {}",
+}  # fmt: skip
+_THOUGHTS = (
+    "My task is to. I have to find a an another. I see no on in. What I see on will not do.",
+    "I see. I have seen. I have. It has to be clean hot cool. It is now. I need the light of. The is closed.",
+    "Next, I need to", *_NEXT.values(),
+)  # fmt: skip
 
 
 class _Walk:
@@ -130,16 +141,76 @@ def _ways_to_look(game: Game) -> Iterator[_Walk]:
 
 
 class _Search(_Walk):
-    """A walk that knows only what it has seen: receptacles count as empty until they were looked into."""
+    """A walk that knows only what it has seen: receptacles count as empty until they were looked into.
+
+    `thoughts` says why before each action; `_why` is said of what is under way, `_errand` of what is being looked for.
+    """
 
     def __init__(self, game: Game) -> None:
         super().__init__(game)
         self.seen = 0
+        self.thoughts: list[str] = []
+        self._why = self._errand = ""
 
     def do(self, verb: str, first: int, second: int = -1) -> None:
+        self.thoughts.append(self._thought(Action(verb, first, second)))
         super().do(verb, first, second)
         if verb in ("go", "open", "view") and not self.closed(first):
             self.seen |= 1 << first
+
+    def _thought(self, action: Action) -> str:
+        """What led to an action that is about to be done, from what was seen before it."""
+        game, (verb, first, second) = self.game, action
+        said = [] if self.actions else [f"My task is to {game.task}."]
+        if verb in ("go", "open", "view"):
+            aim = _NEXT[verb].format(game.names[first])
+            said += [f"The {game.names[first]} is closed."] if verb == "open" else []
+            said.append(self._why)
+        elif verb == "use":
+            aim = _NEXT[verb].format(game.object_names[first])
+            said.append(self._why)
+        elif verb == "move":
+            aim = _NEXT["put"].format(game.object_names[first], self._in(second), game.names[second])
+            said.append(self._why)
+        else:
+            aim = _NEXT[verb].format(game.object_names[first], game.names[second])
+            said.append(f"I see {self._where(first, second)}." if verb == "take" else self._why)
+        return " ".join([*filter(None, said), f"Next, I need to {aim}."])
+
+    def _in(self, receptacle: int) -> str:
+        return "in" if self.game.openable >> receptacle & 1 else "on"
+
+    def _where(self, thing: int, receptacle: int) -> str:
+        game = self.game
+        return f"{game.object_names[thing]} {self._in(receptacle)} {game.names[receptacle]}"
+
+    def _held(self, thing: int) -> str:
+        """That it is held, and what was done to it."""
+        flag = FAMILIES[self.game.goal.family].flag
+        done = any(action.verb == self.game.goal.family and action.first == thing for action in self.actions)
+        return f"I have {self.game.object_names[thing]}.{f' It is {flag} now.' if flag and done else ''}"
+
+    def stand(self, receptacle: int) -> None:
+        super().stand(receptacle)
+        self._why = self._errand or self._why  # what was seen elsewhere counts no more
+
+    def fetch(self, thing: int, source: int) -> None:
+        self._why, self._errand = f"I have seen {self._where(thing, source)}.", ""
+        super().fetch(thing, source)
+
+    def bring(self, thing: int, target: int) -> None:
+        self._why, self._errand = self._held(thing), ""
+        super().bring(thing, target)
+
+    def treat(self, thing: int, at: int) -> None:
+        self._why = f"{self._held(thing)} It has to be {FAMILIES[self.game.goal.family].flag}."
+        super().treat(thing, at)
+
+    def switch_on(self, light: int, at: int) -> None:
+        self._why, self._errand = (
+            f"{self._held(self.state.held)} I need the light of {self.game.object_names[light]}.", ""
+        )  # fmt: skip
+        super().switch_on(light, at)
 
     def look_into(self, receptacle: int) -> None:
         self.reach(receptacle)
@@ -157,10 +228,17 @@ class _Search(_Walk):
                 return next(bits(self.known(r) & mask)), r
         unseen = [r for r, place in enumerate(game.place) if place >= 0 and not self.seen >> r & 1]
         unseen.sort(key=lambda r: (r in avoid, (game.types[r], kind) not in game.holds))
+        again = any(action.verb == "move" for action in self.actions)
+        errand = f"I have to find {'another' if again else 'an' if kind[0] in 'aeiou' else 'a'} {kind}."
+        errand = f"{self._held(self.state.held)} {errand}" if self.state.held >= 0 else errand
+        self._why = self._errand = errand
         for r in unseen:
             self.look_into(r)
             if r not in avoid and self.known(r) & mask:
                 return next(bits(self.known(r) & mask)), r
+            there = bool(self.known(r) & game.of_type.get(kind, 0))
+            place = f"{self._in(r)} {game.names[r]}"
+            self._why = f"{f'What I see {place} will not do.' if there else f'I see no {kind} {place}.'} {errand}"
         return None
 
     def target(self) -> int | None:
@@ -195,6 +273,12 @@ class _Search(_Walk):
 
 def explore(game: Game) -> list[Action] | None:
     """A way to the goal that acts only on what it has seen; None where it finds none. [] where the goal is reached."""
+    found = explain(game)
+    return None if found is None else [action for action, _ in found]
+
+
+def explain(game: Game) -> list[tuple[Action, str]] | None:
+    """The way of `explore`, each action with the thought that led to it: nothing in it that was not seen before."""
     search = _Search(game)
     if game.goal.family == "look":
         thing = game.wanted & game.having("pickupable")
@@ -208,4 +292,9 @@ def explore(game: Game) -> list[Action] | None:
         for _ in range(2 if game.goal.family == "two" else 1):
             if won(game, search.state) or not search.one_more():
                 break
-    return search.actions if won(game, search.state) else None
+    return list(zip(search.actions, search.thoughts, strict=True)) if won(game, search.state) else None
+
+
+def thoughts_said() -> Sequence[str]:
+    """Texts that hold every word and mark of thoughts that observations and tasks do not have."""
+    return [text.replace("{}", " ") for text in _THOUGHTS]

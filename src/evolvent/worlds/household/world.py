@@ -15,17 +15,17 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from evolvent.errors import ConfigError, CorruptRecord, Problem, VersionMismatch, unknown
-from evolvent.trajectory import Json, Score, Task
+from evolvent.errors import ConfigError, CorruptRecord, Problem, VersionMismatch, WorldError, unknown
+from evolvent.trajectory import Json, Score, Step, Task
 from evolvent.worlds.base import TIERS, Info, check_task, score_won
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.grammar import Grammar, Plain
+from evolvent.worlds.grammar import Grammar, Parsed, Plain
 from evolvent.worlds.household.collection import Collection
 from evolvent.worlds.household.env import HouseholdEnv
 from evolvent.worlds.household.game import Game, Goal
 from evolvent.worlds.household.games import OfficialTexts, write_game
 from evolvent.worlds.household.kinds import kind_of, rounds
-from evolvent.worlds.household.plans import explore, plan
+from evolvent.worlds.household.plans import explain, explore, plan, thoughts_said
 from evolvent.worlds.household.rooms import SIZES, canonical_key, draw_game, draw_layout, rooms_for
 from evolvent.worlds.household.rules import Action
 from evolvent.worlds.household.text import DIALECTS, Speaker, words_said
@@ -135,8 +135,34 @@ class HouseholdWorld:
 
         It is what demonstrations are made of: a plan that knew where things are would teach to guess.
         """
-        found = self._said(task, explore(self._speaker(task).game))
-        return found if found is not None and len(found) <= self.horizon else None
+        found = self.explained(task)
+        return None if found is None else [parsed.action for parsed in found]
+
+    def explained(self, task: Task) -> Sequence[Parsed] | None:
+        """The expert's actions, each with the thought that led to it, which says nothing that was not seen before."""
+        speaker = self._speaker(task)
+        found = explain(speaker.game)
+        if found is None or len(found) > self.horizon:
+            return None
+        return [Parsed(speaker.say(action), thought) for action, thought in found]
+
+    def demonstration(self, task: Task) -> tuple[Step, ...]:
+        """The expert's episode step by step, each with its thought: what a memory or a learner of thoughts is given.
+
+        Raises:
+            WorldError: the expert does not reach the goal within the horizon.
+        """
+        plan = self.explained(task)
+        if plan is None:
+            raise WorldError(f"world {self.name!r} has no expert for this task", value=task.id)
+        env = self.make(task)
+        observation, _ = env.reset()
+        steps = []
+        for parsed in plan:
+            seen = observation
+            observation, reward, _, _, _ = env.step(parsed.action)
+            steps.append(Step(seen, parsed.action, reward, parsed.thought))
+        return tuple(steps)
 
     def planner(self, task: Task) -> Sequence[str] | None:
         """A shortest way to the goal, knowing where everything is: the least that any agent can need."""
@@ -169,7 +195,7 @@ class HouseholdWorld:
         most = max(most, _MOST_THINGS, SIZES[rooms[1]][1] + 1 if self.dialect.by_place else 0)
         texts = (
             *PROPERTIES, *(kind for room in ROOMS.values() for kind in room.furniture), *map(str, range(1, most + 1)),
-            words_said(self.dialect), self.instructions,
+            words_said(self.dialect), *thoughts_said(), self.instructions,
         )  # fmt: skip
         return sorted({word for text in texts for word in words_of(text)})
 

@@ -1,0 +1,98 @@
+"""Learners of stable-baselines3, as they are: made, their networks written as safetensors and read back.
+
+`model.save` of stable-baselines3 writes a pickle, which can run anything when it is read; a state dict cannot.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from evolvent.errors import ConfigError, CorruptRecord, MissingExtra, ShapeMismatch, unknown
+from evolvent.files import write_atomic
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.base_class import BaseAlgorithm
+    from stable_baselines3.common.vec_env import VecEnv
+
+__all__ = ["LEARNERS", "generators_kept", "learner", "read_networks", "write_networks"]
+
+_REPLAYED = {"buffer_size": 100_000, "learning_starts": 5_000, "batch_size": 256, "train_freq": 1, "gradient_steps": 4}
+LEARNERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
+    "dqn": {**_REPLAYED, "target_update_interval": 2_000, "exploration_fraction": 0.3, "exploration_final_eps": 0.05},
+    "ppo": {"n_steps": 64, "batch_size": 512, "n_epochs": 8, "ent_coef": 0.005},
+    "ddpg": _REPLAYED,
+    "sac": _REPLAYED,
+})  # fmt: skip
+"""What each learner is given beside learning rate, discount, width and seed."""
+
+
+def learner(
+    algorithm: str, env: VecEnv, *, lr: float, gamma: float, width: int, seed: int, **settings: Any
+) -> BaseAlgorithm:
+    """A learner with two hidden layers.
+
+    Args:
+        algorithm: a name in `LEARNERS`. settings: in place of those in `LEARNERS`.
+    Raises:
+        MissingExtra: stable-baselines3 is not installed. ConfigError: an unknown algorithm.
+    """
+    if algorithm not in LEARNERS:
+        raise ConfigError([unknown("algorithm", algorithm, LEARNERS)])
+    try:
+        import stable_baselines3
+    except ImportError as missing:
+        raise MissingExtra("control", "learning with stable-baselines3") from missing
+    made: BaseAlgorithm = getattr(stable_baselines3, algorithm.upper())(
+        "MlpPolicy", env, learning_rate=lr, gamma=gamma, seed=seed, device="cpu",
+        policy_kwargs={"net_arch": [width, width]}, **{**LEARNERS[algorithm], **settings},
+    )  # fmt: skip
+    return made
+
+
+def write_networks(model: BaseAlgorithm, path: Path) -> None:
+    """Write the networks of a learner's policy, targets included, as one safetensors file."""
+    from safetensors.torch import save
+
+    tensors = {name: value.detach().contiguous().clone() for name, value in model.policy.state_dict().items()}
+    write_atomic(path, save(tensors, metadata={"format": "pt"}))
+
+
+def read_networks(model: BaseAlgorithm, path: Path) -> None:
+    """Put the networks of a file into a learner's policy, which stays as it was where they do not fit.
+
+    Raises:
+        ShapeMismatch: networks of another shape or algorithm. CorruptRecord: no safetensors file.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        tensors = load(path.read_bytes())
+    except SafetensorError as error:
+        raise CorruptRecord(f"{path}: networks that cannot be read: {error}", offset=0) from error
+    own = model.policy.state_dict()
+    wrong = sorted(name for name in {*tensors, *own} if name not in tensors or name not in own
+                   or tensors[name].shape != own[name].shape)  # fmt: skip
+    if wrong:
+        raise ShapeMismatch("networks of another shape", value=wrong, expected="those of the settings beside them")
+    model.policy.load_state_dict(tensors)
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """The global generators, which stable-baselines3 seeds and draws from, are as they were afterwards."""
+    before, drawn, own = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(before)
+        np.random.set_state(drawn)
+        torch.set_rng_state(own)

@@ -1,0 +1,191 @@
+"""Constrained decoding: which tokens may follow so that an answer becomes calls that parse and fit their schemas.
+
+The automaton is llguidance's (microsoft/llguidance, MIT): a grammar over bytes is matched against the trie of a
+tokenizer's tokens. Any fast tokenizer of Hugging Face has such bytes; to a vocabulary of whole words we give them, the
+word and a space. `Matching` is what an engine calls a `Constraint` (`engine/asks.py`).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evolvent.errors import ConfigError, MissingExtra, SampleInvalid, VocabularyMismatch
+from evolvent.messages import CallSample, Tool
+from evolvent.models.call_grammars import CallForm, Grammar, grammar
+from evolvent.models.call_schemas import Limits
+from evolvent.models.policy import Policy
+from evolvent.models.toolchat import ChatTools
+from evolvent.models.toolprompt import Compact, FourBlocks, ToolPrompt
+from evolvent.trajectory import canonical_json
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+__all__ = ["CallConstraints", "Matching"]
+
+_TAGS = ("<tool_call>", "</tool_call>")
+_KEPT = 256  # grammars kept ready; the requests of a panel share few sets of tools
+
+
+class Matching:
+    """A text on its way through a grammar: which tokens may follow what was written. A state, of one text.
+
+    Args:
+        matcher: at the beginning, or wherever the text is.
+        size: of the tokenizer's vocabulary.
+    """
+
+    def __init__(self, matcher: LLMatcher, size: int) -> None:
+        self._matcher, self._size = matcher, size
+        self._allowed: NDArray[np.bool_] | None = None
+
+    def copy(self) -> Matching:
+        """The same state, to go on from on its own."""
+        other = Matching(self._matcher.deep_copy(), self._size)
+        other._allowed = self._allowed
+        return other
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """`[V]`: the tokens that may follow; the stop tokens are among them where the text may end. Read only."""
+        if self._allowed is None:
+            bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+            self._allowed = np.unpackbits(bits, count=self._size, bitorder="little").view(np.bool_)
+            if self._matcher.is_error():
+                self._allowed = np.zeros(self._size, np.bool_)
+        return self._allowed
+
+    def advance(self, token: int) -> None:
+        """Take a token that was allowed; after any other one nothing is."""
+        self._matcher.consume_token(int(token))
+        self._allowed = None
+
+    @property
+    def fault(self) -> str:
+        """Why nothing may follow, where the grammar could not be followed further; empty: nothing is wrong."""
+        return str(self._matcher.get_error()) if self._matcher.is_error() else ""
+
+
+class CallConstraints:
+    """Makes the constraints of a policy's answers to requests with tools.
+
+    Args:
+        policy: its tokenizer (of Hugging Face, fast) and the stop tokens of its dialect are used.
+        limits: how much an answer may hold where schemas leave it open.
+    Raises:
+        MissingExtra: llguidance is not installed. ConfigError: a tokenizer that is not fast.
+    """
+
+    def __init__(self, policy: Policy, *, limits: Limits | None = None) -> None:
+        try:
+            import llguidance  # noqa: F401
+        except ImportError as error:
+            raise MissingExtra("constrained", "decoding held to valid calls") from error
+        self.limits = limits or Limits()
+        self._spaced = policy.dialect.name == "words"
+        make = _spaced_tokenizer if self._spaced else _byte_tokenizer
+        added = {} if self._spaced else policy.tokenizer.added_tokens_decoder
+        self._marks = {str(one): int(at) for at, one in added.items() if one.special and str(one) in _TAGS}
+        self._tokenizer, self._words = make(policy.tokenizer, sorted(policy.dialect.stop_ids))
+        self._known: OrderedDict[str, Matching] = OrderedDict()
+
+    def of(
+        self, tools: Sequence[Tool], *, form: CallForm, abstain: str | None = "[]", fenced: bool = False
+    ) -> Matching:  # fmt: skip
+        """The constraint of an answer to a request with these tools, at its beginning.
+
+        Args:
+            form: how calls are written. A vocabulary of whole words has "words" alone.
+            abstain, fenced: see `call_grammars.grammar`.
+        Raises:
+            SampleInvalid: tools, or schemas, that no constraint can be made of; it says which and why.
+            VocabularyMismatch: a name with a word that the policy does not know. ConfigError: see `grammar`.
+        """
+        rows = [[tool.name, dict(tool.parameters)] for tool in tools]
+        try:
+            key = canonical_json([rows, form, abstain, fenced])
+        except (TypeError, ValueError, RecursionError) as error:
+            raise SampleInvalid("tools whose schemas are no JSON", value=str(error)) from error
+        if key not in self._known:
+            made = grammar(tools, form=form, limits=self.limits, abstain=abstain, fenced=fenced,
+                           spaced=self._spaced, marks=self._marks)  # fmt: skip
+            self._known[key] = self._matching(made)
+            while len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)
+        return self._known[key].copy()
+
+    def under(self, prompt: ToolPrompt, sample: CallSample) -> Matching:
+        """The constraint of an answer that a prompt asks for, in the form that the prompt reads back.
+
+        Raises:
+            ConfigError: a prompt of unknown form. What `of` raises.
+        """
+        if isinstance(prompt, Compact):
+            return self.of(sample.tools, form="words")
+        if isinstance(prompt, FourBlocks):
+            return self.of(sample.tools, form="json", fenced=True)
+        if isinstance(prompt, ChatTools) and prompt.form in ("json", "xml", "python"):
+            return self.of(sample.tools, form=prompt.form, abstain=prompt.abstain)
+        raise ConfigError("a prompt that does not say how calls are written", value=type(prompt).__name__,
+                          expected="Compact, FourBlocks or ChatTools")  # fmt: skip
+
+    def _matching(self, made: Grammar) -> Matching:
+        from llguidance import LLMatcher
+
+        unknown = sorted(made.words - self._words) if self._spaced else []
+        if unknown:
+            raise VocabularyMismatch("calls need words that the policy's vocabulary does not have", value=unknown[:5],
+                                     hint="build the policy for the worlds it is to act in")  # fmt: skip
+        matcher = LLMatcher(self._tokenizer, made.text, log_level=0)
+        found = Matching(matcher, self._tokenizer.vocab_size)
+        if matcher.is_error() or not found.allowed().any():
+            raise SampleInvalid("tools whose calls cannot be constrained", value=found.fault[:300],
+                                hint="simplify their schemas, or decode without the constraint")  # fmt: skip
+        return found
+
+
+def _byte_tokenizer(tokenizer: Any, stop_ids: Sequence[int]) -> tuple[Any, frozenset[str]]:
+    from llguidance.hf import from_tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise ConfigError("constraints need a fast tokenizer", value=type(tokenizer).__name__,
+                          expected="a PreTrainedTokenizerFast")  # fmt: skip
+    return from_tokenizer(tokenizer, eos_token=list(stop_ids)), frozenset()
+
+
+class _Spaced:
+    """A vocabulary of whole words as llguidance wants it: the bytes of every token, a space behind each.
+
+    With the space no token's bytes begin another's, so that `or` is no beginning of `order`.
+    """
+
+    def __init__(self, words: Sequence[str], special: Sequence[int], stop: int) -> None:
+        self.eos_token_id, self.bos_token_id = stop, None
+        marks = set(special)
+        self.tokens = [f"<{word}>".encode() if at in marks else f"{word} ".encode() for at, word in enumerate(words)]
+        self.special_token_ids = list(special)
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        """Never needed: grammars here are matched without forcing text."""
+        return []
+
+
+def _spaced_tokenizer(tokenizer: Any, stop_ids: Sequence[int]) -> tuple[Any, frozenset[str]]:
+    from llguidance import LLTokenizer, TokenizerWrapper
+
+    from evolvent.models.tiny import CONTROL_WORDS, NO_WORD, vocabulary_of
+
+    known = vocabulary_of(tokenizer)
+    words = [""] * (max(known.values()) + 1)
+    for word, at in known.items():
+        words[at] = word
+    # What no text holds, a control word or the mark for one, may not be written either.
+    special = [at for at, word in enumerate(words) if word in (*CONTROL_WORDS, NO_WORD, "")]
+    wrapper = TokenizerWrapper(_Spaced(words, special, stop_ids[0]))
+    return LLTokenizer(wrapper, eos_token=list(stop_ids)), frozenset(words) - {words[at] for at in special}

@@ -1,0 +1,1 @@
+"""The plume world: where does it come from, and how strongly? Source term estimation with a moving, noisy sensor."""

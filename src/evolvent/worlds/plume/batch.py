@@ -1,0 +1,164 @@
+"""Many episodes of the plume at once, as arrays: what filters, planners and learners step through.
+
+An episode is the same alone and among others: the numbers that make its noise are drawn from its task and its seed when
+it begins, one for every step, whatever the sensor will do and wherever it will be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evolvent.errors import BatchMismatch, ConfigError, SessionGone, WorldError
+from evolvent.trajectory import Task, sample_rng
+from evolvent.worlds.plume.model import NAMES, concentration, reading
+from evolvent.worlds.plume.presets import Preset, offsets, read_spec
+from evolvent.worlds.plume.prior import PlumePrior
+
+__all__ = ["PlumeBatch", "PlumeState"]
+
+Floats = NDArray[np.float64]
+Field = Callable[[Floats, Floats], Floats]
+
+
+@dataclass(frozen=True, slots=True)
+class PlumeState:
+    """All that changes in B episodes: places [B, 3], readings [B], steps [B], metres travelled [B], running [B], and
+    what they are episodes of: sources [B, 8], noise [2, B, T + 1] and the priors."""
+
+    position: Floats
+    reading: Floats
+    steps: NDArray[np.int64]
+    travelled: Floats
+    running: NDArray[np.bool_]
+    source: Floats
+    noise: Floats
+    priors: tuple[PlumePrior | None, ...]
+
+
+class PlumeBatch:
+    """B episodes. `begin` starts some of them, `step` moves all that run; ended ones stay as they are.
+
+    Args:
+        preset: area, walk and sensor.
+        size: B.
+        horizon: steps of an episode (None: the preset's).
+        field: a measured or computed concentration instead of the formula: places [M, 3], sources [M, 8] -> [M].
+    Raises:
+        ConfigError: a size or a horizon below 1.
+    """
+
+    def __init__(self, preset: Preset, size: int, *, horizon: int | None = None, field: Field = concentration) -> None:
+        self.preset, self.size = preset, size
+        self.horizon = preset.horizon if horizon is None else horizon
+        self.sensor = preset.sensor
+        if size < 1 or self.horizon < 1:
+            raise ConfigError("a batch without episodes or steps", value=(size, self.horizon), expected="1 or more")
+        self._field = field
+        self._offsets = offsets(preset.moves, preset.step)
+        low, high = zip(*preset.area, strict=True)
+        self._low, self._high = np.array(low, dtype=np.float64), np.array(high, dtype=np.float64)
+        self.restore(PlumeState(
+            np.zeros((size, 3)), np.zeros(size), np.zeros(size, dtype=np.int64), np.zeros(size),
+            np.zeros(size, dtype=bool), np.ones((size, len(NAMES))), np.zeros((2, size, self.horizon + 1)),
+            (None,) * size,
+        ))  # fmt: skip
+
+    def begin(self, rows: Sequence[int], tasks: Sequence[Task], seeds: Sequence[int] | None = None) -> None:
+        """Begin episodes of tasks in some rows, each with its first reading at the start.
+
+        Args:
+            rows: which of the B.
+            tasks: one for each row.
+            seeds: one for each row: other noise for the same task (None: 0).
+        Raises:
+            ConfigError: a spec that is none of this preset. BatchMismatch: not one of each for a row.
+        """
+        seeds = [0] * len(rows) if seeds is None else seeds
+        if not len(rows) == len(tasks) == len(seeds):
+            raise BatchMismatch("a task and a seed for each row", value=(len(tasks), len(seeds)), expected=len(rows))
+        for row, task, seed in zip(rows, tasks, seeds, strict=True):
+            source, self.priors[row] = read_spec(self.preset, task.spec)
+            rng = sample_rng("plume noise", task.id, seed)
+            self.noise[0, row] = rng.standard_normal(self.horizon + 1)
+            self.noise[1, row] = rng.random(self.horizon + 1)
+            self.source[row] = source.vector()
+        at = np.asarray(rows, dtype=np.int64)
+        self.position[at], self.steps[at], self.travelled[at] = self.preset.start, 0, 0.0
+        self.running[at] = True
+        self._sense(at)
+
+    def step(self, actions: NDArray[np.generic] | Sequence[float]) -> NDArray[np.bool_]:
+        """One move of every running episode, and the reading there.
+
+        Args:
+            actions: [B] indices of `MOVES[preset.moves]`, or headings in radians counted from +x towards +y. A move
+                that would leave the area ends at its border.
+        Returns:
+            [B] which episodes this step has brought to the horizon (truncated, not terminated).
+        Raises:
+            WorldError: an index that is none, or a heading that is not finite; nothing has moved.
+            SessionGone: no episode runs.
+        """
+        given = np.asarray(actions)
+        if given.shape != (self.size,):
+            raise BatchMismatch("an action for each episode", value=given.shape, expected=(self.size,))
+        at = np.flatnonzero(self.running)
+        if not at.size:
+            raise SessionGone("a step after the end of all episodes", value=self.size, expected="begin() first")
+        old = self.position[at, :2]
+        new = np.clip(old + self._displacements(given[at]), self._low, self._high)
+        self.position[at, :2] = new
+        self.travelled[at] += np.sqrt(((new - old) ** 2).sum(-1))
+        self.steps[at] += 1
+        self._sense(at)
+        over = self.running & (self.steps >= self.horizon)
+        self.running &= ~over
+        return over
+
+    def end(self, rows: Sequence[int] | NDArray[np.int64]) -> None:
+        """End episodes, as an agent does that knows enough."""
+        self.running[np.asarray(rows, dtype=np.int64)] = False
+
+    def candidates(self) -> tuple[Floats, NDArray[np.bool_]]:
+        """(places [B, K, 3] where the moves of `MOVES[preset.moves]` lead, [B, K] which of them stay inside)."""
+        flat = self.position[:, None, :2] + self._offsets
+        inside: NDArray[np.bool_] = np.all((flat >= self._low - 1e-9) & (flat <= self._high + 1e-9), axis=-1)
+        height = np.broadcast_to(self.position[:, None, 2:], (*flat.shape[:2], 1))
+        return np.concatenate([np.clip(flat, self._low, self._high), height], -1), inside
+
+    def snapshot(self) -> PlumeState:
+        """Everything that changes, copied."""
+        return PlumeState(self.position.copy(), self.reading.copy(), self.steps.copy(), self.travelled.copy(),
+                          self.running.copy(), self.source.copy(), self.noise.copy(), tuple(self.priors))  # fmt: skip
+
+    def restore(self, state: PlumeState) -> None:
+        """Back to a snapshot, which stays as it is. BatchMismatch: one of another size or horizon."""
+        if state.noise.shape != (2, self.size, self.horizon + 1):
+            raise BatchMismatch(
+                "a snapshot of another batch", value=state.noise.shape, expected=(2, self.size, self.horizon + 1)
+            )
+        self.position, self.reading, self.steps = state.position.copy(), state.reading.copy(), state.steps.copy()
+        self.travelled, self.running = state.travelled.copy(), state.running.copy()
+        self.source, self.noise = state.source.copy(), state.noise.copy()
+        self.priors = list(state.priors)
+
+    def _displacements(self, actions: NDArray[np.generic]) -> Floats:
+        if self.preset.moves == "heading":
+            angles = actions.astype(np.float64)
+            if not np.isfinite(angles).all():
+                raise WorldError("a heading that is not finite", value=angles.tolist(), expected="radians")
+            return self.preset.step * np.stack([np.cos(angles), np.sin(angles)], -1)
+        known = np.issubdtype(actions.dtype, np.integer) and ((actions >= 0) & (actions < len(self._offsets))).all()  # type: ignore[operator]
+        if not known:
+            raise WorldError("no move", value=actions.tolist(), expected=f"indices below {len(self._offsets)}")
+        found: Floats = self._offsets[actions.astype(np.int64)]
+        return found
+
+    def _sense(self, at: NDArray[np.int64]) -> None:
+        normal, uniform = self.noise[:, at, self.steps[at]]
+        clean = self._field(self.position[at], self.source[at])
+        self.reading[at] = reading(clean, normal, uniform, sensor=self.sensor)

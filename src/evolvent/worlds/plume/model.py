@@ -1,0 +1,200 @@
+"""An isotropic plume and the sensor that smells it: numpy, or torch tensors handed in, by one formula.
+
+Sources: Vergassola, Villermaux and Shraiman, Nature 445 (2007), and the published programme AutoSTE (Cunjia Liu),
+which adds a lifetime. A source theta = (x, y, z, Q, u, phi, D, tau) gives at a place p, with
+lambda = sqrt(D tau / (1 + u^2 tau / (4 D))) and d = max(|p - (x, y, z)|, 1e-5),
+
+    C(p | theta) = Q / (4 pi D d) exp( -(p_x - x) u cos(phi) / (2 D) - (p_y - y) u sin(phi) / (2 D) - d / lambda )
+
+phi is where the wind comes from: the plume reaches towards -phi.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evolvent.errors import ConfigError, Problem
+
+__all__ = [
+    "NAMES",
+    "NEAREST",
+    "Sensor",
+    "SourceTerm",
+    "Terms",
+    "concentration",
+    "dilution",
+    "reading",
+    "sense",
+    "terms",
+]
+
+NAMES = ("x", "y", "z", "rate", "wind_speed", "wind_from", "diffusivity", "lifetime")
+"""The eight unknowns, in the order of every array of sources."""
+NEAREST = 1e-5  # metres; nearer to the source nothing is known
+_POSITIVE = ("diffusivity", "lifetime")
+_NOT_NEGATIVE = ("rate", "wind_speed")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTerm:
+    """A source and the air around it.
+
+    Args:
+        x, y, z: its place, metres.
+        rate: Q, what it releases, grams a second, not negative.
+        wind_speed: u, metres a second, not negative.
+        wind_from: phi, where the wind comes from, radians counted from +x towards +y.
+        diffusivity: D, square metres a second, positive.
+        lifetime: tau of what is released, seconds, positive.
+
+    Raises:
+        ConfigError: a number that is not finite or outside its range; all of them at once.
+    """
+
+    x: float
+    y: float
+    z: float
+    rate: float
+    wind_speed: float
+    wind_from: float
+    diffusivity: float
+    lifetime: float
+
+    def __post_init__(self) -> None:
+        problems = []
+        for name, value in zip(NAMES, astuple(self), strict=True):
+            if not math.isfinite(value):
+                problems.append(Problem(name, f"{value} is not finite", "give a finite number"))
+            elif name in _POSITIVE and value <= 0:
+                problems.append(Problem(name, f"{value} is not positive", "give a number above 0"))
+            elif name in _NOT_NEGATIVE and value < 0:
+                problems.append(Problem(name, f"{value} is negative", "give 0 or more"))
+        if problems:
+            raise ConfigError(problems)
+
+    def vector(self) -> NDArray[np.float64]:
+        """[8] in the order of `NAMES`."""
+        return np.array(astuple(self), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Sensor:
+    """A sensor, and how its readings are judged. One sensor serves every policy of a comparison.
+
+    `likelihood="published"` keeps the sensor and the likelihood of AutoSTE as they are, which are not one model: the
+    sensor draws z = C (1 + sigma_fraction n) and misses a share; the likelihood (`belief.likelihood`) has another
+    spread, and no `detect` where something was smelt. `"consistent"` is one model on both sides: z = C +
+    (sigma_fraction C + sigma) n, 0 at or below the threshold, and missed with probability 1 - detect.
+
+    Args:
+        threshold: what lies below is read as 0, grams per cubic metre; also the spread of AutoSTE's non-detections.
+        detect: Pd, how likely it is that the sensor works at all, in (0, 1].
+        sigma: s, the constant part of the spread, grams per cubic metre.
+        sigma_fraction: s_pct, the part that grows with the concentration.
+        noisy: False: readings have no noise and none is missed; the likelihood knows nothing of that.
+        likelihood: see above.
+
+    Raises:
+        ConfigError: numbers outside their ranges; all of them at once.
+    """
+
+    threshold: float = 5e-4
+    detect: float = 0.7
+    sigma: float = 1e-4
+    sigma_fraction: float = 0.5
+    noisy: bool = True
+    likelihood: Literal["published", "consistent"] = "published"
+
+    def __post_init__(self) -> None:
+        problems = []
+        if not 0 < self.detect <= 1:
+            problems.append(Problem("detect", f"a probability of {self.detect}", "give one in (0, 1]"))
+        for name, value in (("threshold", self.threshold), ("sigma", self.sigma)):
+            if not 0 < value < math.inf:
+                problems.append(Problem(name, f"{value} is no concentration", "give a finite number above 0"))
+        if not 0 <= self.sigma_fraction < math.inf:
+            problems.append(Problem("sigma_fraction", f"a share of {self.sigma_fraction}", "give 0 or more"))
+        if self.likelihood not in ("published", "consistent"):
+            problems.append(Problem("likelihood", f"unknown {self.likelihood!r}", "give 'published' or 'consistent'"))
+        if problems:
+            raise ConfigError(problems)
+
+    @property
+    def id(self) -> str:
+        """The sensor in one line, to be printed above every table."""
+        kind = self.likelihood if self.noisy else f"{self.likelihood}, noise-free readings"
+        return (
+            f"threshold {self.threshold:g}, Pd {self.detect:g}, sigma {self.sigma:g} + "
+            f"{self.sigma_fraction:g} C ({kind})"
+        )
+
+
+class Terms(NamedTuple):
+    """What a concentration needs of a source: worked out once for each source, whatever the places. Each [...]."""
+
+    x: Any
+    y: Any
+    z: Any
+    strength: Any  # Q / (4 pi D)
+    along_x: Any  # u cos(phi) / (2 D)
+    along_y: Any  # u sin(phi) / (2 D)
+    decay: Any  # 1 / lambda
+
+
+def terms(x: Any, y: Any, z: Any, *others: Any, xp: Any = np) -> Terms:
+    """The terms of sources given by their eight numbers, in the order of `NAMES`, each [...]."""
+    rate, speed, wind_from, diffusivity, lifetime = others
+    half = speed / (2.0 * diffusivity)
+    decay = xp.sqrt((1.0 + speed * half * lifetime / 2.0) / (diffusivity * lifetime))
+    strength = rate / (4.0 * math.pi * diffusivity)
+    return Terms(x, y, z, strength, half * xp.cos(wind_from), half * xp.sin(wind_from), decay)
+
+
+def dilution(known: Terms, at: Sequence[Any], *, xp: Any = np) -> Any:
+    """The concentration at places (x, y, z), which broadcast against the terms; grams per cubic metre."""
+    dx, dy, dz = at[0] - known.x, at[1] - known.y, at[2] - known.z
+    d = xp.clip(xp.sqrt(dx * dx + dy * dy + dz * dz), NEAREST, None)
+    return known.strength / d * xp.exp(-(dx * known.along_x + dy * known.along_y + d * known.decay))
+
+
+def concentration(position: Any, source: Any, *, xp: Any = np) -> Any:
+    """The concentration that sources cause at places.
+
+    Args:
+        position: [..., 3] x, y, z in metres.
+        source: [..., 8] in the order of `NAMES`. Leading axes broadcast.
+        xp: the module of the arrays: numpy, or torch.
+    Returns:
+        [...] grams per cubic metre.
+    """
+    known = terms(*(source[..., i] for i in range(len(NAMES))), xp=xp)
+    return dilution(known, (position[..., 0], position[..., 1], position[..., 2]), xp=xp)
+
+
+def reading(clean: Any, normal: Any, uniform: Any, *, sensor: Sensor, xp: Any = np) -> Any:
+    """What the sensor reads, given the numbers that make its noise.
+
+    Args:
+        clean: [...] concentrations.
+        normal, uniform: [...] a draw of N(0, 1) and one of U(0, 1) for each.
+    """
+    if not sensor.noisy:
+        return xp.where(clean < sensor.threshold, 0.0, clean)
+    spread = sensor.sigma_fraction * clean
+    if sensor.likelihood == "consistent":
+        spread = spread + sensor.sigma
+    noisy = clean + spread * normal
+    return xp.where((noisy < sensor.threshold) | (uniform >= sensor.detect), 0.0, noisy)
+
+
+def sense(clean: NDArray[np.float64], sensor: Sensor, rng: np.random.Generator) -> NDArray[np.float64]:
+    """[...] readings of [...] concentrations; the generator gives first all normals, then all uniforms."""
+    shape = np.shape(clean)
+    found: NDArray[np.float64] = reading(clean, rng.standard_normal(shape), rng.random(shape), sensor=sensor)
+    return found

@@ -1,0 +1,366 @@
+"""Constraints: the mask against every continuation of small languages, walks at random, and what is refused."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("llguidance")
+
+from evolvent.errors import ConfigError, InvalidAction, SampleInvalid, VocabularyMismatch
+from evolvent.grade.calls import decode_calls
+from evolvent.messages import Call, CallSample, Message, Tool
+from evolvent.models.call_grammars import grammar
+from evolvent.models.call_schemas import Limits, narrow
+from evolvent.models.constraints import CallConstraints
+from evolvent.models.dialects import dialect_for
+from evolvent.models.policy import Policy
+from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer
+from evolvent.models.toolchat import ChatTools
+from evolvent.models.toolprompt import Compact, FourBlocks
+from evolvent.schemas import faults
+from evolvent.worlds.functions.catalogue import catalogue
+from evolvent.worlds.functions.episode import read_calls, write_calls
+from evolvent.worlds.functions.spelling import encode_words, resolved
+from evolvent.worlds.functions.world import Functions, closed_words
+from tests.models.test_dialects import CHATML, byte_tokenizer
+from tests.models.test_toolprompt import HERMES, SAMPLE
+
+SMALL = Limits(calls=2, text=6, items=2)
+TOOLS = (
+    Tool("get", "", {"type": "object", "properties": {"a": {"type": "boolean"}, "b": {"enum": [1, 12, None]},
+                                                      "ab": {"enum": ["x", "x y"]}}, "required": ["b"]}),
+    Tool("get_all", "", {"type": "object", "properties": {"c": {"type": "array", "items": {"enum": [0, -1]},
+                                                                "minItems": 1, "maxItems": 2}}}),
+    Tool("go", "", {"type": "object", "properties": {"o": {"type": "object", "minProperties": 1, "properties": {
+        "k_l": {"type": "integer", "minimum": 3, "maximum": 4}, "m": {"type": "boolean"}}}}, "required": ["o"]}),
+)  # fmt: skip
+WORDS = '[ ] ( ) = , " : { } - True False None get all go a b ab c o k l m 0 1 3 4 12 x y'.split()  # noqa: SIM905
+MARKED = ["<|im_start|>", "<|im_end|>", "<tool_call>"]
+
+
+def policy_of(tokenizer, dialect: str | None = None, *, context: int = 256) -> Policy:
+    model = init_tiny(tiny_config(len(tokenizer), context=context), seed=0)
+    return Policy(model, tokenizer, dialect_for(tokenizer, dialect))
+
+
+@pytest.fixture(scope="module")
+def words() -> Policy:
+    return policy_of(word_tokenizer(WORDS), "words")
+
+
+@pytest.fixture(scope="module")
+def letters() -> Policy:
+    return policy_of(byte_tokenizer(CHATML, MARKED))
+
+
+@pytest.fixture(scope="module")
+def world_words() -> Policy:
+    return policy_of(word_tokenizer(sorted(closed_words())), "words")
+
+
+def arguments_of(tool: Tool) -> list[dict]:
+    """Every object of arguments, in the order of the schema, by trying all values of a small pool."""
+    pool = {"a": [True, False], "b": [1, 12, None], "ab": ["x", "x y"],
+            "c": [list(one) for n in (1, 2) for one in itertools.product([0, -1], repeat=n)],
+            "o": [{"k_l": 3}, {"k_l": 4}, {"m": True}, {"m": False},
+                  *({"k_l": n, "m": m} for n in (3, 4) for m in (True, False))]}  # fmt: skip
+    names = list(tool.parameters["properties"])
+    found = []
+    for chosen in itertools.chain.from_iterable(itertools.combinations(names, n) for n in range(len(names) + 1)):
+        for values in itertools.product(*(pool[name] for name in chosen)):
+            one = dict(zip(chosen, values, strict=True))
+            if not faults(one, tool.parameters):
+                found.append(one)
+    return found
+
+
+def python(call: Call) -> str:
+    """Python's form, written once more: texts in double quotes."""
+
+    def value(one) -> str:
+        if isinstance(one, dict):
+            return "{" + ", ".join(f"{json.dumps(k)}: {value(v)}" for k, v in one.items()) + "}"
+        if isinstance(one, list):
+            return "[" + ", ".join(map(value, one)) + "]"
+        return json.dumps(one) if isinstance(one, str) else repr(one)
+
+    return f"{call.name}({', '.join(f'{k}={value(v)}' for k, v in call.arguments.items())})"
+
+
+def language(form: str, most: int) -> set[str]:
+    """Every answer of at most so many calls."""
+    calls = [Call(tool.name, one) for tool in TOOLS for one in arguments_of(tool)]
+    found = {"[]"}
+    for count in range(1, most + 1):
+        for several in itertools.product(calls, repeat=count):
+            rows = [json.dumps({"name": one.name, "arguments": one.arguments}) for one in several]
+            found.add({
+                "words": encode_words(several), "python": f"[{', '.join(map(python, several))}]",
+                "json": f"[{', '.join(rows)}]",
+                "xml": "\n".join(f"<tool_call>\n{row}\n</tool_call>" for row in rows),
+            }[form])  # fmt: skip
+    return found
+
+
+def check_all(start, texts: dict[tuple[int, ...], None], stop: int, size: int) -> int:
+    """At every beginning of every text exactly the tokens of longer beginnings are allowed; returns how many."""
+    follow: dict[tuple[int, ...], set[int]] = {}
+    for text in texts:
+        for end, token in enumerate((*text, stop)):
+            follow.setdefault(text[:end], set()).add(token)
+    waiting = [((), start)]
+    seen = 0
+    while waiting:
+        before, state = waiting.pop()
+        mask = state.allowed()
+        assert mask.shape == (size,) and set(np.flatnonzero(mask).tolist()) == follow[before], before
+        seen += 1
+        for token in follow[before] - {stop}:
+            after = state.copy()
+            after.advance(token)
+            waiting.append(((*before, token), after))
+    assert seen == len(follow)
+    return seen
+
+
+def test_the_mask_over_words_is_that_of_all_continuations(words):
+    start = CallConstraints(words, limits=Limits(calls=1, text=6, items=2)).of(TOOLS, form="words")
+    texts = dict.fromkeys(tuple(words.dialect.action(text)[:-1]) for text in language("words", 1))
+    (stop,) = words.dialect.stop_ids
+    assert check_all(start, texts, stop, len(words.tokenizer)) > 150
+    two = CallConstraints(words, limits=SMALL).of(TOOLS[1:2], form="words")
+    lists = [encode_words([Call("get_all", one)]) for one in arguments_of(TOOLS[1])]
+    pairs = {"[]", *lists, *(f"{a[:-1]}, {b[1:]}" for a in lists for b in lists)}
+    assert check_all(two, dict.fromkeys(tuple(words.dialect.action(one)[:-1]) for one in pairs), stop,
+                     len(words.tokenizer)) > 100  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["python", "json", "xml"])
+def test_the_mask_over_bytes_is_that_of_all_continuations(letters, form):
+    tokenizer, (stop,) = letters.tokenizer, letters.dialect.stop_ids
+    start = CallConstraints(letters, limits=Limits(calls=1, text=6, items=2)).of(TOOLS, form=form)
+    texts: dict[tuple[int, ...], None] = {}
+    mark = tokenizer.convert_tokens_to_ids("<tool_call>")
+    spelled = [tokenizer.convert_tokens_to_ids(letter) for letter in "<tool_call>"]
+    for text in language(form, 1):
+        for first in ("", " "):
+            ids = tuple(tokenizer.encode(first + text, add_special_tokens=False))
+            texts[ids] = None
+            texts[tuple(one for index in ids for one in (spelled if index == mark else [index]))] = None
+    assert check_all(start, texts, stop, len(tokenizer)) > 500
+
+
+def merged() -> Policy:
+    """Byte-level pieces of several letters, that lie across the bounds of names, quotes and commas."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=360, special_tokens=["<eos>"], show_progress=False,
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())  # fmt: skip
+    core.train_from_iterator(sorted(language("json", 1) | language("python", 1)), trainer)
+    return policy_of(PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<eos>"), "lines")
+
+
+@pytest.mark.parametrize("form", ["python", "json"])
+def test_pieces_across_bounds_are_allowed_exactly_where_some_text_goes_on_so(form):
+    policy = merged()
+    tokenizer, (stop,) = policy.tokenizer, policy.dialect.stop_ids
+    texts = {first + text for text in language(form, 1) for first in ("", " ")}
+    begun = {text[:end] for text in texts for end in range(len(text) + 1)}
+    pieces = {index: tokenizer.decode([index]) for index in range(len(tokenizer)) if index != stop}
+    waiting = {"": CallConstraints(policy, limits=Limits(calls=1, text=6, items=2)).of(TOOLS, form=form)}
+    seen: set[str] = set()
+    while waiting:
+        before, state = waiting.popitem()
+        seen.add(before)
+        follow = {index for index, piece in pieces.items() if before + piece in begun}
+        expected = follow | ({stop} if before in texts else set())
+        assert set(np.flatnonzero(state.allowed()).tolist()) == expected, before
+        for index in follow:
+            if before + pieces[index] not in seen:
+                waiting[before + pieces[index]] = after = state.copy()
+                after.advance(index)
+    assert max(map(len, pieces.values())) > 5 and texts <= seen
+
+
+def walk(state, stop: int, rng: np.random.Generator, *, most: int = 3000) -> list[int]:
+    """Allowed tokens at random, ending where that is allowed more often than not."""
+    ids: list[int] = []
+    for _ in range(most):
+        allowed = np.flatnonzero(state.allowed())
+        token = stop if state.allowed()[stop] and rng.random() < 0.7 else int(rng.choice(allowed))
+        if token == stop:
+            return ids
+        ids.append(token)
+        state.advance(token)
+    raise LookupError("a walk that does not end")
+
+
+@pytest.mark.parametrize("form", ["words", "python", "json", "xml", "words over bytes"])
+def test_whatever_is_written_for_generated_tools_is_valid(form, letters, world_words):
+    policy, short = (world_words, "words") if form == "words" else (letters, form.split()[0])
+    made, (stop,) = CallConstraints(policy, limits=Limits(calls=3, text=8, items=3)), policy.dialect.stop_ids
+    tools, rng, count = [entry.tool for entry in catalogue().values()], np.random.default_rng(7), 0
+    for at in range(0, len(tools), 9):
+        some = tools[at : at + 3]
+        text = policy.dialect.text(walk(made.of(some, form=short), stop, rng))
+        calls, by = resolved(read_calls(text, short), some), {tool.name: tool for tool in some}
+        assert all(faults(call.arguments, by[call.name].parameters) == () for call in calls), text
+        count += len(calls)
+    assert count > 20
+
+
+@pytest.mark.parametrize("form", ["words", "python", "json", "xml"])
+def test_right_answers_of_the_generator_can_be_written(form, letters, world_words):
+    policy, world = (world_words if form == "words" else letters), Functions(form)
+    made = CallConstraints(policy)
+    for task in [task for tier in world.tiers for task in world.tasks("dev", tier)[:8]]:
+        for text in world.expert(task):
+            calls = [Call(one.name, one.arguments) for one in read_calls(text, form)]
+            text = f"[{', '.join(map(python, calls))}]" if form == "python" else write_calls(calls, form)
+            state = made.of(world.toolbox(task).tools, form=form)
+            for token in policy.dialect.action(text):
+                assert state.allowed()[token], text
+                state.advance(token)
+
+
+# ------------------------------------------------------------------ schemas
+
+SCALARS = st.one_of(
+    st.builds(lambda low, n: {"type": "integer", "minimum": low, "maximum": low + n}, st.integers(-9, 9),
+              st.integers(0, 30)),
+    st.sampled_from([
+        {"type": "string"}, {"type": "string", "minLength": 2}, {"type": "string", "pattern": "b<?", "maxLength": 4},
+        {"type": "number"}, {"type": "number", "exclusiveMinimum": 0, "maximum": 1}, {"type": "integer"},
+        {"type": "integer", "multipleOf": 3, "minimum": 4}, {"type": ["boolean", "null"]}, {"const": {"a": [1.5]}},
+        {"enum": ["é\"", "</tool", 1, 2.5, False], "type": ["string", "number"]}, {},
+        {"type": "string", "format": "date"}, {"type": "tuple", "items": [{}, {"type": "int"}]},
+        {"oneOf": [{"type": "string", "maxLength": 1}, {"type": "integer"}]},
+        {"allOf": [{"type": "number"}, {"minimum": 2}, {"maximum": 3}]}, {"type": "integer", "minimum": 10**17},
+    ]),
+)  # fmt: skip
+SCHEMAS = st.recursive(SCALARS, lambda inner: st.one_of(
+    st.builds(lambda one, n: {"type": "array", "items": one, "minItems": n}, inner, st.integers(0, 2)),
+    st.builds(lambda several, free: {"type": "object", "properties": dict(zip("abc", several, strict=False)),
+                                     "required": ["b"] if len(several) > 1 else [], "additionalProperties": free},
+              st.lists(inner, max_size=3), st.booleans()),
+    st.builds(lambda one: {"type": "object", "additionalProperties": one}, inner),
+    st.builds(lambda a, b: {"anyOf": [a, b]}, inner, inner)), max_leaves=5)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(schema=SCHEMAS, form=st.sampled_from(["python", "json", "xml"]), seed=st.integers(0, 99))
+def test_a_narrow_schema_only_asks_for_more(letters, schema, form, seed):
+    tool = Tool("f", "", {"type": "object", "properties": {"x": schema}, "required": ["x"]})
+    (stop,) = letters.dialect.stop_ids
+    try:
+        state = CallConstraints(letters, limits=Limits(calls=1, text=5, items=2)).of([tool], form=form, abstain=None)
+    except SampleInvalid as error:
+        assert "tag" in str(error) and form == "xml"
+        return
+    text = letters.dialect.text(walk(state, stop, np.random.default_rng(seed)))
+    (call,) = decode_calls(text, form=form)
+    assert call.name == "f" and faults(call.arguments, tool.parameters) == (), text
+
+
+BAD = [
+    ({"type": "array", "uniqueItems": True}, "the keyword 'uniqueItems' at x"),
+    ({"not": {"type": "string"}}, "the keyword 'not' at x"),
+    ({"type": "integer", "minimum": 3, "maximum": 2}, "no value is possible at x"),
+    ({"type": "integer", "multipleOf": 10, "minimum": 1, "maximum": 9}, "no value is possible at x"),
+    ({"enum": []}, "no value is possible at x"),
+    ({"enum": ["a"], "type": "integer"}, "no value is possible at x"),
+    ({"type": "string", "minLength": 3, "maxLength": 2}, "no value is possible at x"),
+    ({"type": "array", "items": False, "minItems": 1}, "no value is possible at x"),
+    ({"type": "number", "multipleOf": 0.1}, "multipleOf that is no whole number at x"),
+    ({"oneOf": [{"type": "number"}, {"type": "integer"}]}, "a oneOf whose branches may hold the same value at x"),
+    ({"type": "object", "additionalProperties": True, "minProperties": 2}, "minProperties of an object with unnamed"),
+    ({"allOf": [{"minimum": 1}, {"minimum": 2}]}, "both say 'minimum'"),
+]
+
+
+@pytest.mark.parametrize(("schema", "said"), BAD, ids=[one[1][:40] for one in BAD])
+def test_what_cannot_be_held_is_refused_with_its_path(letters, schema, said):
+    tool = Tool("f", "", {"type": "object", "properties": {"x": schema}, "required": ["x"]})
+    with pytest.raises(SampleInvalid, match=said) as raised:
+        CallConstraints(letters).of([tool], form="json")
+    assert "calls of the tool 'f' cannot be constrained" in str(raised.value)
+
+
+def test_an_optional_parameter_that_nothing_satisfies_is_left_out():
+    tool = Tool("f", "", {"type": "object", "properties": {"x": {"enum": []}, "y": {"type": "boolean"}}})
+    assert list(narrow(tool, Limits())["properties"]) == ["y"]
+
+
+def test_names_and_settings_that_cannot_be_used_are_refused(letters, words):
+    made = CallConstraints(letters)
+    empty = {"type": "object", "properties": {}}
+    with pytest.raises(SampleInvalid, match="two tools with one name"):
+        made.of([Tool("f", "", empty), Tool("f", "", empty)], form="json")
+    with pytest.raises(SampleInvalid, match="cannot be told apart"):
+        made.of([Tool("f_g", "", empty), Tool("f__g", "", empty)], form="words")
+    with pytest.raises(SampleInvalid, match="a name that the form of calls cannot hold"):
+        made.of([Tool("f g", "", empty)], form="python")
+    with pytest.raises(SampleInvalid, match="a name that the form of calls cannot hold"):
+        made.of([Tool("get_2_items", "", empty)], form="words")
+    with pytest.raises(SampleInvalid, match="no pattern"):
+        made.of(
+            [Tool("f", "", {"type": "object", "properties": {"x": {"type": "string", "pattern": "a"}}})], form="words"
+        )
+    with pytest.raises(ConfigError, match="there are no tools"):
+        made.of([], form="json", abstain=None)
+    with pytest.raises(ConfigError, match="form"):
+        made.of(TOOLS, form="java")
+    with pytest.raises(VocabularyMismatch, match="does not have"):
+        CallConstraints(words).of([Tool("unheard", "", empty)], form="words")
+    with pytest.raises(ConfigError, match="whole words"):
+        CallConstraints(words).of(TOOLS, form="json")
+    with pytest.raises(ConfigError, match=r"(?s)calls.*text.*items"):
+        Limits(calls=0, text=0, items=0)
+    assert grammar([], form="json", limits=SMALL).text.endswith('start: " "? ("[]")\n\n')
+
+
+def test_a_copy_goes_its_own_way_and_wrong_tokens_end_a_text(letters):
+    start = CallConstraints(letters).of(TOOLS, form="json")
+    bracket = letters.dialect.action("[")[0]
+    other = start.copy()
+    other.advance(bracket)
+    assert start.allowed()[bracket] and not other.allowed()[bracket]
+    wrong = start.copy()
+    wrong.advance(letters.dialect.action("x")[0])
+    assert not wrong.allowed().any() and wrong.fault and not start.fault
+
+
+def test_prompts_read_back_what_is_written_under_them(letters, world_words):
+    chat, rng = ChatTools(byte_tokenizer(HERMES, MARKED)), np.random.default_rng(3)
+    named = {tool.name: tool for tool in SAMPLE.tools}
+    limits, (stop,), kinds = Limits(calls=2, text=5, items=2), letters.dialect.stop_ids, set()
+    for prompt in (Compact(), FourBlocks(), chat) * 6:
+        sample = SAMPLE if prompt is chat or rng.random() < 0.8 else CallSample("n", SAMPLE.messages, SAMPLE.tools, ())
+        text = letters.dialect.text(walk(CallConstraints(letters, limits=limits).under(prompt, sample), stop, rng))
+        kinds.add("`" in text[:5])
+        for call in prompt.read(text, sample):
+            assert faults(call.arguments, named[call.name].parameters) == (), text
+    assert kinds == {True, False}
+    with pytest.raises(ConfigError, match="does not say how calls are written"):
+        CallConstraints(letters).under(object(), SAMPLE)
+    hotel = Tool("find_hotel", "", {"type": "object", "properties": {"city": {"type": "string"}}})
+    asked = CallSample("h", (Message("user", "a hotel in oslo please"),), (hotel,), ())
+    spaced = '[ find hotel ( city = " oslo " ) ]'
+    assert Compact().read(spaced, asked) == (Call("find_hotel", {"city": "oslo"}),), (
+        "spaces are the model's, not oslo's"
+    )
+
+
+def test_a_text_that_is_cut_is_no_calls(letters):
+    whole = "".join(sorted(language("json", 1), key=len)[-1:])
+    for end in range(1, len(whole)):
+        with pytest.raises(InvalidAction):
+            decode_calls(whole[:end], form="json")

@@ -1,0 +1,103 @@
+"""The expert of the household says why it does what it does: only what it has seen, and all of it true."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from evolvent.agents.plain import Expert
+from evolvent.errors import WorldError
+from evolvent.rollout.collect import collect
+from evolvent.trajectory import Start
+from evolvent.worlds.crafting import words_of
+from evolvent.worlds.household.plans import explain, explore
+from evolvent.worlds.household.rooms import draw_game
+from evolvent.worlds.household.world import HouseholdWorld
+from evolvent.worlds.panel import Sizes
+
+SMALL = Sizes(train=24, dev=24, test=24)
+WORLDS = [HouseholdWorld(sizes=SMALL), HouseholdWorld("0.3", sizes=SMALL), HouseholdWorld(size="alfworld", sizes=SMALL)]
+NAME = re.compile(r"[a-z]+ \d+")
+HELD = re.compile(r"I have ([a-z]+ \d+)\.")
+NONE = re.compile(r"I see no ([a-z]+) (?:in|on) ([a-z]+ \d+)\.")
+THERE = re.compile(r"(?:I see|I have seen) ([a-z]+ \d+) (?:in|on) ([a-z]+ \d+)\.")
+
+
+def contents(observation):
+    """Receptacle -> what it was seen to hold, by one observation."""
+    found = re.search(
+        r"On the ([a-z]+ \d+), you see (.*)\.|The ([a-z]+ \d+) is open. In it, you see (.*)\.", observation
+    )
+    if found is None:
+        return {}
+    return {found[1] or found[3]: set(NAME.findall(found[2] or found[4] or ""))}
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
+def test_thoughts_say_what_was_seen_and_nothing_else(world):
+    """Every name was read before, what is held is held, and what is said to be somewhere was seen there last."""
+    known, families = set(world.vocabulary()), set()
+    for tier in world.tiers:
+        for task in world.tasks("test", tier):
+            env, (observation, _) = (made := world.make(task)), made.reset()
+            families.add(task.kind.split()[0])
+            seen, lying, held = str(observation), {}, None
+            for parsed in world.explained(task):
+                lying |= contents(str(observation))
+                thought = str(parsed.thought)
+                assert set(NAME.findall(thought)) <= set(NAME.findall(seen))
+                assert known.issuperset(words_of(thought))
+                assert set(HELD.findall(thought)) <= {held}
+                for kind, place in NONE.findall(thought):
+                    assert not any(name.split()[0] == kind for name in lying[place])
+                for thing, place in THERE.findall(thought):
+                    assert thing in lying[place]
+                if (taken := re.fullmatch(r"take (.+) from (.+)", parsed.action)) is not None:
+                    held = taken[1]
+                    lying[taken[2]] = lying[taken[2]] - {held}
+                elif parsed.action.startswith(("move", "put")):
+                    held = None
+                observation, _, done, _, _ = env.step(parsed.action)
+                seen += f" {observation}"
+            assert done
+    assert families == {"put", "look", "clean", "heat", "cool", "two"}
+
+
+def test_the_next_action_is_named():
+    """A thought ends with what is done next, so that steps with like thoughts have like actions."""
+    for task in WORLDS[0].tasks("dev", "seen"):
+        for parsed in WORLDS[0].explained(task):
+            _, _, aim = str(parsed.thought).rpartition("Next, I need to ")
+            assert set(NAME.findall(parsed.action)) == set(NAME.findall(aim))
+        assert WORLDS[0].explained(task)[0].thought.startswith("My task is to ")
+
+
+def test_thinking_changes_no_action():
+    from evolvent.worlds.household.kinds import rounds
+
+    for (goal, seed), _ in zip(rounds("seen"), range(40), strict=False):
+        game = draw_game(goal, seed, size="small")
+        found = explain(game)
+        assert (None if found is None else [action for action, _ in found]) == explore(game)
+
+
+def test_the_experts_trajectories_hold_the_thoughts():
+    world = WORLDS[0]
+    task = world.tasks("dev", "seen")[0]
+    (played,) = collect({world.name: world}, [Start(task)], Expert(), engine=None)
+    steps = world.demonstration(task)
+    assert [(one.observation, one.action, one.reward, one.thought) for one in played.steps] == [
+        (one.observation, one.action, one.reward, one.thought) for one in steps
+    ]
+    assert world.expert(task) == [one.action for one in world.explained(task)]
+    assert all(one.thought for one in steps)
+
+
+def test_a_horizon_that_is_too_short_has_no_demonstration():
+    world = WORLDS[0]
+    task = max(world.tasks("dev", "seen"), key=lambda task: len(world.expert(task)))
+    short = HouseholdWorld(sizes=SMALL, horizon=2)
+    assert short.explained(task) is None
+    with pytest.raises(WorldError, match="no expert"):
+        short.demonstration(task)
