@@ -215,7 +215,7 @@ def test_whole_windows_are_synapse_byte_for_byte():
 
 
 def test_without_a_memory_it_is_react_byte_for_byte():
-    heard = Listening(answers=["look", "think: I see the egg.\nignored", " act: take egg", "> act: bring it"])
+    heard = Listening(answers=["look", "> think : I see the egg.\nignored", " act: take egg", "> act: bring it"])
     agent = StepAgent(Scripted(heard), None, "inline", None, 1, mark=False, align=False, shots=[demo("a", "pen")])
     played = play(agent)
     assert heard.prompts[2].user == REACT
@@ -388,6 +388,10 @@ def test_an_endpoint_acts_as_the_policy_behind_it_does():
         ({"window": (None, 2)}, "align"),
         ({"window": (-1, 2)}, "k, window, tokens"),
         ({"k": 0}, "k, window, tokens"),
+        (
+            {"kind_words": 1, "memory": memory_of(demo("a", "pen", kind="fetch pen"))},
+            "kinds of the memory have 2 words",
+        ),
         ({"think": None}, "found by thoughts"),
         ({"by": Key("observation")}, "by"),
         ({"memory": memory_of(demo("a", "pen"), key=(THOUGHT,))}, "no whole episodes"),

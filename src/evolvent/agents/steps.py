@@ -28,6 +28,7 @@ from evolvent.worlds.grammar import Parsed
 
 __all__ = ["StepAgent", "StepMind"]
 
+_LOOKED = 20  # episodes of a memory whose kinds are compared with the settings
 _LINES = 3  # thoughts in the reply's own lines before an action must come
 _Written = Generator[Sequence[Ask | Wait], Sequence[Answer], Written | None]
 
@@ -87,6 +88,12 @@ class StepAgent:
         problems = []
         if not self.memory:
             problems.append(Problem("memory", "without a step", "add trajectories first"))
+        words = 0 if self.memory is None else max(
+            (len(self.memory.demonstration(name).kind.split()) for name in self.memory.ids[:_LOOKED]), default=0
+        )  # fmt: skip
+        if self.kind_words is not None and words > self.kind_words:
+            problems.append(Problem("kind_words", f"{self.kind_words}, but kinds of the memory have {words} words",
+                                    "build the memory with as many, or give none"))  # fmt: skip
         if self.needs_episodes and self.episodes is None:
             problems.append(Problem("memory", "finds no whole episodes", "build it with the key metadata too"))
         if self.level == "step" and self.found_by is None:
@@ -254,7 +261,7 @@ def _full(marks: Mapping[str, Any]) -> Decision:
 
 
 def _is_thought(text: str) -> bool:
-    return text.strip().lstrip("> ").startswith("think:")
+    return text.strip().lstrip("> ").replace(" :", ":", 1).startswith("think:")
 
 
 def _line(text: str, name: str, *, last: str) -> str:

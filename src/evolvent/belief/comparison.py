@@ -99,7 +99,7 @@ class _Open:
 
 
 def play(
-    name: str, choose: Chooser, world: PlumeWorld, starts: Sequence[Start], *, detector: Detector,
+    choose: Chooser, world: PlumeWorld, starts: Sequence[Start], *, name: str, detector: Detector,
     pay: Payment | None = None, particles: int | None = None, at_once: int = 64,
 ) -> Played:  # fmt: skip
     """Play episodes, as many at once as asked for; how many changes nothing.
@@ -107,7 +107,7 @@ def play(
     A belief that allows a reading in no way ends its episode by an error: no reward, no stop, no truth.
 
     Args:
-        starts: [N] tasks and samples, no two equal. detector: ends the episodes.
+        starts: [N] tasks and samples, no two equal. name: the chooser's, in the records. detector: ends the episodes.
         pay: what is recorded as rewards. particles: of a belief (None: the preset's).
     Raises:
         BatchMismatch: no start, or two that are equal.
@@ -218,7 +218,7 @@ def compared(
         raise ConfigError("nothing to compare", value=(len(choosers), len(tasks)), expected="choosers and tasks")
     starts = [Start(tasks[i % len(tasks)], i // len(tasks)) for i in range(episodes)]
     return [
-        play(name, choose, world, starts, detector=detector, particles=particles, at_once=at_once)
+        play(choose, world, starts, name=name, detector=detector, particles=particles, at_once=at_once)
         for name, choose in choosers.items()
     ]
 

@@ -27,11 +27,11 @@ __all__ = ["LEARNERS", "generators_kept", "learner", "read_networks", "write_net
 _REPLAYED = {"buffer_size": 100_000, "learning_starts": 5_000, "batch_size": 256, "train_freq": 1, "gradient_steps": 4}
 LEARNERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "dqn": {**_REPLAYED, "target_update_interval": 2_000, "exploration_fraction": 0.3, "exploration_final_eps": 0.05},
-    "ppo": {"n_steps": 64, "batch_size": 512, "n_epochs": 8, "ent_coef": 0.005},
+    "ppo": {"n_steps": 64, "n_epochs": 8, "ent_coef": 0.005},
     "ddpg": _REPLAYED,
     "sac": _REPLAYED,
 })  # fmt: skip
-"""What each learner is given beside learning rate, discount, width and seed."""
+"""What each learner is given beside learning rate, discount, width and seed; PPO's batch is an eighth of a rollout."""
 
 
 def learner(
@@ -50,9 +50,12 @@ def learner(
         import stable_baselines3
     except ImportError as missing:
         raise MissingExtra("control", "learning with stable-baselines3") from missing
+    own = {**LEARNERS[algorithm], **settings}
+    if algorithm == "ppo":  # parts of one size, whatever is played at once
+        own.setdefault("batch_size", max(2, own["n_steps"] * env.num_envs // 8))
     made: BaseAlgorithm = getattr(stable_baselines3, algorithm.upper())(
         "MlpPolicy", env, learning_rate=lr, gamma=gamma, seed=seed, device="cpu",
-        policy_kwargs={"net_arch": [width, width]}, **{**LEARNERS[algorithm], **settings},
+        policy_kwargs={"net_arch": [width, width]}, **own,
     )  # fmt: skip
     return made
 

@@ -31,7 +31,7 @@ from evolvent.config import Config, as_dict, resolve
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import write_atomic
 from evolvent.trajectory import Task
-from evolvent.worlds.plume.presets import preset_named
+from evolvent.worlds.plume.presets import draw_spec, preset_named
 from evolvent.worlds.plume.world import PlumeWorld
 
 if TYPE_CHECKING:
@@ -132,7 +132,8 @@ def agdc(config: AGDC, tasks: Sequence[Task] | None = None) -> Seeker:
 
     with generators_kept():
         env = _vector(config, config.at_once, tasks)
-        model = _model(config, env)
+        first = {} if config.algorithm == "ppo" else {"learning_starts": min(5_000, config.budget // 20)}
+        model = _model(config, env, **first)
         model.learn(config.budget)
     return Seeker(config, model, tuple(env.finished))
 
@@ -180,6 +181,8 @@ def load_seeker(folder: Path) -> Seeker:
     config = resolve(AGDC, preset=json.loads((folder / _SETTINGS).read_text(encoding="utf-8")))
     with generators_kept():
         small = {} if config.algorithm == "ppo" else {"buffer_size": 1}  # nothing is learned, so nothing is replayed
-        model = _model(config, _vector(config, 1, None), **small)
+        world = world_of(config)
+        one = Task(world.name, world.version, draw_spec(world.preset, 0))  # any task: none is played
+        model = _model(config, _vector(config, 1, [one]), **small)
     read_networks(model, folder / _WEIGHTS)
     return Seeker(config, model)

@@ -19,11 +19,11 @@ from evolvent.errors import ConfigError, Problem
 from evolvent.trajectory import Json, Score, Task, sample_seed
 from evolvent.worlds.base import Info, check_task
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.grammar import Grammar, Plain
+from evolvent.worlds.grammar import Grammar, Parsed, Plain
 from evolvent.worlds.household.env import HouseholdEnv
 from evolvent.worlds.household.game import Game, Goal, Layout
 from evolvent.worlds.household.kinds import possible_goals
-from evolvent.worlds.household.plans import explore, plan
+from evolvent.worlds.household.plans import explain, explore, plan
 from evolvent.worlds.household.rooms import canonical_key, draw_layout
 from evolvent.worlds.household.text import Speaker
 from evolvent.worlds.household.world import HouseholdWorld
@@ -126,9 +126,16 @@ class HouseholdNouns:
 
     def expert(self, task: Task) -> Sequence[str] | None:
         """As of `HouseholdWorld`: a way to the goal that looks for things; None if the horizon is too short."""
+        found = self.explained(task)
+        return None if found is None else [parsed.action for parsed in found]
+
+    def explained(self, task: Task) -> Sequence[Parsed] | None:
+        """As of `HouseholdWorld`: the expert's actions, each with the thought that led to it."""
         speaker = self._speaker(task)
-        found = explore(speaker.game)
-        return None if found is None or len(found) > self.horizon else [speaker.say(action) for action in found]
+        found = explain(speaker.game)
+        if found is None or len(found) > self.horizon:
+            return None
+        return [Parsed(speaker.say(action), thought) for action, thought in found]
 
     def planner(self, task: Task) -> Sequence[str] | None:
         """A shortest way to the goal, knowing where everything is."""
