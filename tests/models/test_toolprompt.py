@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from evolvent.curate.masking import MaskSpec, mask, unmask
@@ -270,6 +270,8 @@ VALUES = (
 
 @settings(max_examples=60, deadline=None)
 @given(st.dictionaries(st.sampled_from(["reason", "other_name"]), VALUES))
+@example({"reason": "0 "})
+@example({"reason": [" a", " "]})
 def test_every_way_reads_what_it_writes(arguments):
     own = Tool("stop", "", {"type": "object", "properties": {"reason": {}, "other_name": {}}})
     sample = CallSample(
@@ -277,7 +279,11 @@ def test_every_way_reads_what_it_writes(arguments):
     )
     assert FourBlocks().read(FourBlocks().render(sample).target, sample) == sample.calls
     told = replace(sample, messages=(Message("user", "\n".join(filter(None, texts(arguments)))),))
-    assert Compact().read(Compact().render(told).target, told) == sample.calls
+    if any(text.strip() and text != text.strip() for text in texts(arguments)):  # a word model writes spaces of its own
+        with pytest.raises(SampleInvalid, match="not read back"):
+            Compact().render(told)
+    else:
+        assert Compact().read(Compact().render(told).target, told) == sample.calls
 
 
 def texts(value):
