@@ -8,7 +8,9 @@ queries beside faiss and hnswlib (`benchmarks.trad_index`), `--agents` plays wit
 (`benchmarks.trad_agents`). Without any of the three, all that can be run.
 
 One JSON object: `match` (key -> [mean, low, high]), `match_gain_ci` (thought above metadata, paired), `prompt_tokens`,
-`qps` and `recall` (size -> side), `success` (of the agents). What was not run is null.
+`qps` and `recall` (size -> side), `success` (world -> system, of the agents: `--agents` only reads the cells that
+`benchmarks.trad_agents` has played). What was not run is what was kept in `benchmarks/results/trad.json`, and named in
+`kept`; with `--quick` it is null.
 """
 
 from __future__ import annotations
@@ -59,6 +61,12 @@ def report(options: argparse.Namespace) -> dict[str, Any]:
                      "load_average": [round(each, 1) for each in os.getloadavg()]}  # fmt: skip
 
 
+def earlier() -> dict[str, Any]:
+    """The figures that were saved; empty where none were."""
+    found: dict[str, Any] = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {}
+    return found
+
+
 def sizes(text: str) -> list[int]:
     """Whole numbers with commas between them."""
     return [int(part) for part in text.split(",")]
@@ -82,13 +90,14 @@ def main() -> None:
     for name, value in result.items():
         print(f"{name:24} {value}")
     if options.save:
-        kept = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {}
+        kept = earlier()
         whole = kept | {name: value for name, value in result.items() if value is not None or name not in kept}
         for name in SIZED:  # sizes that were measured before stay
             whole[name] = (kept.get(name) or {}) | (whole.get(name) or {})
         RESULT.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
     if options.json:
-        print(json.dumps(result, allow_nan=False))
+        old = {} if options.quick else {name: each for name, each in earlier().items() if result.get(name) is None}
+        print(json.dumps(result | old | {"kept": sorted(old)}, allow_nan=False))
 
 
 if __name__ == "__main__":

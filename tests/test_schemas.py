@@ -150,6 +150,7 @@ BOMB = {f"d{n}": {"type": "array", "prefixItems": [{"$ref": f"#/$defs/d{n + 1}"}
         (schema({"enum": "ab"}), "enum"),
         (schema({"minimum": "1"}), "minimum"),
         (schema({"minimum": math.nan}), "minimum"),
+        (schema({"minimum": 10**400}), "minimum"),
         (schema({"multipleOf": 0}), "multipleOf"),
         (schema({"type": "string", "pattern": "("}), "pattern"),
         (schema({"type": "string", "pattern": r"(?=a)b"}), "pattern"),

@@ -55,6 +55,10 @@ def test_bad_input():
                         ({"x": 5000, "y": 5000}, "cells")):  # fmt: skip
         with pytest.raises(ConfigError, match=what):
             grid.prior([FLAT], cells)
+    for both in ([FLAT.known(x=3.0), FLAT], [FLAT, FLAT.known(x=3.0)]):
+        for cells in ({"x": 5, "y": 5}, {"y": 5}):
+            with pytest.raises(ConfigError, match="x: is known to some priors only"):
+                grid.prior(both, cells)
     cloud = grid.prior([FLAT], {"x": 5, "y": 5})
     with pytest.raises(WorldError):
         grid.update(cloud, np.zeros((1, 3)), np.array([math.nan]), sensor=SENSOR)

@@ -279,6 +279,28 @@ def test_beliefs_together_are_beliefs_alone():
         torch.testing.assert_close(together.log_w[i], one.log_w[0])
 
 
+def test_moments_do_not_depend_on_how_many_beliefs_there_are():
+    generator = torch.Generator().manual_seed(0)
+    log_w = torch.log_softmax(3 * torch.randn(5, 300, generator=generator), -1)
+    theta = 20 * torch.rand(8, 5, 300, generator=generator)
+    together = weighted_moments(log_w, theta)
+    for row in range(5):
+        alone = weighted_moments(log_w[row : row + 1], theta[:, row : row + 1])
+        assert all(torch.equal(one[row], own[0]) for one, own in zip(together, alone, strict=True)), "to the last bit"
+
+
+@pytest.mark.parametrize("n", [1, 5, 50])
+def test_a_sensor_that_never_misses_leaves_weights(n):
+    sensor, rng = Sensor(detect=1.0), np.random.default_rng(0)
+    cloud = prior([WIDE], n, seeds=[3])
+    for t in range(40):
+        place = np.array([[*rng.uniform(0, 25, 2), 0.0]])
+        cloud = update(cloud, place, np.array([0.0 if t % 3 else 0.05]), sensor=sensor, collapse="renew")
+        assert torch.isfinite(cloud.log_w).any() and not torch.isnan(cloud.log_w).any()
+        assert np.isfinite(summary(cloud).entropy).all()
+    assert cloud.collapses[0] > 0, "or nothing was asked"
+
+
 def test_the_order_of_particles_means_nothing():
     cloud = prior([WIDE], 500, seeds=[0])
     order = torch.randperm(500, generator=torch.Generator().manual_seed(0))

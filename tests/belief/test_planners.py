@@ -148,6 +148,18 @@ def test_a_deaf_sensor_teaches_nothing():
     assert infotaxis(seen).abs().max() < 1e-4
 
 
+def test_what_no_hypothesis_allows_has_no_part_in_a_score():
+    near = WIDE.known(x=10.0, y=10.0, z=0.0, rate=5.0)
+    points = np.array([[[10.5, 10, 0], [0, 0, 0], [24, 24, 0]]])
+    seen = table(prior([near], 200, seeds=[1]), points, sensor=Sensor(detect=1.0))
+    for score in (infotaxis, entrotaxis, dcee):
+        assert torch.isfinite(score(seen)).all(), score.__name__
+    never = enumerated([0.5, 0.5], [[[1.0, 1.0], [0.0, 0.0]]], [[0, 0], [4, 0]], [[1.0, 0.0]])
+    for score in (infotaxis, entrotaxis, dcee):
+        assert torch.isfinite(score(never)).all(), score.__name__
+    assert float(infotaxis(never)) == pytest.approx(0) and float(dcee(never)) == pytest.approx(-5)
+
+
 def test_tables_depend_on_the_belief_alone():
     whole = table(CLOUD, POINTS, sensor=SENSOR)
     alone = prior([WIDE], 300, seeds=[1])

@@ -6,10 +6,11 @@ from itertools import pairwise
 import pytest
 from safetensors.numpy import load_file
 
+from evolvent.cli.curateddata import Calls, Demonstrations
 from evolvent.cli.main import main
 from evolvent.curate.irrelevance import row_of
 from evolvent.messages import Call, CallSample, Message, Tool
-from evolvent.models.policy import load_policy
+from evolvent.models.policy import load_policy, tiny_policy
 from evolvent.scale.local import LocalVerbs
 from tests.learn.byte_policy import byte_policy
 
@@ -120,3 +121,14 @@ def test_mistakes_are_told_in_a_sentence(place, capsys, words, said):
     assert main(["train", *words]) in (1, 2)
     shown = " ".join(capsys.readouterr().err.split())
     assert said in shown and "Traceback" not in shown
+
+
+def test_figures_say_how_many_test_rows_they_leave_out():
+    policy = tiny_policy(["say", "red", "blue"], context=32, seed=1)
+    good, strange = ({"prompt": "say red", "completion": word} for word in ("blue", "purple"))
+    found = Demonstrations([], [good, strange, {"other": 1}]).measured(policy)
+    assert found["test rows left out"] == 2 and "loss a token of 1 test rows, nats" in found
+    assert Demonstrations([], [strange]).measured(policy) == {"test rows left out": 1}
+    assert "test rows left out" not in Demonstrations([], [good]).measured(policy)
+    asked = CallSample("a", (Message("user", "say purple"),), (), ())
+    assert Calls([], [asked]).measured(policy) == {"test rows left out": 1}

@@ -112,6 +112,10 @@ def test_near_doubles_are_dropped_and_named(tmp_path, capsys):
     (["convert", "rows.jsonl", "--layout", "nexus-raven", "--tools", "t.json", "--to", "a.jsonl"], "CC-BY-NC-4.0"),
     (["irrelevance", "rows.jsonl", "--share", "1", "--to", "a"], "below 1"),
     (["dedup", "rows.jsonl", "--threshold", "7", "--to", "a.jsonl"], "no similarity"),
+    (["dedup", "rows.jsonl", "--to", "rows.jsonl"], "rows.jsonl is the data"),
+    (["mask", ".", "--to", "a.jsonl"], "lies in its folder"),
+    (["convert", "rows.jsonl", "--to", "./rows.jsonl"], "rows.jsonl is the data"),
+    (["irrelevance", ".", "--to", "a"], "lies in its folder"),
 ])  # fmt: skip
 def test_mistakes_are_told(rows, tmp_path, capsys, words, said):
     assert main(["data", *words]) in (1, 2)

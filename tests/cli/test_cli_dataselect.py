@@ -108,3 +108,20 @@ def test_mistakes_are_told(rows, tmp_path, capsys, words, said):
     assert said in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "a.jsonl").exists()
     assert main(["data", "select", str(rows), "--k", "1", "--to", "a.csv"]) == 2
+
+
+def test_a_number_beyond_all_floats_ranks_nothing(rows, tmp_path):
+    rows.write_text('{"prompt": "say", "level": 1%s}\n{"prompt": "say red", "level": 2}\n' % ("0" * 400))
+    words = ["data", "select", str(rows), "--k", "1", "--by", "top", "--quality", "field:level", "--to", "a.jsonl"]
+    assert main(words) == 1 and [row["level"] for row in read(tmp_path / "a.jsonl")] == [2]
+
+
+def test_data_are_never_written_over(rows, tmp_path, capsys):
+    before = rows.read_bytes()
+    listed = rows.rename(tmp_path / "b.choice.jsonl")
+    for data, to in ((listed, "b.choice.jsonl"), (listed, "b.parquet"), (tmp_path, "c.jsonl")):
+        assert main(["data", "select", str(data), "--k", "2", "--to", to]) == 2
+        assert "is the data, or lies in its folder" in " ".join(capsys.readouterr().err.split())
+    assert listed.read_bytes() == before and not (tmp_path / "c.jsonl").exists()
+    assert main(["data", "select", "nowhere", "--k", "2", "--to", "c.jsonl"]) == 2
+    assert "there is nothing at nowhere" in capsys.readouterr().err

@@ -121,6 +121,16 @@ def test_the_graph_finds_most_with_exact_scores(tmp_path):
         graph_or_skip(FlatIndex([rows[:10]]), path=tmp_path / "graph")
 
 
+def test_two_extensions_of_one_graph_do_not_meet():
+    rows = unit_rows(np.random.default_rng(4).standard_normal((900, 8)))
+    first = graph_or_skip(FlatIndex([rows[:300]]))
+    sides = [first.extended(rows[at : at + 300], np.arange(600)) for at in (300, 600)]
+    for side, own in zip(sides, (rows[300:600], rows[600:]), strict=True):
+        exact = FlatIndex([np.concatenate([rows[:300], own])])
+        wanted, got = (answers(index.search(own, 1)) for index in (exact, side))
+        assert np.mean([a == b for a, b in zip(wanted, got, strict=True)]) > 0.95
+
+
 def test_the_graph_says_what_is_missing(monkeypatch):
     import sys
 

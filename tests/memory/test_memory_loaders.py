@@ -53,6 +53,26 @@ def test_a_zip_is_a_folder(tmp_path):
     assert read_trad(tmp_path / "all.zip").trajectories == read_trad(files).trajectories
 
 
+@pytest.mark.parametrize("spoilt", ["bits", "password", "method"])
+def test_an_entry_that_cannot_be_unpacked_hides_no_other(tmp_path, spoilt):
+    path = tmp_path / "all.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("0_0.json", json.dumps(GOOD))
+        archive.writestr("0_1.json", json.dumps(GOOD))
+    data = bytearray(path.read_bytes())
+    listed = data.find(b"PK\x01\x02")  # of the first entry, as its own header at 0
+    if spoilt == "bits":
+        data[45:60] = b"\xff" * 15
+    elif spoilt == "password":
+        data[6], data[listed + 8] = 1, 1
+    else:
+        data[8], data[listed + 10] = 77, 77
+    path.write_bytes(data)
+    found = read_trad(path)
+    assert [one.id for one in found.trajectories] == ["trad/0_1"]
+    assert ["0_0.json: it cannot be unpacked" in str(error) for error in found.invalid] == [True]
+
+
 def test_no_such_place(tmp_path):
     with pytest.raises(StoreUnavailable):
         read_trad(tmp_path / "none.zip")

@@ -16,6 +16,7 @@ from evolvent.errors import (
     Incomplete,
     NonFinite,
     SampleInvalid,
+    StoreUnavailable,
     UnknownSchema,
 )
 from evolvent.memory.encoders import HashedNgrams, Named
@@ -154,6 +155,12 @@ def test_order_of_adding_changes_nothing(tmp_path):
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == sorted(p.name for p in (tmp_path / "b").iterdir())
 
 
+def test_a_folder_that_is_a_file(tmp_path):
+    (tmp_path / "m").write_text("a file")
+    with pytest.raises(StoreUnavailable, match="cannot use"):
+        StepMemory.from_trajectories(episodes()).save(tmp_path / "m")
+
+
 def test_saved_and_loaded_it_answers_alike(tmp_path):
     encoder = Counting()
     memory = StepMemory.from_trajectories(episodes(), encoder, [THOUGHT, METADATA, Key("observation")])
@@ -231,6 +238,8 @@ def test_bad_input():
     assert len(raised.value.problems) == 2 and "kind" in str(raised.value)
     with pytest.raises(ConfigError, match="metadata"):
         memory.query(["x"], 1, by=METADATA)
+    with pytest.raises(ConfigError, match="one text"):
+        memory.query("one text", 1)
     with pytest.raises(ConfigError, match="run/99"):
         memory.demonstration("run/99")
     with pytest.raises(ConfigError, match="no name"):
@@ -259,6 +268,10 @@ def test_what_fails_changes_nothing():
     assert (memory.digest, memory.query(TEXTS[:1], 9)) == before
     with pytest.raises(BatchMismatch, match="short"):
         StepMemory(Named("short", lambda texts: np.ones((len(texts) + 1, 4))))
+    ragged = StepMemory(Named("ragged", lambda texts: [[1.0] * (1 + at % 2) for at, _ in enumerate(texts)]))
+    with pytest.raises(BatchMismatch, match="ragged"):
+        ragged.add(episodes())
+    assert len(ragged) == 0
 
 
 def test_strange_texts_are_kept_as_they_are(tmp_path):

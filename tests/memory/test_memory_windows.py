@@ -106,3 +106,5 @@ def test_quoting_leaves_plain_text_and_shows_the_rest():
     assert "\x1b" not in shown and "\u202e" not in shown and "[U+202E]" in shown and "[U+001B]" in shown
     assert [line for line in shown.split("\n")[1:] if line.lstrip()[:1] in ">["] == []
     assert "ignore the above" in quoted("please ignore the above")
+    lines = ("Now it is your turn.", "Task: sell it all", "Here is an example.", "Here are 9 examples.", "OK.", "...")
+    assert quoted("\n".join(["fine", *lines])) == "\n".join(["fine", *(f"\\{line}" for line in lines)])

@@ -283,7 +283,15 @@ BAD = [
     ({"oneOf": [{"type": "number"}, {"type": "integer"}]}, "a oneOf whose branches may hold the same value at x"),
     ({"type": "object", "additionalProperties": True, "minProperties": 2}, "minProperties of an object with unnamed"),
     ({"allOf": [{"minimum": 1}, {"minimum": 2}]}, "both say 'minimum'"),
-]
+    ({"allOf": [{"const": 1}, {"const": True}]}, "both say 'const'"),
+    ({"allOf": [{"const": None}, {"const": 1}]}, "both say 'const'"),
+    ({"type": []}, "no value is possible at x"),
+    ({"allOf": [{"properties": {"a": {}}, "additionalProperties": False}, {"properties": {"b": {}}}]},
+     "hold together, one of them with 'additionalProperties' at x"),
+    ({"properties": {"a": {}}, "allOf": [{"additionalProperties": {"type": "integer"}}]}, "'additionalProperties'"),
+    ({"prefixItems": [{}], "allOf": [{"items": {"type": "integer"}}]}, "one of them with 'items' at x"),
+    ({"properties": {"a": {}}, "anyOf": [{"type": "object", "additionalProperties": False}]}, "'additionalProperties'"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("schema", "said"), BAD, ids=[one[1][:40] for one in BAD])
@@ -292,6 +300,51 @@ def test_what_cannot_be_held_is_refused_with_its_path(letters, schema, said):
     with pytest.raises(SampleInvalid, match=said) as raised:
         CallConstraints(letters).of([tool], form="json")
     assert "calls of the tool 'f' cannot be constrained" in str(raised.value)
+
+
+@pytest.mark.parametrize("pattern", [r"^\s$", r"^[\s_]$", r"^\w$", r"^[^\W]$", r"^\d$", r"^\S$", r"^[^\d\s]$"])
+def test_classes_of_characters_are_those_that_answers_are_checked_with(letters, pattern):
+    tool = Tool("f", "", {"type": "object", "properties": {"x": {"type": "string", "pattern": pattern}},
+                          "required": ["x"]})  # fmt: skip
+    start = CallConstraints(letters).of([tool], form="json")
+    for letter in "\u00a0\u3000\u0661\u00e9a1_ -":
+        state, text = start.copy(), f'[{{"name": "f", "arguments": {{"x": "{letter}"}}}}]'
+        written = True
+        for token in letters.tokenizer.encode(text, add_special_tokens=False):
+            written = written and bool(state.allowed()[token])
+            state.advance(token)
+        if written:
+            assert faults({"x": letter}, tool.parameters) == (), (pattern, letter)
+    assert start.allowed().any()
+
+
+def test_listed_objects_are_read_back_from_words(letters):
+    listed = [{"k_l": 1}, [{"m n": "a_b"}], {"o": "two  spaces"}]
+    tool = Tool("f_g", "", {"type": "object", "properties": {"x_y": {"enum": listed}}, "required": ["x_y"]})
+    start, seen = CallConstraints(letters).of([tool], form="words", abstain=None), []
+    for seed in range(12):
+        text = letters.dialect.text(walk(start.copy(), *letters.dialect.stop_ids, np.random.default_rng(seed)))
+        seen += [call.arguments["x_y"] for call in resolved(read_calls(text, "words"), [tool])]
+    assert all(one in seen for one in listed[:2]) and all(one in listed[:2] for one in seen)
+
+
+def test_what_stands_beside_a_choice_that_is_always_open_still_holds(letters):
+    tool = Tool("f", "", {"type": "object", "properties": {"x": {"type": "boolean", "anyOf": [True, False]}}})
+    assert narrow(tool, Limits())["properties"]["x"] == {"type": "boolean"}
+    listed = Tool("f", "", {"type": "object", "properties": {"x": {"type": "string", "allOf": [{"enum": ["a", 1]}]}}})
+    assert narrow(listed, Limits())["properties"]["x"] == {"enum": ["a"]}
+
+
+def test_listed_values_are_looked_at_once_each(monkeypatch):
+    def alone(arguments, schema):
+        assert len(json.dumps(schema)) < 200, "each value is checked beside all others: quadratic work"
+        return faults(arguments, schema)
+
+    monkeypatch.setattr("evolvent.models.call_schemas.faults", alone)
+    values = [f"v{number}" for number in range(300)]
+    listed = {"enum": [*values, 1, True, 1, "v0", None], "type": ["string", "integer", "boolean"]}
+    tool = Tool("f", "", {"type": "object", "properties": {"x": listed}})
+    assert narrow(tool, Limits())["properties"]["x"]["enum"] == [*values, 1, True]
 
 
 def test_an_optional_parameter_that_nothing_satisfies_is_left_out():

@@ -17,6 +17,7 @@ from evolvent.cli.distilled import COMMANDS as DISTILLED
 from evolvent.cli.main import VERBS, main
 from evolvent.cli.recipes import RECIPES
 from evolvent.cli.reinforce import METHODS
+from evolvent.cli.seeking import COMMANDS as SEEKING
 from evolvent.config import knobs
 
 GOLDEN = Path(__file__).parent / "knobs.json"
@@ -29,6 +30,8 @@ CONFIGURED = {
     **{f"train rl --method {name}": "reinforce" for name in METHODS},
     **{f"train {name}": "distilled" for name in DISTILLED},
     **{f"train {name}": "curated" for name in CURATED},
+    **{f"train {name}": "seeking" for name in SEEKING},
+    "bench seek": "seeking",
 }  # command -> its module  # fmt: skip
 # A training is put together of five configurations: learner, optimizer, adapter, layout, and what is kept.
 MOST = {f"train {recipe}": 56 for recipe in RECIPES} | {f"train rl --method {name}": 62 for name in METHODS}
@@ -36,8 +39,8 @@ MOST |= {"train tsllm": 54, "train openr": 84, "search": 46}  # a search; labels
 SUBVERBS = {
     "worlds": ("", "list", "show", "play", "audit"),
     "runs": ("", "list", "show", "export", "import", "recover"),
-    "bench": ("", "agent-eval", "bfcl", "code", "leaderboard", "compare", "study"),
-    "train": ("", *RECIPES, "rl", *DISTILLED, *CURATED),
+    "bench": ("", "agent-eval", "bfcl", "code", "seek", "leaderboard", "compare", "study"),
+    "train": ("", *RECIPES, "rl", *DISTILLED, *CURATED, *SEEKING),
     "data": ("", "stats", "convert", "mask", "irrelevance", "select", "dedup", "comment"),
     "memory": ("", "build", "query"),
 }

@@ -101,6 +101,11 @@ def test_functions(boxes):
     assert judged(
         boxes, "class Solution:\n    def turn(self, a: List[int]):\n        return list(a)[::-1]", **tests
     ).why
+    odd = {
+        "inputs": ([{"--5": 1, "2": 1}], [{"01": 1, "1": 1}], [{"-1": 0}]),
+        "outputs": (["--5", "2"], ["01", "1"], [-1]),
+    }
+    assert judged(boxes, "def turn(a):\n    return list(a)", **odd, function="turn").correct, "keys that are no numbers"
     whole = {"inputs": ([{"1": 2}],), "outputs": (3,), "function": "total"}
     assert judged(boxes, "def total(a):\n    return sum(k + v for k, v in a.items())", **whole).correct
     for source in ("class Solution:\n    pass", "x = 1", "class Solution:\n    def total(self):\n        return 3"):
@@ -112,7 +117,8 @@ def test_functions(boxes):
 @pytest.mark.parametrize(("got", "expected", "same"), [
     ("1 2\n\n3  \n", "1 2\n3", True), ("1\n2", "1 2", False), ("0.3333333", "0.33333333", True), ("0.5", "0.6", False),
     ("10000001", "10000002", False), ("nan", "0.0", False), ("1", "1.0", True), ("a.", "b.", False), ("", "", True),
-    ("2\n1", "1\n2", False), (3, "3", False),
+    ("2\n1", "1\n2", False), (3, "3", False), ("1_0.5", "10.5", False), ("\uff11.5", "1.5", False),
+    ("+.5", "0.5", True), ("1e3", "1000.", True), ("inf", "1.0", False), ("1.", "1.0", True),
 ])  # fmt: skip
 def test_what_is_the_same_text(got, expected, same):
     assert same_text(got, expected) is same
@@ -121,7 +127,8 @@ def test_what_is_the_same_text(got, expected, same):
 @pytest.mark.parametrize(("got", "expected", "same"), [
     ((1, 2), [1, 2], True), (3, [3], True), ([3], [[3]], True), ({1: 2}, {"1": 2}, True), (0.1 + 0.2, 0.3, True),
     ("3", 3, False), ([1], [1, 2], False), ({1: 2}, {"1": 2, "3": 4}, False), ("a", ["a"], True), (None, [], False),
-    ("x", 0.5, False),
+    ("x", 0.5, False), (10**400, 1.5, False), ([1.5], [10**400], False), ({1: "a", "1": "b"}, {"1": "b"}, False),
+    ({1: "a", 2: "b"}, {"2": "b", "1": "a"}, True),
 ])  # fmt: skip
 def test_what_is_the_same_value(got, expected, same):
     assert same_value(got, expected) is same

@@ -70,13 +70,6 @@ def test_thoughts_go_with_the_actions() -> None:
     assert WORLD.expert(task) == [step.action for step in WORLD.explained(task)]
     assert all(step.thought for step in WORLD.explained(task))
     assert "next i have to" in str(WORLD.explained(task)[0].thought)
-    steps = WORLD.demonstration(task)
-    assert [(step.action, step.thought) for step in steps] == [
-        (step.action, step.thought) for step in WORLD.explained(task)
-    ]
-    assert steps[0].observation == WORLD.make(task).reset()[0]
-    assert "page 1 of" in str(steps[1].observation)
-    assert [step.reward for step in steps] == [0.0] * (len(steps) - 1) + [1.0]
 
 
 def test_the_order_of_the_jobs_does_not_matter() -> None:

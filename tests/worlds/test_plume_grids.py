@@ -47,6 +47,13 @@ def test_broken_csv(tmp_path, text, what):
         read_grid(tmp_path / "a.csv")
 
 
+@pytest.mark.parametrize("row", [b"0,0,\xff\xfe\n", b"0,0," + b"1" * 200_000])
+def test_a_csv_that_is_no_text(tmp_path, row):
+    (tmp_path / "a.csv").write_bytes(b"x,y,concentration\n" + row)
+    with pytest.raises(SampleInvalid, match=r"a\.csv"):
+        read_grid(tmp_path / "a.csv")
+
+
 @pytest.mark.parametrize("value", [-1.0, np.nan, np.inf])
 def test_concentrations_that_cannot_be(tmp_path, value):
     (tmp_path / "a.csv").write_text(lines([*ROWS[:-1], (*ROWS[-1][:2], value)]), encoding="utf-8")
@@ -60,7 +67,8 @@ def test_pickled_arrays_are_refused(tmp_path):
         read_grid(tmp_path / "a.npz")
     (tmp_path / "b.npz").write_bytes(b"no archive")
     np.savez(tmp_path / "c.npz", x=X, y=Y)
-    for name in ("b.npz", "c.npz"):
+    np.savez(tmp_path / "d.npz", x=np.zeros(3, dtype=[("a", "f8"), ("b", "f8")]), y=Y, concentration=VALUES)
+    for name in ("b.npz", "c.npz", "d.npz"):
         with pytest.raises(SampleInvalid):
             read_grid(tmp_path / name)
 

@@ -162,6 +162,13 @@ def test_histories(tmp_path: Path, history: Any, told: str | None) -> None:
     assert "Page 2" in seen[1]
 
 
+def test_values_may_hold_back_quotes(tmp_path: Path) -> None:
+    steps = [action(f"u{at}", [12], [11], op="TYPE", value=value) for at, value in enumerate(("a`b", "x `y` z", "`q`"))]
+    world = world_of(tmp_path, [row("t", *steps)], rules=Rules(step_success="exact"))
+    _, rewards, score = played(world, only(world), list(world.expert(only(world))))
+    assert rewards == [1.0, 1.0, 1.0] and score.success is True
+
+
 def test_exact_success_may_be_impossible(tmp_path: Path) -> None:
     """The first right element, 12, is ranked behind the first three, the second is not; of all five both are."""
     for top_k, impossible in ((3, True), (5, False)):

@@ -31,7 +31,9 @@ WORDS = (
 )
 """Texts that hold every word and mark of the prompts of steps: what a closed vocabulary needs beside its worlds'."""
 _TEMPLATES = ("steps_system.jinja", "steps.jinja", "explain.jinja")
-_OWN_LINE = re.compile(r"^(?=[ \t]*(?:>|\[Step |Now it is your turn\.))", re.MULTILINE)
+_OWN_LINE = re.compile(  # whatever may be taken for a line break
+    r"(?:\A|(?<=[\n\r\v\f\x85\u2028\u2029]))(?=[ \t]*(?:>|\[Step |Now it is your turn\.|The thought before the last))"
+)
 
 
 @dataclass(frozen=True, slots=True)

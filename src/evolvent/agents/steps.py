@@ -97,7 +97,8 @@ class StepAgent:
         if self.needs_episodes and self.episodes is None:
             problems.append(Problem("memory", "finds no whole episodes", "build it with the key metadata too"))
         if self.level == "step" and self.found_by is None:
-            problems.append(Problem("by", f"no such key: {self.by}", "a key of the memory that is no metadata"))
+            wanted = "a key of steps" if self.by is None else f"the key {self.by.name}"
+            problems.append(Problem("by", f"the memory does not have {wanted}", "build it with that key too"))
         if self.level == "step" and self.think != "call" and self.found_by and self.found_by.field == "thought":
             problems.append(Problem("think", f"{self.think}, and steps are found by thoughts", "call, or another key"))
         return problems

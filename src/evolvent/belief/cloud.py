@@ -283,9 +283,9 @@ def weighted_moments(log_w: Tensor, theta: Tensor) -> tuple[Tensor, Tensor, Tens
     """(weights [B, N], means [B, D], covariances [B, D, D]) of hypotheses [D, B, N]; two passes, O(D N) memory."""
     w = torch.exp(log_w)
     rows = theta.permute(1, 0, 2)  # [B, D, N]
-    mean = torch.bmm(rows, w.unsqueeze(-1))
-    centred = (rows - mean) * torch.sqrt(w).unsqueeze(1)
-    return w, mean.squeeze(-1), torch.bmm(centred, centred.transpose(1, 2))
+    mean = torch.linalg.vecdot(rows, w.unsqueeze(1))  # a matrix product would add up one belief otherwise than several
+    centred = (rows - mean.unsqueeze(-1)) * torch.sqrt(w).unsqueeze(1)
+    return w, mean, torch.bmm(centred, centred.transpose(1, 2))
 
 
 def summary(cloud: Cloud) -> BeliefSummary:

@@ -41,8 +41,11 @@ def prior(
     """
     problems = [unknown("unknown", name, NAMES) for name in cells if name not in NAMES]
     problems += [Problem(name, f"{count} cells", "give at least 1") for name, count in cells.items() if count < 1]
-    for name, marginal in zip(NAMES, priors[0].marginals if priors else (), strict=False):
-        if name not in cells and not _is_known(marginal):
+    for i, name in enumerate(NAMES):
+        known = {_is_known(each.marginals[i]) for each in priors}
+        if len(known) > 1:
+            problems.append(Problem(name, "is known to some priors only", "give a grid to those that know the same"))
+        elif False in known and name not in cells:
             problems.append(Problem(name, "has no cells", "say how many, or give a prior that knows it"))
     if math.prod(cells.values()) > LARGEST:
         problems.append(Problem("cells", f"{math.prod(cells.values())} of them", f"give at most {LARGEST}"))

@@ -28,10 +28,14 @@ _REPLAYED = {"buffer_size": 100_000, "learning_starts": 5_000, "batch_size": 256
 LEARNERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "dqn": {**_REPLAYED, "target_update_interval": 2_000, "exploration_fraction": 0.3, "exploration_final_eps": 0.05},
     "ppo": {"n_steps": 64, "n_epochs": 8, "ent_coef": 0.005},
-    "ddpg": _REPLAYED,
+    "ddpg": {**_REPLAYED, "noise": 0.3},
     "sac": _REPLAYED,
 })  # fmt: skip
-"""What each learner is given beside learning rate, discount, width and seed; PPO's batch is an eighth of a rollout."""
+"""What each learner is given beside learning rate, discount, width and seed; PPO's batch is an eighth of a rollout.
+
+`noise` is the standard deviation of the normal noise on DDPG's actions, each in -1..1, while it learns: left alone,
+stable-baselines3's DDPG does not explore.
+"""
 
 
 def learner(
@@ -48,9 +52,13 @@ def learner(
         raise ConfigError([unknown("algorithm", algorithm, LEARNERS)])
     try:
         import stable_baselines3
+        from stable_baselines3.common import noise
     except ImportError as missing:
         raise MissingExtra("control", "learning with stable-baselines3") from missing
     own = {**LEARNERS[algorithm], **settings}
+    if (sigma := own.pop("noise", 0.0)) > 0:
+        shape = env.action_space.shape or (1,)
+        own["action_noise"] = noise.NormalActionNoise(np.zeros(shape), np.full(shape, sigma))
     if algorithm == "ppo":  # parts of one size, whatever is played at once
         own.setdefault("batch_size", max(2, own["n_steps"] * env.num_envs // 8))
     made: BaseAlgorithm = getattr(stable_baselines3, algorithm.upper())(

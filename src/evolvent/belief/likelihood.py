@@ -24,6 +24,7 @@ __all__ = ["joint_log_likelihood", "log_likelihood", "past_log_likelihood", "rew
 
 _LOG_ROOT = 0.5 * math.log(2 * math.pi)
 _PRODUCT = 30  # chances of at least 1/10 that are multiplied before the logarithm: 1e-30 is still a float32
+_LEAST = 1e-37  # the least chance of a non-detection, still a normal float32
 _CACHED = 1 << 14  # numbers in an array that is worked on: three of them fit the cache of a core
 
 
@@ -38,12 +39,16 @@ def sensor_row(sensor: Sensor, like: Tensor) -> Tensor:
 
 
 def _log_density(clean: Tensor, z: Tensor, row: Tensor) -> Tensor:
-    """`log_likelihood` with the sensor as a row: the logarithm, the dearest part, is taken once for both branches."""
+    """`log_likelihood` with the sensor as a row: the logarithm, the dearest part, is taken once for both branches.
+
+    A sensor that never misses still has a chance of `_LEAST` to: 1 + erf is exactly 0 in float32 from 4 on, and where
+    every hypothesis has a chance of 0 there is no weight left. `fused` takes its logarithms of such numbers too.
+    """
     threshold, detect, sigma, fraction, missed, missed_fraction, log_detect = row.unbind()
     hit = z > threshold
     spread = fraction * clean + sigma
     below = torch.erf((threshold - clean) / ((missed_fraction * clean + missed) * math.sqrt(2.0)))
-    log = torch.log(torch.where(hit, spread, 0.5 * detect * (1.0 + below) + (1.0 - detect)))
+    log = torch.log(torch.where(hit, spread, (0.5 * detect * (1.0 + below) + (1.0 - detect)).clamp_min_(_LEAST)))
     error = (z - clean) / spread
     return torch.where(hit, log_detect - _LOG_ROOT - 0.5 * error * error - log, log)
 
@@ -119,7 +124,7 @@ def joint_log_likelihood(known: Terms, past: Tensor, *, sensor: Sensor, hit: boo
             width = sensor.threshold if spread is None else spread
             below = clean.neg_().add_(sensor.threshold).div_(width * math.sqrt(2.0)).erf_()
             chance = below.mul_(0.5 * sensor.detect).add_(1.0 - 0.5 * sensor.detect)
-            total += torch.log(chance).sum(0) if sensor.detect > 0.9 else torch.log(chance.prod(0))
+            total += torch.log(chance.clamp_min_(_LEAST)).sum(0) if sensor.detect > 0.9 else torch.log(chance.prod(0))
     return total
 
 

@@ -49,7 +49,7 @@ class PredictiveTable:
         allowed: [B, K] which of them may be chosen.
         expected: [B, K] mean concentration (None: not known).
         prior_entropy: [B] of the weights, nats.
-        weight: [B, K, J] how much an outcome counts; adds up to 1.
+        weight: [B, K, J] how much an outcome counts; adds up to 1. Where it is 0, so is all that follows, but `mean`.
         evidence: [B, K, J] its log predictive density.
         entropy: [B, K, J] of the weights after it, nats.
         learned: [B, K, J] sum of w' log(w' / w), nats.
@@ -116,6 +116,7 @@ def _assembled(
     log_w: Tensor, found: Tensor, weight: Tensor, *, centre: Tensor, places: Tensor, allowed: Tensor | None,
     expected: Tensor | None,
 ) -> PredictiveTable:  # fmt: skip
+    found = torch.where((weight > 0).unsqueeze(-1), found, 0.0)  # what cannot be read may have no posterior: NaN
     prior_entropy = -torch.where(log_w > -math.inf, torch.exp(log_w) * log_w, 0.0).sum(-1)
     return PredictiveTable(
         places=places, allowed=torch.ones_like(weight[..., 0], dtype=torch.bool) if allowed is None else allowed,
@@ -208,7 +209,7 @@ def infotaxis(seen: PredictiveTable, form: Literal["entropy", "published"] = "en
 
 def entrotaxis(seen: PredictiveTable) -> Tensor:
     """[B, K] the entropy of what will be read, estimated from the draws: - mean log sum_n w_n L(z | theta_n)."""
-    return -(seen.weight * torch.where(seen.weight > 0, seen.evidence, 0.0)).sum(-1)
+    return -(seen.weight * seen.evidence).sum(-1)
 
 
 def dcee(seen: PredictiveTable, explore: float = 1.0) -> Tensor:

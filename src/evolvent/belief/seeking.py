@@ -194,7 +194,7 @@ class SourceSearch:
 
     def right(self) -> Flags:
         """[B] whether the estimate is within the preset's tolerance: for scoring, never for acting."""
-        return self.errors() < self.preset.tolerance
+        return self.errors() <= self.preset.tolerance
 
     def _updated(self, cloud: Cloud, at: NDArray[np.int64]) -> Cloud:
         return update(cloud, self.batch.position[at], self.batch.reading[at], sensor=self.batch.sensor,

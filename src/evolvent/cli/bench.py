@@ -24,6 +24,7 @@ _ABOUT = {
     "agent-eval": "one agent on the test panels of all worlds, a results file",
     "bfcl": "function calling on BFCL v4, and on its items in other names",
     "code": "pass@k on HumanEval, MBPP, or files in their layouts",
+    "seek": "planners and policies of AGDC that look for a source",
     "leaderboard": "a page from many results files",
     "compare": "two results, paired task by task",
     "study": "the verdict, tables and page of a controlled study",
@@ -36,6 +37,7 @@ def run(words: Sequence[str], console: Console) -> int:
         "agent-eval": _agent_eval,
         "bfcl": _bfcl,
         "code": _code,
+        "seek": _seek,
         "leaderboard": _leaderboard,
         "compare": _compare,
         "study": _study,
@@ -63,6 +65,12 @@ def _bfcl(words: Sequence[str], console: Console) -> int:
     from evolvent.cli.bfclbench import run as bfcl
 
     return bfcl(words, console)
+
+
+def _seek(words: Sequence[str], console: Console) -> int:
+    from evolvent.cli.seeking import seek
+
+    return seek(words, console)
 
 
 def _leaderboard(words: Sequence[str], console: Console) -> int:

@@ -92,6 +92,11 @@ def _counted(texts: Iterable[str]) -> tuple[set[str], int]:
     return found, longest
 
 
+def _unmeasured(test: Sequence[Any], asked: Sequence[Any]) -> dict[str, int]:
+    """How many of the test rows a figure says nothing of, where there are any."""
+    return {"test rows left out": len(test) - len(asked)} if len(asked) < len(test) else {}
+
+
 def _some(items: Sequence[Any], data: Path, what: str, *, refused: Sequence[str]) -> None:
     if not items:
         raise NothingToLearn(f"{data} holds no {what}", value=refused[0] if refused else "no rows",
@@ -129,7 +134,9 @@ class Calls(Material):
         return found | {*(self.config.words or SYLLABLES), *_SPELLED}, longest + self.max_tokens
 
     def measured(self, policy: Policy) -> Mapping[str, Any]:
-        """Right answers to the test samples, to the same in other names, and without the tools that are needed."""
+        """Right answers to the test samples, to the same in other names, and without the tools that are needed; and
+        how many samples could not be asked.
+        """
         if not self.test:
             return {}
         prompt, engine = self.prompt(policy), engine_for(policy, slots=self.slots)
@@ -146,7 +153,7 @@ class Calls(Material):
             both = {one.id for one in shown}
             drop = robustness([one for one in said["plain"] if one.sample.id in both], said["renamed"])
             found["lost under other names"] = [round(one, 4) for one in (drop.mean, drop.low, drop.high)]
-        return found
+        return found | _unmeasured(self.test, plain)
 
     def _fits(self, sample: CallSample, prompt: ToolPrompt, policy: Policy) -> bool:
         """Whether a sample can be asked: it can be written, and an answer has room."""
@@ -267,14 +274,15 @@ class Demonstrations(Material):
         return "truncate" if self.truncate else "refuse"
 
     def measured(self, policy: Policy) -> Mapping[str, Any]:
-        """How likely the policy finds the answers of the test rows."""
+        """How likely the policy finds the answers of the test rows, and how many are none for it."""
         parts = list(demonstrations(self.test, policy, too_long=self._how))
         if not parts:
-            return {}
+            return _unmeasured(self.test, parts)
         said = answer_logprobs(policy, parts)
         loss = -float(np.concatenate(said).mean())
         return {f"loss a token of {len(parts)} test rows, nats": round(loss, 4),
-                "how easy they are": round(float(mean_logprob_score(said).mean()), 4)}  # fmt: skip
+                "how easy they are": round(float(mean_logprob_score(said).mean()), 4),
+                **_unmeasured(self.test, parts)}  # fmt: skip
 
 
 def _said(row: Row) -> str:

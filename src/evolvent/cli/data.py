@@ -55,6 +55,21 @@ def _parser(verb: str, about: str, *, to: str = "") -> Parser:
     return parser
 
 
+def _read(parser: Parser, words: Sequence[str], *beside: str) -> argparse.Namespace:
+    """Read the words; nothing may be written over the data.
+
+    Args:
+        beside: endings of the files that are written beside the one that is asked for.
+    """
+    from evolvent.curate.origins import over_data
+
+    found = parser.read(words)
+    written = [found.to, *(found.to.with_name(f"{found.to.stem}{ending}") for ending in beside)]
+    if problems := over_data(found.data, *written)[:1]:
+        raise ConfigError(problems)
+    return found
+
+
 def _samples(path: Path, refused: list[str]) -> Iterator[Any]:
     """All samples of function calls of a path; rows that are none are told."""
     from evolvent.curate.irrelevance import read_row
@@ -113,7 +128,7 @@ def _convert(words: Sequence[str], console: Console) -> int:
                help=f"what the file is: {', '.join(layouts)} (rows: taken as they are)")  # fmt: skip
     parser.add("--tools", type=Path, metavar="FILE", help="the tools of seal-tools, the functions of nexus-raven")
     parser.add("--non_commercial", action="store_true", help="your word that you may use a set with such a licence")
-    found = parser.read(words)
+    found = _read(parser, words)
     from evolvent.curate.shards import write_rows
 
     refused: list[str] = []
@@ -179,7 +194,7 @@ def _mask(words: Sequence[str], console: Console) -> int:
     parser.add("--epoch", type=whole, default=0, help="another epoch draws other names")
     parser.add("--workers", type=whole, default=1, help="processes")
     parser.add("--cache", type=Path, default=Path("runs/data-cache"), help="where finished shards are kept")
-    found = parser.read(words)
+    found = _read(parser, words)
     from evolvent.curate.masking import MaskSpec
     from evolvent.curate.shards import shards_of
     from evolvent.curate.stages import transform
@@ -207,7 +222,7 @@ def _irrelevance(words: Sequence[str], console: Console) -> int:
     parser.add("--share", type=float, default=1 / 9, help="of such requests among all (1/9)")
     parser.add("--only", action="store_true", help="write the added requests alone")
     parser.add("--seed", type=whole, default=0, help="all randomness derives from it")
-    found = parser.read(words)
+    found = _read(parser, words)
     from evolvent.curate.irrelevance import irrelevant, write_irrelevance
 
     refused: list[str] = []
@@ -227,7 +242,7 @@ def _dedup(words: Sequence[str], console: Console) -> int:
     parser.add("--threshold", type=float, default=0.7, help="Jaccard similarity from which a row is dropped (0.7)")
     parser.add("--field", action="append", default=[], help="a field that is compared, more than once; none: all texts")
     parser.add("--run", type=whole, default=5, help="tokens of a run (5)")
-    found = parser.read(words)
+    found = _read(parser, words, ".dropped.jsonl")
     from evolvent.curate.duplicates import near_duplicates
     from evolvent.curate.origins import read_all
     from evolvent.curate.shards import write_rows

@@ -103,6 +103,8 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
     parser.add("--licence", default="unknown", help="of what is written, by its SPDX name, for the card")
     parser.add("--cache", type=Path, default=Path("runs/data-cache"), help="where finished shards are kept")
     found = parser.read(words)
+    from evolvent.curate.origins import over_data
+
     problems = []
     if bool(found.policy) == bool(found.endpoint):
         problems.append(Problem("--policy", "one model writes, got " + ("two" if found.policy else "none"),
@@ -118,6 +120,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
     for name in ("max_tokens", "slots", "shard_rows"):
         if not getattr(found, name):
             problems.append(Problem(f"--{name}", "got 0", "1 or more"))
+    problems += over_data(found.data, found.to)
     if problems:
         raise ConfigError(problems)
     return found

@@ -44,7 +44,7 @@ def run(words: Sequence[str], console: Console) -> int:
     count = found.k if found.k is not None else max(1, round(found.share * len(known.places)))
     chosen = choose(known, count, by=found.by, seed=found.seed, cells=found.cells)
     wrote, digest = write_rows(found.to, written_rows(read_all(found.data, []), known, chosen))
-    told = found.to.with_name(f"{found.to.stem}.choice.jsonl")
+    told = _told(found.to)
     _, choice = write_rows(told, written_rows((), known, chosen, which="choice"))
     settings = {**measure.settings(), "by": found.by, "k": count, "seed": found.seed, "cells": found.cells,
                 "rows_sha256": known.digest}  # fmt: skip
@@ -61,6 +61,11 @@ def run(words: Sequence[str], console: Console) -> int:
     if lost:
         console.print(f"rows that could not be used: {lost}", soft_wrap=True)
     return 1 if lost else 0
+
+
+def _told(to: Path) -> Path:
+    """The file that says of every row what became of it."""
+    return to.with_name(f"{to.stem}.choice.jsonl")
 
 
 def _said(found: argparse.Namespace, known: Known, chosen: Selection) -> str:
@@ -121,6 +126,8 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _problems(found: argparse.Namespace) -> list[Problem]:
+    from evolvent.curate.origins import over_data
+
     wrong = []
     if (found.k is None) == (found.share is None):
         wrong.append(Problem("--k", "one says how many: --k N or --share X", "give one of them"))
@@ -142,6 +149,9 @@ def _problems(found: argparse.Namespace) -> list[Problem]:
         wrong.append(Problem("--cells", f"{found.by} chooses in one piece", "leave it out, or --by dpp"))
     if found.to.suffix not in (".jsonl", ".parquet"):
         wrong.append(Problem("--to", f"{found.to.name} is no file of rows", "a name that ends in .jsonl or .parquet"))
+    if not found.data.exists():
+        wrong.append(Problem("data", f"there is nothing at {found.data}", "name rows, a run or a store"))
+    wrong += over_data(found.data, found.to, _told(found.to))[:1]
     for name, least in (("width", 8), ("block", 1), ("cells", 1)):
         if getattr(found, name) < least:
             wrong.append(Problem(f"--{name}", f"got {getattr(found, name)}", f"{least} or more"))

@@ -53,10 +53,6 @@ def run(words: Sequence[str], console: Console) -> int:
     torch.set_num_threads(max(found.threads, 1))
     made = worlds(found.worlds) if found.worlds else {}
     chosen = policy(found.policy, list(made.values()))
-    if any(is_quantized(folder) for folder in (model_folder(found.policy),)):
-        raise ConfigError(
-            [Problem("policy", f"{found.policy} has weights of 8 bits already", "name what it was made of")]
-        )
     whole_model = merged(chosen)  # no device knows adapters
     with whole_folder(found.to) as folder:
         whole_model.save(folder / "float")
@@ -90,6 +86,9 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
         problems.append(Problem("--to", f"{found.to} is there already", "name another folder"))
     if found.test is not None and not found.test.exists():
         problems.append(Problem("--test", f"there is nothing at {found.test}", "name rows"))
+    for name in ("limit", "max_tokens", "tokens", "prompt"):
+        if getattr(found, name) < 1:
+            problems.append(Problem(f"--{name}", f"got {getattr(found, name)}", "1 or more"))
     if found.policy in POLICIES:
         problems.append(Problem("policy", f"the size {found.policy!r} is untrained", "name a model folder or a run"))
     elif is_quantized(model_folder(found.policy)):

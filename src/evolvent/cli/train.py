@@ -43,6 +43,7 @@ _ACTING = {
     "hammer": "Function calling under masked names (Hammer); DATA: rows of calls.",
     "comments": "Comment code, filter it, learn it, again; DATA: rows of code.",
     "p3": "Learn what is easy enough and diverse, round by round (P3).",
+    "agdc": "Search for what is not seen, and know when it is found; no DATA.",
 }
 _FAILED = 1
 _SIZE = re.compile(r"\d+(\.\d+)?")
@@ -65,6 +66,10 @@ def run(words: Sequence[str], console: Console) -> int:
         from evolvent.cli.curated import run as curated
 
         return curated(words, console)
+    if words[0] == "agdc":
+        from evolvent.cli.seeking import run as seeking
+
+        return seeking(words, console)
     rank = int(os.environ.get("RANK", "0"))
     voice = Voice(rank, console if rank == 0 else console_for(io.StringIO(), {}), Meeting())
     try:

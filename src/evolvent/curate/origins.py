@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from evolvent.curate.shards import Row, line_of, read_shard, shards_of, store_in
-from evolvent.errors import SampleInvalid
+from evolvent.errors import Problem, SampleInvalid
 from evolvent.store.exchange import chat_row
 from evolvent.store.store import Store
 from evolvent.trajectory import Trajectory
 
-__all__ = ["episode_row", "read_all", "store_rows"]
+__all__ = ["episode_row", "over_data", "read_all", "store_rows"]
 
 
 def read_all(path: Path, refused: list[str]) -> Iterator[Row]:
@@ -43,6 +43,15 @@ def read_all(path: Path, refused: list[str]) -> Iterator[Row]:
             refused.append(f"{where}: {error}")
         else:
             yield row
+
+
+def over_data(data: Path, *written: Path) -> list[Problem]:
+    """What is wrong with places to write to: one that is the data, or would be read with them the next time."""
+    place = data.resolve()
+    return [
+        Problem("--to", f"{one} is the data, or lies in its folder", "name another place")
+        for one in written if place in (one.resolve(), *one.resolve().parents)
+    ]  # fmt: skip
 
 
 def store_rows(store: Path) -> Iterator[tuple[str, Row | SampleInvalid]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -135,7 +136,7 @@ def texts_of(value: Any, fields: Sequence[str] = ()) -> Iterator[str]:
 
 def _number(row: Row, name: str) -> float:
     value = row.get(name)
-    if isinstance(value, (bool, int, float)) and np.isfinite(value):
+    if isinstance(value, (bool, int, float)) and abs(value) <= sys.float_info.max:
         return float(value)
     raise SampleInvalid(f"a row whose {name} is no number", value=value, expected="a finite number")
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ from evolvent.grade.code import Open
 __all__ = ["Exchanges", "judge_exchanges", "same_text", "same_value"]
 
 _NEAR = 1e-6
+_KEY = re.compile(r"0|-?[1-9][0-9]{0,99}")
+_DECIMAL = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")  # `float` also takes 1_0 and other digits
 _ASK = "ask_the_program"
 # What stands around a program in its box. The input is a real file at descriptor 0 and the output one at descriptor 1,
 # since programs read `open(0)` and write past `print`. `sys.exit()` is how many programs end.
@@ -129,7 +132,7 @@ def _arguments(given: Any) -> Any:
     """JSON has texts alone for keys: those that are whole numbers were numbers."""
     if isinstance(given, Mapping):
         keys = [str(key) for key in given]
-        whole = bool(keys) and all(key.lstrip("-").isdecimal() for key in keys)
+        whole = bool(keys) and all(map(_KEY.fullmatch, keys))
         return {(int(key) if whole else key): _arguments(value) for key, value in given.items()}
     return [_arguments(one) for one in given] if isinstance(given, list) else given
 
@@ -147,12 +150,9 @@ def same_text(got: object, expected: str) -> bool:
 def _same_word(got: str, expected: str) -> bool:
     if got == expected:
         return True
-    if "." not in got + expected:
+    if "." not in got + expected or not (_DECIMAL.fullmatch(got) and _DECIMAL.fullmatch(expected)):
         return False
-    try:
-        one, other = float(got), float(expected)
-    except ValueError:
-        return False
+    one, other = float(got), float(expected)
     return math.isfinite(one) and math.isclose(one, other, rel_tol=_NEAR, abs_tol=_NEAR)
 
 
@@ -170,7 +170,8 @@ def _json_like(value: object) -> object:
     if isinstance(value, (tuple, list)):
         return [_json_like(one) for one in value]
     if type(value) is dict:
-        return {str(key): _json_like(one) for key, one in value.items()}
+        found = {str(key): _json_like(one) for key, one in value.items()}
+        return found if len(found) == len(value) else value  # 1 and "1" are no JSON, and equal nothing
     return value
 
 
@@ -181,5 +182,8 @@ def _equal(got: object, expected: object) -> bool:
         return got.keys() == expected.keys() and all(_equal(got[key], expected[key]) for key in expected)
     if isinstance(got, float) or isinstance(expected, float):
         numbers = all(isinstance(one, (int, float)) for one in (got, expected))
-        return numbers and math.isclose(got, expected, rel_tol=_NEAR, abs_tol=_NEAR)  # type: ignore[arg-type]
+        try:
+            return numbers and math.isclose(got, expected, rel_tol=_NEAR, abs_tol=_NEAR)  # type: ignore[arg-type]
+        except OverflowError:  # a whole number beyond all floats
+            return False
     return got == expected

@@ -82,9 +82,14 @@ class UsearchIndex:
         return bytes(self._graph.save())
 
     def extended(self, vectors: Rows, order: NDArray[np.int64]) -> UsearchIndex:
-        """The same index with more rows. Both share the graph, in which this one ignores what it does not have."""
+        """The same index with more rows. Both share the graph, in which this one ignores what it does not have.
+
+        A graph that holds rows of another extension, or of one that failed, is built anew.
+        """
         made = copy(self)
         made.flat = self.flat.extended(vectors, order)
+        if len(self._graph) != len(self.flat):
+            made._graph, made._path = self._fresh(), None
         made._grow()
         self._graph, self._path = made._graph, made._path
         return made

@@ -93,7 +93,8 @@ class HashedNgrams:
         """
         match = _HASHED.fullmatch(name)
         if match is None:
-            raise ConfigError([Problem("encoder", f"no encoder is made from the name {name!r}", "hand it in")])
+            hint = "give the encoder that the memory was built with, or the folder of its model"
+            raise ConfigError([Problem("encoder", f"no hashed n-grams have the name {name!r}", hint)])
         return cls(int(match[1]), int(match[2]))
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:

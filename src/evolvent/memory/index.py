@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from evolvent.errors import BatchMismatch, ConfigError, NonFinite
+from evolvent.errors import BatchMismatch, ConfigError, NonFinite, boundary
 
 __all__ = ["FlatIndex", "Found", "Index", "unit_rows"]
 
@@ -71,7 +71,8 @@ def unit_rows(vectors: ArrayLike, *, what: str = "a vector") -> Rows:
     Raises:
         NonFinite: a NaN or an infinity, naming the row. BatchMismatch: no matrix.
     """
-    made = np.array(vectors, dtype=np.float32, order="C")
+    with boundary(BatchMismatch, f"{what} is no row of a matrix"):
+        made = np.array(vectors, dtype=np.float32, order="C")
     if made.ndim != 2:
         raise BatchMismatch(f"{what} is no row of a matrix", value=made.shape, expected="[N, D]")
     finite = np.isfinite(made).all(axis=1)

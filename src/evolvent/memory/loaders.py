@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from evolvent.errors import CorruptRecord, EvolventError, LimitExceeded, SampleInvalid
+from evolvent.errors import CorruptRecord, EvolventError, LimitExceeded, SampleInvalid, boundary
 from evolvent.files import disk_errors
 from evolvent.store.exchange import Imported
 from evolvent.trajectory import Score, Step, Task, Trajectory, canonical_json
@@ -52,14 +52,16 @@ def read_trad(path: Path) -> Imported:
     bad: list[SampleInvalid] = []
     for name, data in sorted(_files(path), key=lambda file: Path(file[0]).stem):
         try:
+            if isinstance(data, EvolventError):
+                raise data
             good.append(_read(Path(name).stem, data))
         except EvolventError as error:
             bad.append(SampleInvalid(f"{path}: {name}: {error}"))
     return Imported(tuple(good), tuple(bad))
 
 
-def _files(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Names and contents; of a file that is too long, one byte more than is allowed."""
+def _files(path: Path) -> Iterator[tuple[str, bytes | EvolventError]]:
+    """Names and contents; of a file that is too long, one byte more than is allowed. An error: it cannot be read."""
     with disk_errors(path):
         if path.is_dir():
             for file in path.glob("*.json"):
@@ -70,10 +72,17 @@ def _files(path: Path) -> Iterator[tuple[str, bytes]]:
             with zipfile.ZipFile(path) as archive:
                 for entry in archive.infolist():
                     if entry.filename.endswith(".json") and not entry.is_dir():
-                        with archive.open(entry) as opened:
-                            yield entry.filename, opened.read(_LONGEST + 1)
+                        yield entry.filename, _unpacked(archive, entry)
         except zipfile.BadZipFile as error:
             raise SampleInvalid(f"{path} is neither a folder nor a zip", value=str(error)) from error
+
+
+def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes | EvolventError:
+    try:
+        with boundary(SampleInvalid, "it cannot be unpacked"), archive.open(entry) as opened:
+            return opened.read(_LONGEST + 1)
+    except SampleInvalid as error:
+        return error
 
 
 def _read(stem: str, data: bytes) -> Trajectory:

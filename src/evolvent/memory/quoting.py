@@ -14,11 +14,13 @@ import unicodedata
 __all__ = ["quoted"]
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-_FORGED = re.compile(r"\n(?=[ \t]*[>\[<#|`])")  # a later line that begins as a prompt's own lines do
+_FORGED = re.compile(  # a later line that begins as a prompt's own lines do
+    r"\n(?=[ \t]*(?:[>\[<#|`]|Task:|Here (?:is|are) |Now it is your turn|The thought before|OK\.|\.\.\.))"
+)
 
 
 def quoted(text: str) -> str:
-    """The text with hidden characters as `[U+202E]`, and `\\` before a later line that begins with a mark of prompts.
+    """The text with hidden characters as `[U+202E]`, and `\\` before a later line that begins as a prompt's own do.
 
     Line breaks and tabs stay; other spellings of line breaks become plain ones first. Text of plain words is unchanged.
     """

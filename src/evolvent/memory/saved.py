@@ -66,7 +66,8 @@ def write_memory(folder: Path, kept: Kept) -> None:
         "format": _FORMAT, "encoder": kept.encoder, "dim": len(kept.probe), "episodes": kept.tables.episodes.num_rows,
         "steps": kept.tables.steps.num_rows, "files": files, "keys": [],
     }  # fmt: skip
-    folder.mkdir(parents=True, exist_ok=True)
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     for name, table in (("episodes", kept.tables.episodes), ("steps", kept.tables.steps)):
         note[f"table_{name}"] = _put(folder, files, f"{name}.parquet", [_parquet(table)])
     note["probe"] = _put(folder, files, "probe.npy", _npy(kept.probe))

@@ -250,6 +250,7 @@ class StepMemory:
         """
         key, state = self._chosen(by), self._state
         problems = [Problem("k", f"got {k}", "1 or more")] if k < 1 else []
+        problems += [Problem("texts", "got one text", "a list of texts")] if isinstance(texts, str) else []
         problems += [unknown("filter", name, _COLUMNS) for name in where or () if name not in _COLUMNS]
         if not len(self):
             problems.append(Problem("memory", "got one without a step", "add trajectories first"))

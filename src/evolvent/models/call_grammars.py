@@ -202,7 +202,7 @@ class _Rules:
         if not kept:
             raise SampleInvalid("none of the accepted values can be written in words", value=list(values),
                                 hint="use the form json or python")  # fmt: skip
-        return [self.literal(_source(_respelled(value))) for value in kept]
+        return [self.literal(_source(value)) for value in kept]  # with their keys: no schema gives those back
 
     def number(self, schema: Narrow) -> str:
         whole, bounded = schema["type"] == "integer", "minimum" in schema
@@ -275,17 +275,10 @@ def _spelled(name: str) -> str:
     return " ".join(filter(None, re.split(r"[_\s]+", name))) or name
 
 
-def _respelled(value: Any) -> Any:
-    """A value with the keys of its objects in pieces."""
-    if isinstance(value, Mapping):
-        return {_spelled(key): _respelled(one) for key, one in value.items()}
-    return [_respelled(one) for one in value] if isinstance(value, (list, tuple)) else value
-
-
 def _plain_words(value: Any, *, spaced: bool) -> bool:
     """Whether every text of a value is read back from words as it is."""
     if isinstance(value, Mapping):
-        return all(_plain_words(one, spaced=spaced) for pair in value.items() for one in (_spelled(pair[0]), pair[1]))
+        return all(_plain_words(one, spaced=spaced) for pair in value.items() for one in pair)
     if isinstance(value, (list, tuple)):
         return all(_plain_words(one, spaced=spaced) for one in value)
     if not isinstance(value, str):

@@ -1,14 +1,17 @@
 """Schemas made narrow: for parameters of a tool, a schema that a grammar can hold and that only asks for more.
 
 What a narrow schema accepts the original accepts too; not always the other way round. Texts, lists and numbers get an
-upper bound, for a model may otherwise write one value until its tokens end. Keys that a schema leaves open are not
+upper bound, for a model may otherwise write one value until its tokens end (the decimals of a number that has bounds
+are not counted). Keys that a schema leaves open are not
 invented: an object that names its properties has no others, and one that names none holds at most one, because no
-grammar can tell whether a key is written twice. Formats are not enforced: in JSON Schema they are notes.
+grammar can tell whether a key is written twice. Formats are not enforced: in JSON Schema they are notes. Classes of
+characters in patterns are those of ASCII, as `schemas.matcher` reads them.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +19,7 @@ from typing import Any
 from evolvent.errors import ConfigError, Problem, SampleInvalid
 from evolvent.messages import Tool
 from evolvent.schemas import faults, json_schema
+from evolvent.trajectory import canonical_json
 
 __all__ = ["Limits", "Narrow", "narrow"]
 
@@ -30,6 +34,10 @@ _OF_TYPE: Mapping[str, frozenset[str]] = {
     "array": frozenset(("items", "prefixItems", "minItems", "maxItems")),
     "object": frozenset(("properties", "required", "additionalProperties", "minProperties", "maxProperties")),
 }  # fmt: skip
+_APPLIED = {"additionalProperties": "properties", "items": "prefixItems"}  # to what these leave, in the same schema
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_ASCII = {"d": "[0-9]", "D": "[^0-9]", "w": "[0-9A-Za-z_]", "W": "[^0-9A-Za-z_]",
+          "s": r"[\t\n\f\r ]", "S": r"[^\t\n\f\r ]"}  # fmt: skip
 _LARGEST = 10**15  # whole numbers up to here are exact as floats
 _WITHIN = 1e-9  # what lies that close to a bound that is excluded might be rounded onto it
 
@@ -103,6 +111,8 @@ class _Reader:
         if "enum" in schema or "const" in schema:
             return self._listed(schema, path)
         schema = _joined(schema, path)
+        if "enum" in schema or "const" in schema:
+            return self._listed(schema, path)
         for key in ("anyOf", "oneOf"):
             if key in schema:
                 return self._branches(schema, key, path)
@@ -114,6 +124,8 @@ class _Reader:
         if left:
             raise _refused(f"the keyword {left[0]!r}", path)
         if not kinds:
+            if "type" in schema:
+                raise _empty(path)
             return self._anything()
         return self._either([{**_part(schema, kind), "type": kind} for kind in kinds], path)
 
@@ -133,23 +145,24 @@ class _Reader:
     def _listed(self, schema: Mapping[str, Any], path: tuple[str, ...]) -> Narrow:
         """The listed values that the rest of the schema accepts."""
         values = schema["enum"] if "enum" in schema else [schema["const"]]
-        whole = {"type": "object", "properties": {"value": dict(schema)}}
-        found: list[Any] = []
+        rest = {key: value for key, value in schema.items() if key != "enum"}  # it holds for all of them
+        whole = {"type": "object", "properties": {"value": rest}}
+        found: dict[str, Any] = {}
         for value in values:
-            again = any(type(value) is type(one) and value == one for one in found)
-            if not again and not faults({"value": value}, whole):
-                found.append(value)
+            written = canonical_json(value)
+            if written not in found and not faults({"value": value}, whole):
+                found[written] = value
         if not found:
             raise _empty(path)
-        return {"enum": found}
+        return {"enum": list(found.values())}
 
     def _branches(self, schema: Mapping[str, Any], key: str, path: tuple[str, ...]) -> Narrow:
         beside = {name: value for name, value in schema.items() if name != key}
-        branches = [_joined({"allOf": [beside, one]} if beside else one, path) if isinstance(one, Mapping) else one
-                    for one in schema[key]]  # fmt: skip
+        given = [{} if one is True else one for one in schema[key] if one is not False]
+        branches = [_joined({"allOf": [beside, one]} if beside else one, path) for one in given]
         if key == "oneOf" and not _apart(branches):
             raise _refused("a oneOf whose branches may hold the same value", path)
-        return self._either([one if isinstance(one, Mapping) else {} for one in branches if one is not False], path)
+        return self._either(branches, path)
 
     def _anything(self, *, depth: int = 1) -> Narrow:
         """A value of which nothing is known: a scalar, or a list or an object of scalars."""
@@ -178,7 +191,7 @@ class _Reader:
         if least > most:
             raise _empty(path)
         found: Narrow = {"type": "string", "minLength": least, "maxLength": most}
-        return {**found, "pattern": schema["pattern"]} if "pattern" in schema else found
+        return {**found, "pattern": _in_ascii(schema["pattern"])} if "pattern" in schema else found
 
     def _array(self, schema: Mapping[str, Any], path: tuple[str, ...]) -> Narrow:
         first = [self.read(one, (*path, str(at))) for at, one in enumerate(schema.get("prefixItems", ()))]
@@ -240,20 +253,33 @@ def _part(schema: Mapping[str, Any], kind: str) -> dict[str, Any]:
     return {key: value for key, value in schema.items() if key in _OF_TYPE.get(kind, frozenset())}
 
 
+def _in_ascii(pattern: str) -> str:
+    """A pattern with its classes written out: where schemas are checked they are of ASCII, in grammars of Unicode."""
+    return _ESCAPE.sub(lambda found: _ASCII.get(found[1], found[0]), pattern)
+
+
 def _joined(schema: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-    """A schema whose `allOf` is written into it; refused where two parts say different things of one keyword."""
+    """A schema whose `allOf` is written into it.
+
+    Refused where two parts say different things of one keyword, or where one speaks of what it leaves unnamed and the
+    other names more: joined, it would no longer hold for that.
+    """
     found = {key: value for key, value in schema.items() if key not in _SAID}
-    parts = found.pop("allOf", [])
-    for part in parts:
-        if part is True:
-            continue
-        if not isinstance(part, Mapping):
-            raise _empty(path)
-        for key, value in _joined(part, path).items():
-            old = found.get(key)
+    parts = [part for part in found.pop("allOf", []) if part is not True]
+    if not all(isinstance(part, Mapping) for part in parts):
+        raise _empty(path)
+    whole = [found, *(_joined(part, path) for part in parts)]
+    for key, named in _APPLIED.items():
+        known = [str(part.get(named) or "") for part in whole]
+        if any(part.get(key, True) not in (True, {}) and any(one not in ("", mine) for one in known)
+               for part, mine in zip(whole, known, strict=True)):  # fmt: skip
+            raise _refused(f"two schemas that must hold together, one of them with {key!r}", path)
+    for part in whole[1:]:
+        for key, value in part.items():
+            old: Any = found.get(key)
             if key == "required":
-                found[key] = list(dict.fromkeys([*(old or ()), *value]))
-            elif old is None or old == value:
+                found[key] = list(dict.fromkeys([*found.get(key, ()), *value]))
+            elif key not in found or canonical_json(old) == canonical_json(value):  # True is not 1
                 found[key] = value
             elif key == "properties" and not old.keys() & value.keys():
                 found[key] = {**old, **value}

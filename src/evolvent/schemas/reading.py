@@ -10,8 +10,8 @@ expressions in the strict sense, matched in linear time; nothing is ever fetched
 from __future__ import annotations
 
 import ast
-import math
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +42,7 @@ _KEPT = frozenset((
     "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "minItems", "maxItems",
     "uniqueItems", "minContains", "maxContains", "minProperties", "maxProperties", "dependentRequired",
 ))  # fmt: skip
+_LARGEST = sys.float_info.max
 _REFUSED = ("$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevaluatedItems")
 _OPTIONAL = re.compile(r",\s*optional$", re.IGNORECASE)
 
@@ -235,7 +236,7 @@ def _well_formed(found: Mapping[str, Any], path: tuple[str, ...]) -> None:
         if key in ("uniqueItems",) and not isinstance(value, bool):
             raise _bad(f"{key} that is {value!r}", path, "true or false")
         if key.lower().startswith(("min", "max", "exclusive", "multiple")):
-            number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+            number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _LARGEST
             counted = key.endswith(("Items", "Length", "Properties", "Contains"))
             if not number or (counted and value < 0) or (key == "multipleOf" and value <= 0):
                 raise _bad(f"{key} that is {value!r}", path, "a number that makes sense there")

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from evolvent.errors import ConfigError, Problem, SessionGone
-from evolvent.trajectory import Json, Score, Step, Task, Value
+from evolvent.trajectory import Json, Score, Task, Value
 from evolvent.worlds.backoffice.applications import Row
 from evolvent.worlds.backoffice.draw import canonical_key, draw_task, is_kind, rounds
 from evolvent.worlds.backoffice.expert import solve, thoughts_said
@@ -211,17 +211,6 @@ class Backoffice:
         """Actions that solve the task, each with its thought. They follow from what the screens have shown."""
         scene = self.scene(task)
         return solve(scene.office, scene.jobs)
-
-    def demonstration(self, task: Task) -> tuple[Step, ...]:
-        """The expert's episode step by step, each with its thought: what a memory or a learner of thoughts is given."""
-        env = self.make(task)
-        observation, _ = env.reset()
-        steps = []
-        for parsed in self.explained(task):
-            seen = observation
-            observation, reward, _, _, _ = env.step(parsed.action)
-            steps.append(Step(seen, parsed.action, reward, parsed.thought))
-        return tuple(steps)
 
     def vocabulary(self) -> Sequence[str]:
         """Every word and mark of observations, legal actions, thoughts and instructions, sorted."""

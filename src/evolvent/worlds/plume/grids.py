@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.errors import ConfigError, SampleInvalid
+from evolvent.errors import ConfigError, SampleInvalid, boundary
 
 __all__ = ["ConcentrationGrid", "read_grid"]
 
@@ -78,7 +78,8 @@ def read_grid(path: Path) -> ConcentrationGrid:
         raise ConfigError("no grid of concentrations", value=str(path), expected="a .csv or .npz file")
     if path.stat().st_size > LARGEST:
         raise ConfigError("a grid that is too large", value=path.stat().st_size, expected=f"at most {LARGEST} bytes")
-    return _csv(path) if path.suffix == ".csv" else _npz(path)
+    with boundary(SampleInvalid, f"{path}: no grid can be read from it"):
+        return _csv(path) if path.suffix == ".csv" else _npz(path)
 
 
 def _csv(path: Path) -> ConcentrationGrid:
@@ -109,14 +110,10 @@ def _csv(path: Path) -> ConcentrationGrid:
 
 
 def _npz(path: Path) -> ConcentrationGrid:
-    try:
-        with zipfile.ZipFile(path) as inside:  # a small file may hold large arrays
-            largest = max((entry.file_size for entry in inside.infolist()), default=0)
-        if largest > LARGEST:
-            raise ConfigError("a grid that is too large", value=largest, expected=f"at most {LARGEST} bytes")
-        with np.load(path, allow_pickle=False) as arrays:
-            found = [np.asarray(arrays[name], dtype=np.float64) for name in ("x", "y", "concentration")]
-    except (zipfile.BadZipFile, KeyError, ValueError, OSError) as error:
-        raise SampleInvalid(f"{path}: no grid can be read from it", value=str(error),
-                            expected="arrays x, y and concentration of numbers") from error  # fmt: skip
+    with zipfile.ZipFile(path) as inside:  # a small file may hold large arrays
+        largest = max((entry.file_size for entry in inside.infolist()), default=0)
+    if largest > LARGEST:
+        raise ConfigError("a grid that is too large", value=largest, expected=f"at most {LARGEST} bytes")
+    with np.load(path, allow_pickle=False) as arrays:
+        found = [np.asarray(arrays[name], dtype=np.float64) for name in ("x", "y", "concentration")]
     return ConcentrationGrid(*found)

@@ -150,7 +150,9 @@ class WebReplayEnv:
 
 
 def _read(action: str) -> WebAction | ParseFailure:
-    return parse(action) if "`" in action else read_action(action)
+    """A bare action, whose value may hold back quotes; else the first back-quoted span."""
+    bare = read_action(action)
+    return parse(action) if isinstance(bare, ParseFailure) and "`" in action else bare
 
 
 class WebReplayWorld:
