@@ -123,6 +123,10 @@ class Cells:
         found = None if rate is None else Cell(world, seed, method, rate)
         return found if found in self.kept else None
 
+    def played(self, world: str, method: str) -> set[int]:
+        """The seeds of the study that a method has played, at its rate."""
+        return {seed for seed in self.protocol.seeds if self.cell(world, method, seed) is not None}
+
     def complete(self, world: str, methods: Iterable[str]) -> dict[str, list[Cell]]:
         """By method, its cells of the seeds that all these methods have played."""
         names = list(methods)
@@ -231,10 +235,11 @@ def over_tasks(cells: Cells, own: Sequence[Cell], panel: str) -> list[float | No
 
 
 def compared(cells: Cells, world: str) -> dict[str, Any]:
-    """One world's figures over the seeds that all methods have played."""
-    by = cells.complete(world, STUDIED)
-    if not by["poad"]:
+    """One world's figures over the seeds that POAD and its rivals have played; others where they have all of these."""
+    seeds = {cell.seed for cell in cells.complete(world, ("poad", *RIVALS))["poad"]}
+    if not seeds:
         return {}
+    by = cells.complete(world, [name for name in STUDIED if seeds <= cells.played(world, name)])
     areas = {name: [cells.area(cell) for cell in own] for name, own in by.items()}
     steps = {name: [cells.steps(cell) for cell in own] for name, own in by.items()}
     took = {name: float(np.mean([count for count, _ in own])) for name, own in steps.items()}
@@ -277,6 +282,7 @@ def report(cells: Cells) -> dict[str, Any]:
         **{name: {world: own[name] for world, own in found.items()} for name in names},
         "poad_wins": len(wins), "poad_wins_in": wins, "poad_quick_in": quick,
         "fails": [world for world in found if world not in wins],
+        "not_played": {world: [name for name in STUDIED if name not in own["auc"]] for world, own in found.items()},
         "inner_discount": inner,
         "inner_discount_monotone": bool(inner) and all(own["monotone"] for own in inner.values()),
         "thresholds": {world: [place.measure, place.threshold] for world, place in PLACES.items()},
