@@ -18,6 +18,7 @@ from evolvent.cli.main import VERBS, main
 from evolvent.cli.recipes import RECIPES
 from evolvent.cli.reinforce import METHODS
 from evolvent.cli.seeking import COMMANDS as SEEKING
+from evolvent.cli.teams import COMMANDS as TEAMS
 from evolvent.config import knobs
 
 GOLDEN = Path(__file__).parent / "knobs.json"
@@ -31,6 +32,7 @@ CONFIGURED = {
     **{f"train {name}": "distilled" for name in DISTILLED},
     **{f"train {name}": "curated" for name in CURATED},
     **{f"train {name}": "seeking" for name in SEEKING},
+    **{f"train {name}": "teams" for name in TEAMS},
     "bench seek": "seeking",
 }  # command -> its module  # fmt: skip
 # A training is put together of five configurations: learner, optimizer, adapter, layout, and what is kept.
@@ -40,7 +42,7 @@ SUBVERBS = {
     "worlds": ("", "list", "show", "play", "audit"),
     "runs": ("", "list", "show", "export", "import", "recover"),
     "bench": ("", "agent-eval", "bfcl", "code", "seek", "leaderboard", "compare", "study"),
-    "train": ("", *RECIPES, "rl", *DISTILLED, *CURATED, *SEEKING),
+    "train": ("", *RECIPES, "rl", *DISTILLED, *CURATED, *SEEKING, *TEAMS),
     "data": ("", "stats", "convert", "mask", "irrelevance", "select", "dedup", "comment"),
     "memory": ("", "build", "query"),
 }

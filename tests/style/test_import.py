@@ -41,8 +41,7 @@ WITH_TORCH_IN_CLI = tuple(
         "export",
         "search",
         "searchers",
-        "search",
-        "searchers",
+        "teams",
     )
 )
 

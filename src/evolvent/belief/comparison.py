@@ -100,22 +100,23 @@ class _Open:
 
 def play(
     choose: Chooser, world: PlumeWorld, starts: Sequence[Start], *, name: str, detector: Detector,
-    pay: Payment | None = None, particles: int | None = None, at_once: int = 64,
+    particles: int | None = None, at_once: int = 64, fused: bool = False,
 ) -> Played:  # fmt: skip
     """Play episodes, as many at once as asked for; how many changes nothing.
 
-    A belief that allows a reading in no way ends its episode by an error: no reward, no stop, no truth.
+    A belief that allows a reading in no way ends its episode by an error: no reward, no stop, no truth. What is
+    recorded as rewards is AGDC's default pay, for planners too.
 
     Args:
         starts: [N] tasks and samples, no two equal. name: the chooser's, in the records. detector: ends the episodes.
-        pay: what is recorded as rewards. particles: of a belief (None: the preset's).
+        particles: of a belief (None: the preset's). fused: see `particles.prior`.
     Raises:
         BatchMismatch: no start, or two that are equal.
     """
     if not starts or len({(start.task.id, start.sample) for start in starts}) != len(starts):
         raise BatchMismatch("episodes to play", value=len(starts), expected="one or more, no two of them equal")
-    search = SourceSearch(world.batch(min(at_once, len(starts))), particles=particles)
-    table = _Table(name, search, Lookout(detector, world.horizon), pay or Payment())
+    search = SourceSearch(world.batch(min(at_once, len(starts))), particles=particles, fused=fused)
+    table = _Table(name, search, Lookout(detector, world.horizon))
     table.seat(range(search.size), queue := iter(starts))
     spent = []
     while search.batch.running.any():
@@ -134,8 +135,8 @@ def play(
 class _Table:
     """The episodes that are being played, one in each row of a search, and those that are over."""
 
-    def __init__(self, name: str, search: SourceSearch, lookout: Lookout, pay: Payment) -> None:
-        self._name, self._search, self._lookout, self._pay = name, search, lookout, pay
+    def __init__(self, name: str, search: SourceSearch, lookout: Lookout) -> None:
+        self._name, self._search, self._lookout, self._pay = name, search, lookout, Payment()
         self._open: list[_Open] = []
         self.done: list[Trajectory] = []
         self.scores: dict[str, list[Annotation]] = {}
@@ -207,7 +208,7 @@ def summary_row(played: Played) -> dict[str, Any]:
 
 def compared(
     choosers: dict[str, Chooser], world: PlumeWorld, tasks: Sequence[Task], *, detector: Detector, episodes: int = 512,
-    particles: int | None = None, at_once: int = 64,
+    particles: int | None = None, at_once: int = 64, fused: bool = False,
 ) -> list[Played]:  # fmt: skip
     """All choosers on the same episodes: the tasks in turn, each time with other noise (the next sample).
 
@@ -218,7 +219,7 @@ def compared(
         raise ConfigError("nothing to compare", value=(len(choosers), len(tasks)), expected="choosers and tasks")
     starts = [Start(tasks[i % len(tasks)], i // len(tasks)) for i in range(episodes)]
     return [
-        play(choose, world, starts, name=name, detector=detector, particles=particles, at_once=at_once)
+        play(choose, world, starts, name=name, detector=detector, particles=particles, at_once=at_once, fused=fused)
         for name, choose in choosers.items()
     ]
 

@@ -26,7 +26,7 @@ __all__ = ["LEARNERS", "generators_kept", "learner", "read_networks", "write_net
 
 _REPLAYED = {"buffer_size": 100_000, "learning_starts": 5_000, "batch_size": 256, "train_freq": 1, "gradient_steps": 4}
 LEARNERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
-    "dqn": {**_REPLAYED, "target_update_interval": 2_000, "exploration_fraction": 0.3, "exploration_final_eps": 0.05},
+    "dqn": {**_REPLAYED, "target_update_interval": 4_000, "exploration_fraction": 0.3, "exploration_final_eps": 0.05},
     "ppo": {"n_steps": 64, "n_epochs": 8, "ent_coef": 0.005},
     "ddpg": {**_REPLAYED, "noise": 0.3},
     "sac": _REPLAYED,
@@ -44,6 +44,7 @@ def learner(
     """A learner with two hidden layers.
 
     Args:
+        lr: at first; it falls to 0 in a straight line, for the last networks are those that are kept.
         algorithm: a name in `LEARNERS`. settings: in place of those in `LEARNERS`.
     Raises:
         MissingExtra: stable-baselines3 is not installed. ConfigError: an unknown algorithm.
@@ -62,7 +63,7 @@ def learner(
     if algorithm == "ppo":  # parts of one size, whatever is played at once
         own.setdefault("batch_size", max(2, own["n_steps"] * env.num_envs // 8))
     made: BaseAlgorithm = getattr(stable_baselines3, algorithm.upper())(
-        "MlpPolicy", env, learning_rate=lr, gamma=gamma, seed=seed, device="cpu",
+        "MlpPolicy", env, learning_rate=lambda left: lr * left, gamma=gamma, seed=seed, device="cpu",
         policy_kwargs={"net_arch": [width, width]}, **own,
     )  # fmt: skip
     return made

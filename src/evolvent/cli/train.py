@@ -44,6 +44,7 @@ _ACTING = {
     "comments": "Comment code, filter it, learn it, again; DATA: rows of code.",
     "p3": "Learn what is easy enough and diverse, round by round (P3).",
     "agdc": "Search for what is not seen, and know when it is found; no DATA.",
+    "mat": "A team decides in sequence (MAT, MAPPO, HAPPO); no DATA.",
 }
 _FAILED = 1
 _SIZE = re.compile(r"\d+(\.\d+)?")
@@ -70,6 +71,10 @@ def run(words: Sequence[str], console: Console) -> int:
         from evolvent.cli.seeking import run as seeking
 
         return seeking(words, console)
+    if words[0] == "mat":
+        from evolvent.cli.teams import run as teams
+
+        return teams(words, console)
     rank = int(os.environ.get("RANK", "0"))
     voice = Voice(rank, console if rank == 0 else console_for(io.StringIO(), {}), Meeting())
     try:

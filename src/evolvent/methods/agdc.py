@@ -28,7 +28,7 @@ from evolvent.belief.named import read_detector
 from evolvent.belief.stopping import Detector, StdBelow
 from evolvent.belief.summary import BeliefSummary
 from evolvent.config import Config, as_dict, resolve
-from evolvent.errors import ConfigError, Problem
+from evolvent.errors import ConfigError, Problem, boundary
 from evolvent.files import write_atomic
 from evolvent.trajectory import Task
 from evolvent.worlds.plume.presets import draw_spec, preset_named
@@ -62,7 +62,8 @@ class AGDC(Config):
     step_cost: float = Field(default=-1.0, le=0, description="of every other step")
     budget: int = Field(default=240_000, ge=1, description="steps of all episodes together")
     at_once: int = Field(default=64, ge=1, description="episodes that are played at once")
-    lr: float = Field(default=1e-3, gt=0, description="learning rate")
+    fused: bool = Field(default=False, description="beliefs in compiled loops (extra belief), some four times faster")
+    lr: float = Field(default=1e-3, gt=0, description="learning rate at first; it falls to 0")
     gamma: float = Field(default=0.99, ge=0, le=1, description="discount")
     width: int = Field(default=128, ge=1, description="units of each of the two hidden layers")
     scale: float = Field(default=0.01, gt=0, description="what the learner's rewards are multiplied by")
@@ -144,7 +145,7 @@ def _vector(config: AGDC, size: int, tasks: Sequence[Task] | None) -> SourceSear
 
     world = world_of(config)
     return SourceSearchVec(
-        SourceSearch(world.batch(size), particles=config.n_particles),
+        SourceSearch(world.batch(size), particles=config.n_particles, fused=config.fused),
         world.tasks("train", "seen") if tasks is None else tasks,
         detector=detector_of(config) if config.arm == "agdc" else None,
         pay=Payment(reward=config.reward, cost=config.step_cost, paid_for=config.paid_for),
@@ -178,7 +179,8 @@ def load_seeker(folder: Path) -> Seeker:
 
     if not (folder / _SETTINGS).is_file() or not (folder / _WEIGHTS).is_file():
         raise ConfigError("no policy of AGDC", value=str(folder), expected=f"{_SETTINGS} and {_WEIGHTS}")
-    config = resolve(AGDC, preset=json.loads((folder / _SETTINGS).read_text(encoding="utf-8")))
+    with boundary(ConfigError, f"{folder / _SETTINGS} holds no settings of AGDC"):
+        config = resolve(AGDC, preset=dict(json.loads((folder / _SETTINGS).read_text(encoding="utf-8"))))
     with generators_kept():
         small = {} if config.algorithm == "ppo" else {"buffer_size": 1}  # nothing is learned, so nothing is replayed
         world = world_of(config)

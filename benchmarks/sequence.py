@@ -1,0 +1,259 @@
+"""Five sequence policies on the same offline data: cloning, Decision Transformer, its online kin, planning, Q-learning.
+
+    python -m benchmarks.sequence [--json] [--data ...] [--methods ...] [--seeds ...]
+    python -m benchmarks.sequence --report [--json]     trains nothing, prints what is there
+    python -m benchmarks.sequence --quick [--json]      the machinery in minutes; supports no claim
+
+Data are mixtures made here, with their seeds (`rollout/mixtures.py`), and the maze of pieces (`worlds/stitching.py`).
+All methods get the same episodes, the same network up to its embeddings and the same number of updates; who can be
+asked for a return is asked for the best one that an episode from the same start has. A score is the mean return of the
+same evaluation episodes: in the maze as it is, elsewhere 0 for random actions and 100 for the expert. Online DT is for
+actions that are numbers, and also plays: its episodes stand beside its score. One policy for four tasks is compared
+with four of one task each (`benchmarks/sequence_tasks.py`). Hopper needs mujoco and a trained expert: it is not run,
+and listed so.
+
+A cell (data, method, seed) is one JSON file, so that a study that was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.cells import interval, keep, kept
+from benchmarks.sequence_tasks import Sized, gap, run_tasks
+from evolvent.learn.sequences.acting import ArrayActor
+from evolvent.methods.decision_transformer import DecisionTransformer, decision_transformer
+from evolvent.methods.online_dt import OnlineDT, online_dt
+from evolvent.methods.q_transformer import QTransformer, q_transformer
+from evolvent.methods.trajectory_transformer import TrajectoryTransformer, trajectory_transformer
+from evolvent.rollout.arrays import play
+from evolvent.rollout.mixtures import Kind, mixture
+from evolvent.store.episodes import Episodes
+from evolvent.worlds.control import CONTROLS, Control, make_control
+from evolvent.worlds.stitching import ACTIONS, Stitching, StitchingEnv, demonstrations, reachable
+
+RESULTS = Path(__file__).parent / "results" / "sequence"
+METHODS = ("bc", "dt", "odt", "tt", "q")
+DATA: Mapping[str, tuple[str, str]] = {
+    f"{world}-{kind}": (world, kind)
+    for world, kinds in (("cartpole", ("medium", "replay")), ("pendulum", ("medium", "replay")),
+                         ("stitching", ("pieces", "whole")))
+    for kind in kinds
+}  # fmt: skip
+TASKS = "tasks"  # one policy for several tasks beside policies of one each
+NOT_RUN = {"hopper": "needs mujoco and a trained expert"}
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What a cell depends on."""
+
+    episodes: int = 200
+    horizon: int = 200
+    updates: int = 1000
+    batch: int = 64
+    width: int = 64
+    layers: int = 2
+    evaluation: int = 5
+    plays: int = 20  # episodes that Online DT may play
+    seeds: tuple[int, ...] = (0, 1, 2)
+    version: int = 2
+
+    @property
+    def digest(self) -> str:
+        """Of all of it but the seeds."""
+        fields = {name: value for name, value in asdict(self).items() if name != "seeds"}
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
+
+
+QUICK = Protocol(episodes=8, horizon=20, updates=40, batch=16, width=16, layers=1, evaluation=1, plays=1, seeds=(0, 1))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the policies are evaluated, and what the data are."""
+
+    data: Episodes
+    make: Callable[[], Any]
+    horizon: int
+    scale: float
+    random: float
+    expert: float
+    target: float  # what is asked for: the best return in the data, of an episode from the start that is played
+
+    def returns(self, actor: ArrayActor, *, episodes: int, seed: int) -> list[float]:
+        """Of evaluation episodes."""
+        return [float(x) for x in self.played(actor, episodes=episodes, seed=seed).returns]
+
+    def played(self, actor: ArrayActor, *, episodes: int, seed: int) -> Episodes:
+        """Episodes of an actor."""
+        return play(actor, self.make, episodes=episodes, horizon=self.horizon, actions=self.data.actions, seed=seed,
+                    dim=self.data.dim, scale=self.scale)  # fmt: skip
+
+    def score(self, value: float) -> float:
+        """0 for random actions, 100 for the expert."""
+        return 100.0 * (value - self.random) / (self.expert - self.random)
+
+
+def place_of(protocol: Protocol, name: str, seed: int) -> Place:
+    """The data of a seed, and their world."""
+    world, kind = DATA[name]
+    if world == "stitching":
+        maze = Stitching()
+        data = demonstrations(maze, whole=kind == "whole")
+        target = reachable(maze, data).conditioned
+        return Place(data, partial(StitchingEnv, maze), maze.horizon, 1.0, 0.0, 100.0, target)
+    control = dataclasses.replace(CONTROLS[world], horizon=min(CONTROLS[world].horizon, protocol.horizon))
+
+    def made(kind: Kind, episodes: int) -> Episodes:
+        return mixture(control, kind=kind, episodes=episodes, seed=seed).episodes
+
+    ends = [float(made(each, max(10, protocol.evaluation)).returns.mean()) for each in ("random", "expert")]
+    data = made(kind, protocol.episodes)  # type: ignore[arg-type]
+    return Place(data, partial(make_control, control), control.horizon, control.scale, *ends,
+                 float(data.returns.max()))  # fmt: skip
+
+
+# ---------------------------------------------------------------------- the methods
+
+
+def trained(protocol: Protocol, place: Place, method: str, seed: int) -> tuple[ArrayActor, dict[str, Any]]:
+    """A policy that learned from the place's data, and what is to be said of it."""
+    train = {"updates": protocol.updates, "batch": protocol.batch, "lr": 1e-3, "warmup": min(100, protocol.updates),
+             "grad_norm": 1.0}  # fmt: skip
+    net = {"width": protocol.width, "layers": protocol.layers, "heads": 2, "seed": seed}
+    best = place.target
+    scale = max(1.0, float(np.abs(place.data.returns).max()) / 4.0)
+    maze = place.data.actions == len(ACTIONS)
+    if method in ("bc", "dt"):
+        config = DecisionTransformer(returns=method == "dt", context=8, scale=scale, dropout=0.0,
+                                     horizon=place.horizon, train=train, **net)  # type: ignore[arg-type]  # fmt: skip
+        return decision_transformer(config, place.data).actor(best), {"target": best}
+    if method == "q":
+        q = QTransformer(bins=32, gamma=0.98, scale=scale, polyak=0.02, conservative=0.5, train=train, **net)  # type: ignore[arg-type]
+        return q_transformer(q, place.data).actor(), {}
+    if method == "tt":
+        planning = {"keep": 8, "horizon": 6 if maze else 5, "width": 4, "memory": 1}
+        tt = TrajectoryTransformer(context=4, bins=32, dropout=0.0, train=train, planning=planning, **net)  # type: ignore[arg-type]
+        return trajectory_transformer(tt, place.data).actor(), {}
+    odt = OnlineDT(context=8, acting=5, scale=scale, dropout=0.0, target=best, explore=1.0, replay=protocol.episodes,
+                   rounds=protocol.plays, updates=max(1, protocol.updates // 40), temperature_lr=1e-3,
+                   train={**train, "updates": protocol.updates // 2}, **net)  # type: ignore[arg-type]  # fmt: skip
+
+    def explore(actor: ArrayActor, number: int) -> Episodes:
+        return place.played(actor, episodes=1, seed=10_000 * (seed + 1) + number)
+
+    found = online_dt(odt, place.data, explore=explore)
+    return found.policy.actor(best, context=5), {"target": best, "played": len(found.played)}
+
+
+def run_cell(protocol: Protocol, name: str, method: str, seed: int) -> dict[str, Any]:
+    """Train one method on one data set and play its evaluation episodes."""
+    place, began = place_of(protocol, name, seed), time.process_time()
+    actor, said = trained(protocol, place, method, seed)
+    fitted = time.process_time() - began
+    episodes = 1 if DATA[name][0] == "stitching" else protocol.evaluation
+    returns = place.returns(actor, episodes=episodes, seed=77)
+    return {"data": name, "method": method, "seed": seed, "digest": protocol.digest, "returns": returns,
+            "scores": [place.score(x) for x in returns], "cpu_train_s": round(fitted, 2), **said,
+            "cpu_play_s": round(time.process_time() - began - fitted, 2), "data_digest": place.data.digest}  # fmt: skip
+
+
+def run_generalist(protocol: Protocol, seed: int) -> dict[str, Any]:
+    """One policy for four tasks, and four of one task each."""
+    began = time.process_time()
+    sized = Sized(min(20, protocol.episodes), protocol.horizon, protocol.updates, protocol.batch, protocol.width,
+                  protocol.layers, protocol.evaluation)  # fmt: skip
+    found = run_tasks(sized, seed)
+    return {"data": TASKS, "method": "gato", "seed": seed, "digest": protocol.digest, **found,
+            "cpu_s": round(time.process_time() - began, 2)}  # fmt: skip
+
+
+def takes(name: str, method: str) -> bool:
+    """Whether a method can learn from this data."""
+    return method != "odt" or CONTROLS.get(DATA[name][0], Control("", 0, 1, 0, 1.0, 1, None)).dim > 0
+
+
+# ---------------------------------------------------------------------- reporting
+
+
+def report(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The figures: scores, and which of the published orderings hold in the means."""
+    score: dict[str, dict[str, list[float]]] = {}
+    for name in DATA:
+        for method in METHODS:
+            own = [row["scores"] for row in rows if (row["data"], row["method"]) == (name, method)]
+            if own:
+                nothing = [[0.0] * len(each) for each in own]
+                score.setdefault(name, {})[method] = interval(own, nothing, kinds=range(len(own[0])), name=name)
+    wanted = [(name, "dt", "bc") for name in ("cartpole-replay", "pendulum-replay")]
+    wanted += [("stitching-pieces", method, "dt") for method in ("tt", "q")]
+    held = {f"{name}: {better} > {worse}": score[name][better][0] > score[name][worse][0]
+            for name, better, worse in wanted if {better, worse} <= set(score.get(name, {}))}  # fmt: skip
+    maze = Stitching()
+    limits = {kind: asdict(reachable(maze, demonstrations(maze, whole=kind == "whole")))
+              for kind in ("pieces", "whole")}  # fmt: skip
+    several = [row for row in rows if row["data"] == TASKS]
+    return {"score": score, "orderings_held": held, "multi_task_gap": gap(several),
+            "multi_task": [{name: row[name] for name in ("seed", "specialist", "generalist")} for row in several],
+            "reachable": limits, "not_run": NOT_RUN,
+            "cells": len(rows), "machine": f"{platform.machine()}, torch {torch.__version__}, one thread"}  # fmt: skip
+
+
+def told(found: Mapping[str, Any]) -> str:
+    """The figures for people."""
+    lines = [f"{'':18}" + "".join(f"{method:>24}" for method in METHODS)]
+    for name, row in found["score"].items():
+        cells = [f"{row[m][0]:8.1f} [{row[m][1]:6.1f}, {row[m][2]:6.1f}]" if m in row else "-" for m in METHODS]
+        lines.append(f"{name:18}" + "".join(f"{cell:>24}" for cell in cells))
+    lines += [f"{'holds' if held else 'does not hold':14} {name}" for name, held in found["orderings_held"].items()]
+    lines.append(f"one policy for four tasks is behind by {found['multi_task_gap']} in its worst")
+    lines += [f"not run: {name} ({why})" for name, why in found["not_run"].items()]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train what is asked for and not there yet, then report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--quick", action="store_true", help="small everything: the machinery alone")
+    parser.add_argument("--report", action="store_true", help="train nothing")
+    parser.add_argument("--data", nargs="*", default=[*DATA, TASKS], choices=[*DATA, TASKS])
+    parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=METHODS)
+    parser.add_argument("--seeds", nargs="*", type=int, default=None)
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    protocol, folder = (QUICK, RESULTS / "quick") if given.quick else (Protocol(), RESULTS)
+    done = {(row["data"], row["method"], row["seed"]) for row in kept(folder, protocol.digest)}
+    seeds = protocol.seeds if given.seeds is None else given.seeds
+    names = [] if given.report else [name for name in given.data if name != TASKS]
+    todo = [(name, method, seed) for seed in seeds for name in names for method in given.methods
+            if takes(name, method) and (name, method, seed) not in done]  # fmt: skip
+    for name, method, seed in todo:
+        row = run_cell(protocol, name, method, seed)
+        keep(folder, f"{name}-{method}-{seed}", row)
+        if not given.json:
+            print(f"{name:18} {method:4} seed {seed}: {np.mean(row['scores']):8.2f}  "
+                  f"{row['cpu_train_s'] + row['cpu_play_s']:.1f} cpu-s", flush=True)  # fmt: skip
+    for seed in seeds if TASKS in given.data and not given.report else ():
+        if (TASKS, "gato", seed) not in done:
+            keep(folder, f"{TASKS}-gato-{seed}", run_generalist(protocol, seed))
+    found = report(kept(folder, protocol.digest))
+    print(json.dumps(found, indent=1) if given.json else told(found))
+
+
+if __name__ == "__main__":
+    main()

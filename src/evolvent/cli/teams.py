@@ -1,0 +1,178 @@
+"""`evolvent train mat`: a team learns to decide in sequence, or as what that is compared with, and is measured.
+
+The run folder holds settings and state, the training's state (`training/`), the policy, `history.json`, the measured
+episodes as trajectories, and `table.json`. A run goes on where its training was, and finished parts are not done again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, field_validator
+from rich.console import Console
+
+from evolvent.cli.console import table
+from evolvent.cli.names import needs_train
+from evolvent.cli.record import Record, new_folder, recorded
+from evolvent.cli.settings import Command, read_given
+from evolvent.config import Config
+from evolvent.errors import ConfigError, unknown
+from evolvent.files import write_atomic
+from evolvent.learn.teams.updates import TeamUpdates
+from evolvent.methods.mat import MAT, PRESETS
+from evolvent.view.escape import plain
+
+if TYPE_CHECKING:
+    from evolvent.methods.mat import TrainedTeam
+    from evolvent.worlds.teams.games import GameWorld
+    from evolvent.worlds.teams.particles import ParticleWorld
+    from evolvent.worlds.teams.relay import RelayWorld
+    from evolvent.worlds.teams.rescue import RescueWorld
+
+    World = GameWorld | RelayWorld | RescueWorld | ParticleWorld
+
+__all__ = ["COMMANDS", "TEAM_WORLDS", "TrainMat", "run", "team_world"]
+
+_GAMES = ("climbing", "penalty", "team", "distinct", "chain")
+TEAM_WORLDS = (*_GAMES, "relay", "rescue", "spread", "hunt")
+_FILMS = 3  # episodes of the report
+_SMALL = MAT(rows=64, steps=20, decisions=200_000,
+             update=TeamUpdates(lr=5e-4, epochs=10, minibatches=4, clip=0.1, entropy=0.01))  # fmt: skip
+
+
+class TrainMat(Config):
+    """Everything that can be chosen about `evolvent train mat`."""
+
+    world: str = Field(default="rescue", description=f"the team's world: {', '.join(TEAM_WORLDS)}")
+    tier: Literal["seen", "longer"] = Field(default="seen", description="whose training tasks are learned on")
+    agents: int | None = Field(default=None, ge=1, description="only tasks of so many agents; none: of every size")
+    start: Path | None = Field(default=None, description="a run of train mat, or a policy's folder, to begin from")
+    episodes: int = Field(default=128, ge=1, description="that the policy is measured on afterwards")
+    to: Path | None = Field(default=None, description="folder of the run; none: the next runs/mat-N")
+    threads: int = Field(default=1, ge=1, description="threads of torch")
+    mat: MAT = Field(default_factory=lambda: _SMALL.model_copy(), description="the method")
+
+    @field_validator("world")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in TEAM_WORLDS:
+            problem = unknown("world", name, TEAM_WORLDS)
+            raise ValueError(f"{problem.what} ({problem.hint})")
+        return name
+
+
+COMMANDS: dict[str, Command[Any]] = {
+    "mat": Command(
+        "train mat", "A team decides in sequence (MAT); also MAT-Dec, MAPPO and HAPPO on the same loop.", TrainMat,
+        main="world", presets={"small": {}, **{name: {"mat": dict(given)} for name, given in PRESETS.items()}},
+        resumes=True, free=("threads",),
+    ),
+}  # fmt: skip
+"""The command, for `evolvent train`."""
+
+
+def team_world(name: str) -> World:
+    """A team world by its name; ConfigError for one that there is not."""
+    from evolvent.worlds.teams.games import GameWorld
+    from evolvent.worlds.teams.particles import ParticleWorld
+    from evolvent.worlds.teams.relay import RelayWorld
+    from evolvent.worlds.teams.rescue import RescueWorld
+
+    makers: dict[str, Callable[[], World]] = {
+        **{game: partial(GameWorld, game) for game in _GAMES}, "relay": RelayWorld, "rescue": RescueWorld,
+        "spread": partial(ParticleWorld, "spread"), "hunt": partial(ParticleWorld, "hunt"),
+    }  # fmt: skip
+    if name not in makers:
+        raise ConfigError([unknown("world", name, makers)])
+    return makers[name]()
+
+
+def run(words: Sequence[str], console: Console) -> int:
+    """Train a team and measure it; returns the exit code. `words` begin with "mat"."""
+    given = read_given(COMMANDS[words[0]], words[1:], console)
+    if given is None:
+        return 0
+    config: TrainMat = given.config
+    needs_train("evolvent train mat")
+    import torch
+
+    torch.set_num_threads(config.threads)
+    tasks = _tasks(config, "train")
+    folder = given.resume or new_folder("mat", config.to)
+    console.print(plain(f"run {folder}, {len(tasks)} tasks of {config.world}"), soft_wrap=True)
+    with recorded(folder, Record("train mat", config, config.mat.seed, (config.mat.kind,), "mat")):
+        trained = _trained(folder, config, console)
+        _measure(folder, config, trained, console)
+    console.print(plain(f"policy {folder / 'policy'}"), soft_wrap=True)
+    return 0
+
+
+def _tasks(config: TrainMat, split: str) -> list[Any]:
+    """Tasks of the world, of the asked size. The training panel stands in where a world has no other."""
+    world = team_world(config.world)
+    if config.tier not in world.tiers:
+        raise ConfigError([unknown("tier", config.tier, world.tiers)])
+    splits = (split, "train", "test")
+    found = next((tasks for name in splits if (tasks := world.tasks(name, config.tier))), ())
+    chosen = [task for task in found if config.agents is None or f"{config.agents} agents" in task.kind]
+    if not chosen:
+        raise ConfigError(f"{config.world} has no such tasks", value=f"{config.agents} agents, tier {config.tier}",
+                          expected=sorted({task.kind for task in found}))  # fmt: skip
+    return chosen
+
+
+def _trained(folder: Path, config: TrainMat, console: Console) -> TrainedTeam:
+    """Train, or take up a training; the policy and its history are kept."""
+    from evolvent.methods.mat import mat
+    from evolvent.models.team_files import save_team
+
+    batch = team_world(config.world).batch(_tasks(config, "train"), config.mat.rows)
+    start = config.start
+    if start is not None and (start / "policy").is_dir():
+        start = start / "policy"
+
+    def told(row: Mapping[str, float]) -> None:
+        if "episode_return" in row:
+            console.print(f"{row['decisions']:12,.0f}  return {row['episode_return']:8.3f}", soft_wrap=True)
+
+    trained = mat(config.mat, batch, start=start, folder=folder / "training", told=told)
+    save_team(trained.policy.model, folder / "policy")
+    write_atomic(folder / "history.json", json.dumps(trained.history, indent=1))
+    return trained
+
+
+def _measure(folder: Path, config: TrainMat, trained: TrainedTeam, console: Console) -> None:
+    """Play the test panel greedily; keep the episodes, the row of the table and the page, and print the row."""
+    from evolvent.learn.teams.policy import TeamPolicy
+    from evolvent.rollout.teams import film, outcome_row, play_episodes
+    from evolvent.store.store import Store
+    from evolvent.view.teams import team_page
+    from evolvent.worlds.teams.base import Drawn
+
+    world, tasks = team_world(config.world), _tasks(config, "test")
+    batch = world.batch(tasks, min(config.mat.rows, config.episodes))
+    policy = TeamPolicy(trained.policy.model, batch.spec)
+    found = play_episodes(batch, policy, config.episodes, stage="measured")
+    with Store.open(folder / "trajectories", writing=True) as store:
+        known = set(store.ids())
+        for trajectory in found:
+            if trajectory.id not in known:
+                store.append(trajectory)
+    row = outcome_row(config.mat.kind, world, found)
+    write_atomic(folder / "table.json", json.dumps([row], indent=1))
+    films = [(tasks[number].kind, film(batch, policy, number)) for number in range(min(_FILMS, len(tasks)))
+             if isinstance(batch, Drawn)]  # fmt: skip
+    facts = {"world": config.world, "tasks": f"{len(tasks)} of the test panel", "seed": str(config.mat.seed),
+             "decisions": f"{config.mat.decisions:,}"}  # fmt: skip
+    page = team_page({"title": f"{config.mat.kind} on {config.world}", "facts": facts, "rows": [row],
+                      "history": trained.history}, films)  # fmt: skip
+    write_atomic(folder / "report.html", page)
+    console.print(table(console, ("policy", "world", "episodes", "return", "success"),
+                        [(config.mat.kind, config.world, str(row["episodes"]), f"{row['return'][0]:.3f}",
+                          f"{row['success'][0]:.1%}" if row["success"] else "-")],
+                        numbers=("episodes", "return", "success")))  # fmt: skip
+    console.print(plain(f"report {folder / 'report.html'}"), soft_wrap=True)

@@ -1,0 +1,105 @@
+"""Blocks at one new position, in as few and plain operations as there are: what decoding with a small network costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+try:
+    from torch import Tensor, nn
+    from torch.nn import functional as F
+except ImportError as error:
+    from evolvent.errors import MissingExtra
+
+    raise MissingExtra("train", "a sequence model") from error
+
+from evolvent.errors import ConfigError
+from evolvent.models.blocks import Attention, Block, Call
+
+__all__ = ["BareAttention", "BareBlock", "bare"]
+
+
+def bare(*layers: nn.Module) -> Call:
+    """Layers as plain functions of their weights, one after the other, for decoding.
+
+    At a few rows of a small network the calls of modules and the look-up of their weights cost as much as the
+    arithmetic. Weights may change in place.
+    """
+    calls: list[Call] = []
+    for layer in layers:
+        if isinstance(layer, nn.Linear):
+            calls.append(partial(F.linear, weight=layer.weight, bias=layer.bias))
+        elif isinstance(layer, nn.LayerNorm):
+            given: dict[str, Any] = {"weight": layer.weight, "bias": layer.bias, "eps": layer.eps}
+            calls.append(partial(F.layer_norm, normalized_shape=list(layer.normalized_shape), **given))
+        else:
+            calls.append(layer)
+    return calls[0] if len(calls) == 1 else partial(_each, calls)
+
+
+def _each(calls: Sequence[Call], x: Tensor) -> Tensor:
+    for call in calls:
+        x = call(x)
+    return x
+
+
+class BareAttention(NamedTuple):
+    """Attention of one new position `[B, D]` to all before it and itself: the same numbers in plain operations."""
+
+    heads: int
+    query: Call | None
+    mix: Call
+    out: Call
+
+    @classmethod
+    def of(cls, own: Attention) -> BareAttention:
+        """That of a module."""
+        return cls(own.heads, None if own.query is None else bare(own.query), bare(own.mix), bare(own.out))
+
+    def __call__(self, x: Tensor, asking: Tensor | None, kept: Tensor, at: int, /) -> Tensor:
+        """What `asking [B, D]` (or `x` itself) finds; keys and values of `x [B, D]` are written to `kept [:, at]`."""
+        batch, width = x.shape
+        mixed = self.mix(x)
+        kept[:, at] = mixed[:, -2 * width :]
+        if at == 0:  # nothing else to look at
+            return self.out(mixed[:, -width:])
+        q = mixed[:, :width] if self.query is None or asking is None else self.query(asking)
+        size = width // self.heads
+        k, v = kept[:, : at + 1].view(batch, at + 1, 2, self.heads, size).unbind(2)
+        weight = (k * q.reshape(batch, 1, self.heads, size)).sum(-1, keepdim=True).mul_(size**-0.5).softmax(1)
+        return self.out((weight * v).sum(1).view(batch, width))
+
+
+class BareBlock(NamedTuple):
+    """A block at one new position, in evaluation."""
+
+    before: bool
+    own: BareAttention
+    norm_own: Call
+    cross: BareAttention | None
+    norm_cross: Call | None
+    mlp: Call
+    norm_mlp: Call
+
+    @classmethod
+    def of(cls, block: nn.Module) -> BareBlock:
+        """That of a module; ConfigError for one that is no block."""
+        if not isinstance(block, Block):
+            raise ConfigError("no block of a trunk", value=type(block).__name__)
+        cross = None if block.cross is None else BareAttention.of(block.cross)
+        norm_cross = None if block.norm_cross is None else bare(block.norm_cross)
+        mlp = partial(_each, [bare(block.up), block.activation, bare(block.down)])
+        return cls(block.before, BareAttention.of(block.attention), bare(block.norm_attention), cross, norm_cross,
+                   mlp, bare(block.norm_mlp))  # fmt: skip
+
+    def __call__(self, x: Tensor, memory: Tensor | None, kept: Sequence[Tensor], at: int, /) -> Tensor:
+        """`[B, D] -> [B, D]` at position `at`; `kept`: of its attentions."""
+        x = x + self.own(self.norm_own(x) if self.before else x, None, kept[0], at)
+        x = x if self.before else self.norm_own(x)
+        if self.cross is not None and self.norm_cross is not None and memory is not None:
+            x = memory + self.cross(self.norm_cross(x) if self.before else x, memory, kept[1], at)
+            x = x if self.before else self.norm_cross(x)
+        if self.before:
+            return x + self.mlp(self.norm_mlp(x))
+        return self.norm_mlp(x + self.mlp(x))

@@ -1,0 +1,239 @@
+"""What policies of teams have in common: their shape, what they are shown, and the distributions of actions.
+
+Axes: B decisions, n agents, O numbers of an observation, K parts of one agent's action (choices, or numbers), A outputs
+of the network for one agent (logits of all choices, or means).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+try:
+    import torch
+    from torch import Tensor, nn
+except ImportError as error:
+    from evolvent.errors import MissingExtra
+
+    raise MissingExtra("train", "a policy of a team") from error
+
+from evolvent.errors import BatchMismatch, ConfigError, Problem
+
+__all__ = ["Acted", "ActionHead", "Judged", "Seen", "TeamModel", "TeamShape"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeamShape:
+    """What a policy of a team is made of: JSON values only, kept beside its weights.
+
+    Attributes:
+        kind: the network. "mat"; its ablations "mat_encoder", "mat_decoder", "mat_gru"; "mat_dec"; "mappo"; "happo".
+        agents: n that it was made for; only "mat_dec" and "happo" without `share` have weights of single agents.
+        observation: O. state: numbers of a central state, which only MAPPO's and HAPPO's critics read; 0: none.
+        sizes: choices of each part of a discrete action. dim: numbers of a continuous one. Exactly one of the two.
+        width, heads, blocks: of the trunk, or of the MLPs.
+        share: one actor for all agents ("mat_dec" and "happo"; MAPPO's is always shared).
+        prefix_values: values are read in the decoder, before each agent's action and knowing those before it ("mat").
+    Raises:
+        ConfigError: what contradicts itself, all at once.
+    """
+
+    kind: Literal["mat", "mat_encoder", "mat_decoder", "mat_gru", "mat_dec", "mappo", "happo"] = "mat"
+    agents: int
+    observation: int
+    state: int = 0
+    sizes: tuple[int, ...] = ()
+    dim: int = 0
+    width: int = 64
+    heads: int = 1
+    blocks: int = 1
+    share: bool = False
+    prefix_values: bool = False
+
+    def __post_init__(self) -> None:
+        least = {"agents": 1, "observation": 1, "state": 0, "dim": 0, "width": 2, "heads": 1, "blocks": 1}
+        problems = [Problem(name, f"is {getattr(self, name)}", f"give at least {low}")
+                    for name, low in least.items() if getattr(self, name) < low]  # fmt: skip
+        if bool(self.sizes) == bool(self.dim) or any(size < 1 for size in self.sizes):
+            problems.append(Problem("sizes", f"{self.sizes} choices and {self.dim} numbers", "give one of the two"))
+        if self.prefix_values and self.kind != "mat":
+            problems.append(Problem("prefix_values", f"{self.kind} has no decoder that values could be read in"))
+        if problems:
+            raise ConfigError(problems)
+
+    @property
+    def outputs(self) -> int:
+        """A: logits of all parts, or means."""
+        return sum(self.sizes) or self.dim
+
+    @property
+    def parts(self) -> int:
+        """K: choices, or numbers, of one agent's action."""
+        return len(self.sizes) or self.dim
+
+
+class Seen(NamedTuple):
+    """What B decisions rest on.
+
+    Attributes:
+        observation: `[B, n, O]`. alive: `[B, n]` bool, who decides; None: all do.
+        available: `[B, n, A]` bool, which choices there are; None: all. state: `[B, S]`, or None.
+    """
+
+    observation: Tensor
+    alive: Tensor | None = None
+    available: Tensor | None = None
+    state: Tensor | None = None
+
+    def rows(self, index: Tensor | slice) -> Seen:
+        """Some of the decisions `[R]`."""
+        return Seen(*(None if x is None else x[index] for x in self))  # type: ignore[arg-type]
+
+
+class Acted(NamedTuple):
+    """Actions `[B, n, K]` (integers, or floats), their log-probabilities `[B, n]` and the critic's values `[B, n]`."""
+
+    actions: Tensor
+    logp: Tensor
+    values: Tensor
+
+
+class Judged(NamedTuple):
+    """Of given actions: log-probabilities `[B, n]`, entropies of their distributions `[B, n]`, and values `[B, n]`."""
+
+    logp: Tensor
+    entropy: Tensor
+    values: Tensor
+
+
+class TeamModel(nn.Module):
+    """What a policy of a team can be asked. All agents' actions have a probability given those of the agents before."""
+
+    shape: TeamShape
+
+    def act(self, seen: Seen, uniform: Tensor, *, greedy: bool = False) -> Acted:
+        """Decide, without gradients.
+
+        Args:
+            uniform: `[B, n, K]` in (0, 1), what is drawn with; not looked at where greedy.
+        """
+        raise NotImplementedError
+
+    def evaluate(self, seen: Seen, actions: Tensor) -> Judged:
+        """What the policy says of actions `[B, n, K]`, for all agents in one pass."""
+        raise NotImplementedError
+
+    def values(self, seen: Seen) -> Tensor:
+        """The critic's values `[B, n]` before anything is decided."""
+        raise NotImplementedError
+
+    def check(self, seen: Seen) -> None:
+        """Refuse what is not of this policy's spaces.
+
+        Raises:
+            BatchMismatch: other axes than the shape has.
+        """
+        shape, given = self.shape, seen.observation
+        if given.dim() != 3 or given.shape[2] != shape.observation:
+            raise BatchMismatch("observations of another team", value=tuple(given.shape),
+                                expected=f"[B, n, {shape.observation}]")  # fmt: skip
+        if seen.available is not None and seen.available.shape != (*given.shape[:2], shape.outputs):
+            raise BatchMismatch("masks of available actions of another team", value=tuple(seen.available.shape),
+                                expected=(*given.shape[:2], shape.outputs))  # fmt: skip
+
+
+class ActionHead(nn.Module):
+    """The distribution of one agent's action, from the network's outputs `[..., A]`.
+
+    Discrete: a softmax for each part over what is available, parts independent of each other. Continuous: a Gaussian
+    for each number, whose deviation `0.5 sigmoid(s)`, with s = 1 at first, does not depend on what is seen (the code of
+    arXiv 2205.14953). Log-probabilities and entropies are sums over the parts.
+    """
+
+    def __init__(self, shape: TeamShape) -> None:
+        super().__init__()
+        self.sizes, self.dim = shape.sizes, shape.dim
+        self.log_std = nn.Parameter(torch.ones(shape.dim)) if shape.dim else None
+
+    @property
+    def std(self) -> Tensor:
+        """`[D]`, of a continuous action."""
+        if self.log_std is None:
+            raise BatchMismatch("a discrete action has no deviation")
+        return 0.5 * self.log_std.sigmoid()
+
+    def encode(self, actions: Tensor) -> Tensor:
+        """Actions `[..., K]` as a network reads them `[..., A]`: one-hot (integers) for each part, or the numbers."""
+        if self.log_std is not None:
+            return actions
+        parts = [nn.functional.one_hot(actions[..., k], size) for k, size in enumerate(self.sizes)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+    def sample(
+        self, outputs: Tensor, uniform: Tensor, available: Tensor | None, *, greedy: bool
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Actions `[..., K]` and log-probabilities `[...]`: by inverse CDF, or the likeliest."""
+        actions = self.draw(outputs, uniform if greedy else self.noise(uniform), available, greedy=greedy)
+        return actions, self.logp(outputs, actions, available)
+
+    def noise(self, uniform: Tensor) -> Tensor:
+        """What `draw` needs, from numbers `[..., K]` in (0, 1): themselves, or deviations of a Gaussian."""
+        if self.log_std is None:
+            return uniform
+        found: Tensor = torch.special.ndtri(uniform).to(self.log_std.dtype) * self.std
+        return found
+
+    def draw(self, outputs: Tensor, noise: Tensor, available: Tensor | None, *, greedy: bool) -> Tensor:
+        """Actions `[..., K]`."""
+        if self.log_std is not None:
+            return outputs if greedy else outputs + noise
+        chosen = []
+        for k, logits in enumerate(self._logits(outputs, available)):
+            chosen.append(logits.argmax(-1, keepdim=True) if greedy else _inverse(logits, noise[..., k : k + 1]))
+        return chosen[0] if len(chosen) == 1 else torch.cat(chosen, -1)
+
+    def logp(self, outputs: Tensor, actions: Tensor, available: Tensor | None) -> Tensor:
+        """Log-probabilities `[...]` of actions `[..., K]`."""
+        if self.log_std is not None:
+            return _gaussian(actions, outputs, self.std.expand_as(outputs))
+        found = [logits.log_softmax(-1).gather(-1, actions[..., k : k + 1]).squeeze(-1)
+                 for k, logits in enumerate(self._logits(outputs, available))]  # fmt: skip
+        return found[0] if len(found) == 1 else torch.stack(found).sum(0)
+
+    def judge(self, outputs: Tensor, actions: Tensor, available: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and entropies `[...]` of actions `[..., K]`."""
+        if self.log_std is not None:
+            std = self.std.expand_as(outputs)
+            entropy = (0.5 + 0.5 * _LOG_2PI + std.log()).sum(-1)
+            return _gaussian(actions, outputs, std), entropy
+        logp = entropy = outputs.new_zeros(outputs.shape[:-1])
+        for k, logits in enumerate(self._logits(outputs, available)):
+            logprobs = logits.log_softmax(-1)
+            logp = logp + logprobs.gather(-1, actions[..., k : k + 1]).squeeze(-1)
+            held = logprobs if available is None else logprobs.clamp(min=torch.finfo(logprobs.dtype).min)
+            entropy = entropy - (logprobs.exp() * held).sum(-1)
+        return logp, entropy
+
+    def _logits(self, outputs: Tensor, available: Tensor | None) -> tuple[Tensor, ...]:
+        """`[..., size]` of each part; -inf where something is not available."""
+        if available is not None:
+            outputs = outputs.masked_fill(~available, -torch.inf)
+        return torch.split(outputs, list(self.sizes), -1) if len(self.sizes) > 1 else (outputs,)
+
+
+_LOG_2PI = 1.8378770664093453
+
+
+def _gaussian(actions: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """`[...]`, the log-density of `actions [..., D]`."""
+    return (-0.5 * ((actions - mean) / std).square() - std.log() - 0.5 * _LOG_2PI).sum(-1)
+
+
+def _inverse(logits: Tensor, uniform: Tensor) -> Tensor:
+    """`[..., 1]`, the first choice whose cumulative probability exceeds `uniform [..., 1]` times the total.
+
+    A choice without probability is never drawn: it exceeds nothing that the one before it does not.
+    """
+    reached = logits.double().softmax(-1).cumsum(-1)
+    index = (reached <= uniform * reached[..., -1:]).sum(-1, keepdim=True)
+    return index.clamp(max=logits.shape[-1] - 1)

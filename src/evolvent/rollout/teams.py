@@ -1,0 +1,273 @@
+"""Teams at play: rectangular rollouts for learning, whole episodes for evaluation, records and pictures.
+
+Learning goes over arrays and never touches a `Trajectory`; what is kept, shown or compared is converted at the edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isnan
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evolvent.errors import BatchMismatch, ConfigError, ErrorRecord
+from evolvent.stats import paired
+from evolvent.trajectory import EndedBy, Score, Start, Step, Trajectory, sample_rng, trajectory_name, unscored
+from evolvent.worlds.teams.base import (
+    Drawn,
+    Resumable,
+    Scene,
+    TeamBatch,
+    TeamStep,
+    TeamView,
+    TeamWorld,
+    check_fit,
+    episode_of,
+)
+
+if TYPE_CHECKING:  # the array rollout lives where it is learned from, and that room needs torch
+    from evolvent.learn.teams.rollout import ArrayRollout, TeamPlayer
+
+__all__ = ["TeamCollector", "film", "outcome_row", "play_episodes", "trajectories_of"]
+
+
+class TeamCollector:
+    """Plays a batch on and on, `steps` decisions at a time; episodes go over from one rollout to the next.
+
+    Args:
+        batch: closed by who made it.
+        first: number of the first row's first episode; row e begins with `first + e`. Runs with other seeds take other
+            numbers, or the same ones with another `seed` of the draws.
+        seed: of what the player draws.
+    """
+
+    def __init__(self, batch: TeamBatch, *, first: int = 0, seed: int = 0) -> None:
+        self.batch, self.seed = batch, seed
+        self.view = batch.reset(first + np.arange(batch.size))
+        self.lost = 0  # episodes so far that an environment lost
+
+    def collect(self, player: TeamPlayer, steps: int) -> ArrayRollout:
+        """T = `steps` decisions of every row.
+
+        What belongs to an episode that was lost in this rollout is marked `lost` from its first decision here on; what
+        an earlier rollout held of it has been learned from and stays so.
+
+        Raises:
+            ShapeMismatch: a player of other observations or actions. ConfigError: less than one step.
+            EnvLost: a row whose environment fails again and again.
+        """
+        from evolvent.learn.teams.rollout import ArrayRollout
+
+        if steps < 1:
+            raise ConfigError("steps of a rollout", value=steps, expected="1 or more")
+        check_fit(player.spec, self.batch.spec)
+        views, decisions, results = [], [], []
+        finals: list[tuple[int, int, TeamView]] = []
+        lost = np.zeros((steps, self.batch.size), dtype=bool)
+        for t in range(steps):
+            decision = player.act(self.view, seed=self.seed)
+            result = self.batch.step(decision.actions)
+            views.append(self.view)
+            decisions.append(decision)
+            results.append(result)
+            for row in result.errors:
+                lost[: t + 1, row] |= np.array([view.number[row] == self.view.number[row] for view in views])
+                self.lost += 1
+            finals += [(t, int(row), result.final.rows(np.array([at]))) for at, row in enumerate(result.ended)
+                       if result.final is not None and result.truncated[row]]  # fmt: skip
+            self.view = result.view
+        said = [result.success for result in results if result.success is not None]
+        return ArrayRollout(
+            spec=self.batch.spec, **_stacked(views), **{name: np.stack([getattr(d, name) for d in decisions])
+                                                        for name in ("actions", "logp", "value")},
+            **{name: np.stack([getattr(r, name) for r in results]) for name in ("reward", "terminated", "truncated")},
+            lost=lost, success=np.stack(said) if len(said) == steps else None,
+            last=self.view, final=_joined([view for _, _, view in finals]),
+            final_at=np.array([(t, row) for t, row, _ in finals], dtype=np.int64).reshape(-1, 2),
+        )  # fmt: skip
+
+    def snapshot(self) -> Mapping[str, NDArray[Any]]:
+        """Everything that goes on into the next rollout, as arrays: what resuming needs. ConfigError: a batch that
+        cannot be kept."""
+        if not isinstance(self.batch, Resumable):
+            raise ConfigError("a batch that cannot be resumed", value=type(self.batch).__name__, expected="snapshot()")
+        return {**self.batch.snapshot(), "collector_lost": np.array(self.lost, dtype=np.int64)}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Back to a snapshot, also in another process. BatchMismatch: of another batch. ConfigError: see `snapshot`."""
+        if not isinstance(self.batch, Resumable):
+            raise ConfigError("a batch that cannot be resumed", value=type(self.batch).__name__, expected="restore()")
+        if "collector_lost" not in state:
+            raise BatchMismatch("a snapshot of a collector", value=sorted(state), expected="one with collector_lost")
+        self.view = self.batch.restore({name: array for name, array in state.items() if name != "collector_lost"})
+        self.lost = int(state["collector_lost"])
+
+
+def _stacked(views: Sequence[TeamView]) -> dict[str, Any]:
+    """The arrays of T views with a leading axis `[T]`."""
+    found: dict[str, Any] = {name: np.stack([getattr(view, name) for view in views])
+                             for name in ("observation", "alive", "number", "time")}  # fmt: skip
+    for name in ("available", "state"):
+        own = [getattr(view, name) for view in views]
+        found[name] = None if own[0] is None else np.stack(own)
+    return found
+
+
+def _joined(views: Sequence[TeamView]) -> TeamView | None:
+    """One view of the rows of many, or None."""
+    if not views:
+        return None
+    arrays: dict[str, Any] = {}
+    for name in ("observation", "alive", "number", "time", "available", "state"):
+        own = [getattr(view, name) for view in views]
+        arrays[name] = None if own[0] is None else np.concatenate(own)
+    return TeamView(**arrays)
+
+
+def play_episodes(
+    batch: TeamBatch, player: TeamPlayer, episodes: int, *, first: int = 0, seed: int = 0, greedy: bool = True,
+    stage: str = "",
+) -> tuple[Trajectory, ...]:  # fmt: skip
+    """Episodes `first` to `first + episodes - 1`, whole, in order: the same whatever the size of the batch.
+
+    A lost episode is a trajectory with its error and no score.
+
+    Raises:
+        ShapeMismatch: a player of other observations or actions. ConfigError: less than one episode.
+        EnvLost: a row whose environment fails again and again.
+    """
+    if episodes < 1:
+        raise ConfigError("episodes to play", value=episodes, expected="1 or more")
+    check_fit(player.spec, batch.spec)
+    view = batch.reset(first + np.arange(batch.size))
+    running: list[list[Step]] = [[] for _ in range(batch.size)]
+    done: dict[int, Trajectory] = {}
+    wanted = range(first, first + episodes)
+    while len(done) < episodes:
+        actions = player.act(view, seed=seed, greedy=greedy).actions
+        result = batch.step(actions)
+        for row in range(batch.size):
+            if int(view.number[row]) in wanted:
+                running[row].append(_step(view, actions, result, row))
+        for at, row in enumerate(result.ended.tolist()):
+            number = int(view.number[row])
+            if number in wanted:
+                done[number] = _trajectory(batch, number, running[row], result, at=at, stage=stage)
+            running[row] = []
+        view = result.view
+    return tuple(done[number] for number in wanted)
+
+
+def _step(view: TeamView, actions: NDArray[Any], result: TeamStep, row: int) -> Step:
+    info = {"alive": view.alive[row].tolist()}
+    reward = None if row in result.errors else float(result.reward[row])
+    return Step(view.observation[row].copy(), np.asarray(actions[row]).copy(), reward, info=info)
+
+
+def _trajectory(
+    batch: TeamBatch, number: int, steps: Sequence[Step], result: TeamStep, *, at: int, stage: str
+) -> Trajectory:  # fmt: skip
+    row = int(result.ended[at])
+    error = result.errors.get(row)
+    success = None if result.success is None else bool(result.success[row])
+    ended: EndedBy = "error" if error else "world" if result.terminated[row] else "horizon"
+    last = np.zeros(0, dtype=np.float32) if result.final is None else result.final.observation[at]
+    return _recorded(batch, number, steps, last, ended=ended, error=error, success=success, stage=stage)
+
+
+def _recorded(
+    batch: TeamBatch, number: int, steps: Sequence[Step], last: NDArray[Any], *, ended: EndedBy,
+    error: ErrorRecord | None, success: bool | None, stage: str,
+) -> Trajectory:  # fmt: skip
+    task, sample = episode_of(number, batch.tasks)
+    raw = float(sum(step.reward or 0.0 for step in steps))
+    score = unscored() if error else Score(raw, None if success is None else float(success), success)
+    return Trajectory(
+        trajectory_name(Start(task, sample), stage), task, tuple(steps), last, ended, score, sample, error=error,
+        group=task.id, meta={"agents": batch.spec.agents},
+    )  # fmt: skip
+
+
+def trajectories_of(rollout: ArrayRollout, batch: TeamBatch, *, stage: str = "") -> tuple[Trajectory, ...]:
+    """The episodes that lie whole in a rollout, by number: begun in it (step 0) and ended in it.
+
+    Args:
+        batch: the one that it was collected from.
+    """
+    found = []
+    ended = rollout.terminated | rollout.truncated | rollout.lost_end
+    finals = {(int(t), int(row)): at for at, (t, row) in enumerate(rollout.final_at)}
+    for t, row in np.argwhere(ended).tolist():
+        begin = t - int(rollout.time[t, row])
+        if begin < 0:
+            continue
+        lost = bool(rollout.lost[t, row])
+        steps = [
+            Step(rollout.observation[k, row], rollout.actions[k, row], None if lost else float(rollout.reward[k, row]),
+                 info={"alive": rollout.alive[k, row].tolist()})
+            for k in range(begin, t + 1)
+        ]  # fmt: skip
+        at = finals.get((t, row))
+        last = np.zeros(0, np.float32) if at is None or rollout.final is None else rollout.final.observation[at]
+        ending: EndedBy = "error" if lost else "world" if rollout.terminated[t, row] else "horizon"
+        error = ErrorRecord("EnvLost", "the environment was lost", int(rollout.time[t, row]), True) if lost else None
+        success = None if rollout.success is None else bool(rollout.success[t, row])
+        found.append(_recorded(batch, int(rollout.number[t, row]), steps, last, ended=ending, error=error,
+                               success=success, stage=stage))  # fmt: skip
+    return tuple(sorted(found, key=lambda trajectory: (trajectory.sample, trajectory.task.id)))
+
+
+def outcome_row(name: str, world: TeamWorld, records: Sequence[Trajectory]) -> dict[str, Any]:
+    """How a policy did in episodes of a world, as JSON values: a row of a table and of `view.teams.team_page`.
+
+    `return` and `success` are [mean, low, high], 95 % bootstrap intervals over tasks (over episodes of a single task;
+    low and high None where there are too few; success None where the world does not say). `optimum` is [greatest
+    return, whether that is exact], the mean over the episodes' tasks, or None. `lost` counts episodes without a score.
+
+    Raises:
+        ConfigError: no episode has a score.
+    """
+    scored = [record for record in records if record.score.raw is not None]
+    if not scored:
+        raise ConfigError("no episode with a score", value=f"{len(records)} episodes", expected="1 or more")
+    tasks = [record.task.id for record in scored]
+
+    def triple(values: Sequence[float]) -> list[float | None]:
+        rng = sample_rng("team outcome", name, world.name)
+        found = paired(values, [0.0] * len(values), levels=[tasks], rng=rng)
+        return [found.mean, *(None if isnan(end) else end for end in (found.low, found.high))]
+
+    best = [world.optimum(record.task) for record in scored]
+    known = [one for one in best if one is not None]
+    told = [float(record.success) for record in scored if record.success is not None]
+    return {
+        "name": name, "world": world.name, "episodes": len(scored), "lost": len(records) - len(scored),
+        "return": triple([record.score.raw or 0.0 for record in scored]),
+        "success": triple(told) if len(told) == len(scored) else None,
+        "optimum": [sum(o.value for o in known) / len(known), all(o.exact for o in known)]
+        if len(known) == len(best) else None,
+    }  # fmt: skip
+
+
+def film(
+    batch: TeamBatch, player: TeamPlayer, number: int, *, seed: int = 0, greedy: bool = True
+) -> tuple[Scene, ...]:  # fmt: skip
+    """What episode `number` looks like before each of its decisions, played in the first row.
+
+    Raises:
+        ConfigError: a batch that cannot be drawn. ShapeMismatch: a player of other observations or actions.
+    """
+    if not isinstance(batch, Drawn):
+        raise ConfigError("a batch that cannot be drawn", value=type(batch).__name__, expected="one with scene()")
+    check_fit(player.spec, batch.spec)
+    view = batch.reset(number + np.arange(batch.size))
+    scenes = []
+    for _ in range(batch.spec.horizon):
+        scenes.append(batch.scene(0))
+        result = batch.step(player.act(view, seed=seed, greedy=greedy).actions)
+        if 0 in result.ended:
+            break
+        view = result.view
+    return tuple(scenes)

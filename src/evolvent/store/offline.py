@@ -1,0 +1,177 @@
+"""Published offline data from local files: the layouts of D4RL and Minari. Nothing is downloaded and nothing unpickled.
+
+D4RL (arXiv 2004.07219) is one HDF5 file of flat arrays with flags where episodes end. Minari is a folder with
+`metadata.json` and `main_data.hdf5` (a group an episode), or Arrow files (a folder an episode).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evolvent.errors import MissingExtra, SampleInvalid, StoreUnavailable
+from evolvent.store.episodes import Episodes, joined
+
+__all__ = ["read_d4rl", "read_minari"]
+
+_FLAT = ("observations", "actions", "rewards", "terminals")
+_EACH = ("observations", "actions", "rewards", "terminations", "truncations")
+
+
+def read_d4rl(path: Path, *, scale: float = 1.0, actions: int = 0) -> Episodes:
+    """Read one of D4RL's files.
+
+    Where it holds no `next_observations`, the last decision of an episode that was cut is left out: what came of it is
+    not known, and its own observation becomes the final one. So is what follows the last end. An episode of which
+    nothing is left is left out.
+
+    Args:
+        scale: actions are divided by it, so that they lie in -1..1. actions: how many discrete ones there are.
+    Raises:
+        MissingExtra: h5py is not installed. StoreUnavailable: no such file, or none of HDF5. SampleInvalid: arrays that
+            are missing, do not fit each other or hold numbers that are not finite; no whole episode.
+    """
+    with _opened(path) as file:
+        missing = [name for name in _FLAT if name not in file]
+        if missing:
+            raise SampleInvalid(f"{path} is not of D4RL's layout", value=f"without {', '.join(missing)}")
+        flat = {name: _array(file, name, path) for name in _FLAT}
+        cut = _array(file, "timeouts", path) if "timeouts" in file else np.zeros(len(flat["rewards"]), np.bool_)
+        after = _array(file, "next_observations", path) if "next_observations" in file else None
+    sizes = {name: len(array) for name, array in {**flat, "timeouts": cut}.items()}
+    if len(set(sizes.values())) != 1:
+        raise SampleInvalid(f"arrays of {path} differ in length", value=sizes)
+    over, cut = flat["terminals"].astype(np.bool_).ravel(), cut.astype(np.bool_).ravel()
+    ends = np.flatnonzero(over | cut)
+    parts, first = [], 0
+    for last in ends.tolist():
+        known = after is not None or bool(over[last])
+        stop = last + 1 if known else last
+        final = after[last] if after is not None else flat["observations"][last]
+        if stop > first:
+            rows = slice(first, stop)
+            parts.append(_episode(flat["observations"][rows], final, flat["actions"][rows], flat["rewards"][rows],
+                                  terminated=bool(over[last]), how=(scale, actions)))  # fmt: skip
+        first = last + 1
+    return _whole(parts, path)
+
+
+def read_minari(folder: Path, *, scale: float = 1.0, actions: int = 0) -> Episodes:
+    """Read a data set of Minari: the folder that holds `metadata.json`, or the one above it that holds `data`.
+
+    Observations that are dictionaries or tuples of arrays (in HDF5) are joined in the order of their names.
+
+    Args:
+        scale, actions: as `read_d4rl` takes them.
+    Raises:
+        What `read_d4rl` raises.
+    """
+    inner = folder / "data" if (folder / "data" / "metadata.json").is_file() else folder
+    try:
+        metadata = json.loads((inner / "metadata.json").read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StoreUnavailable(f"{folder} holds no data set of Minari", expected="metadata.json") from error
+    except ValueError as error:
+        raise SampleInvalid(f"{inner / 'metadata.json'} is no JSON", value=str(error)) from error
+    form = metadata.get("data_format", "hdf5") if isinstance(metadata, dict) else None
+    if form not in ("hdf5", "arrow"):
+        raise SampleInvalid(f"{folder} is of an unknown form", value=form, expected="hdf5 or arrow")
+    source = _minari_groups(inner / "main_data.hdf5") if form == "hdf5" else _minari_tables(inner)
+    return _whole([_minari_episode(name, found, (scale, actions)) for name, found in source], folder)
+
+
+def _minari_groups(path: Path) -> Iterator[tuple[str, Mapping[str, NDArray[Any]]]]:
+    with _opened(path) as file:
+        names = [name for name in file if name.startswith("episode_")]
+        for name in sorted(names, key=lambda name: int(name.split("_")[1])):
+            missing = [each for each in _EACH if each not in file[name]]
+            if missing:
+                raise SampleInvalid(f"{name} of {path} is not whole", value=f"without {', '.join(missing)}")
+            yield name, {each: _array(file[name], each, path) for each in _EACH}
+
+
+def _minari_tables(folder: Path) -> Iterator[tuple[str, Mapping[str, NDArray[Any]]]]:
+    """Each episode is a folder named by its number, with Arrow files whose last row holds the final observation."""
+    import pyarrow as pa
+
+    for episode in sorted((each for each in folder.iterdir() if each.name.isdigit()), key=lambda each: int(each.name)):
+        try:
+            table = pa.concat_tables([_arrow(path) for path in sorted(episode.glob("*.arrow"))])
+            found = {name: np.array(table[name].to_pylist(), np.float64) for name in _EACH}
+        except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
+            raise SampleInvalid(f"{episode} cannot be read", value=str(error)) from error
+        yield episode.name, {name: array if name == "observations" else array[:-1] for name, array in found.items()}
+
+
+def _arrow(path: Path) -> Any:
+    import pyarrow as pa
+
+    with pa.OSFile(str(path)) as file:
+        return pa.ipc.open_file(file).read_all().select(list(_EACH))
+
+
+def _minari_episode(name: str, found: Mapping[str, NDArray[Any]], how: tuple[float, int]) -> Episodes:
+    seen, steps = found["observations"], len(found["rewards"])
+    if not steps or len(seen) != steps + 1 or len(found["actions"]) != steps:
+        raise SampleInvalid(f"episode {name} is ragged", value={key: len(array) for key, array in found.items()},
+                            expected="one observation more than rewards and actions")  # fmt: skip
+    return _episode(seen[:-1], seen[-1], found["actions"], found["rewards"],
+                    terminated=bool(found["terminations"][-1]), how=how)  # fmt: skip
+
+
+def _episode(
+    observation: NDArray[Any], final: NDArray[Any], action: NDArray[Any], reward: NDArray[Any], *, terminated: bool,
+    how: tuple[float, int],
+) -> Episodes:  # fmt: skip
+    scale, actions = how
+    steps = len(reward)
+    taken = action.reshape(steps).astype(np.int64) if actions else (action.reshape(steps, -1) / scale)
+    return Episodes(
+        observation=observation.reshape(steps, -1).astype(np.float32), final=final.reshape(1, -1).astype(np.float32),
+        action=taken if actions else taken.astype(np.float32), reward=reward.reshape(steps).astype(np.float64),
+        lengths=np.array([steps], np.int64), terminated=np.array([terminated]), actions=actions,
+    )  # fmt: skip
+
+
+def _whole(parts: list[Episodes], path: Path) -> Episodes:
+    if not parts:
+        raise SampleInvalid(f"{path} holds no whole episode")
+    return joined(parts)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        import h5py
+    except ImportError as error:
+        raise MissingExtra("offline", "data in HDF5") from error
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        raise StoreUnavailable(f"{path} cannot be read as HDF5", value=str(error)) from error
+    with file:
+        yield file
+
+
+def _array(group: Any, name: str, path: Path) -> NDArray[Any]:
+    """A data set of this very file, or a group of them side by side."""
+    import h5py
+
+    if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+        raise SampleInvalid(f"{name} of {path} lies in another file or place", expected="data of the file itself")
+    found = group[name]
+    if isinstance(found, h5py.Group):
+        parts = [_array(found, each, path) for each in sorted(found)]
+        if not parts:
+            raise SampleInvalid(f"{name} of {path} is empty")
+        return np.concatenate([part.reshape(len(part), -1) for part in parts], -1)
+    if found.dtype.kind not in "fiub" or found.is_virtual or found.external:
+        raise SampleInvalid(f"{name} of {path} holds no numbers of its own", value=str(found.dtype))
+    array: NDArray[Any] = found[...]
+    return array

@@ -1,0 +1,93 @@
+"""Control worlds of Gymnasium, and scripted experts for those that need no learning.
+
+CartPole and Pendulum come with the `control` extra; Hopper needs mujoco beside it, and an expert that somebody trained.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evolvent.errors import MissingExtra, boundary, unknown
+
+__all__ = ["CONTROLS", "Control", "control_named", "make_control"]
+
+Expert = Callable[[NDArray[np.float32]], NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A control world as offline learning sees it.
+
+    Attributes:
+        id: of Gymnasium. observation: O. actions: discrete choices; 0: numbers. dim: D.
+        scale: what actions in -1..1 are multiplied with for the world. horizon: steps of an episode.
+        expert: `[E, O]` to `[E]` int64 or `[E, D]` float32 in -1..1; None: it has to be trained.
+    """
+
+    id: str
+    observation: int
+    actions: int
+    dim: int
+    scale: float
+    horizon: int
+    expert: Expert | None
+
+
+def _balance(observation: NDArray[np.float32]) -> NDArray[Any]:
+    """CartPole: push to the side to which the pole falls, and gently towards the middle of the track."""
+    place, speed, angle, turn = observation.T.astype(np.float64)
+    push: NDArray[Any] = (angle + 0.25 * turn + 0.02 * place + 0.05 * speed > 0).astype(np.int64)
+    return push
+
+
+def _swing(observation: NDArray[np.float32]) -> NDArray[Any]:
+    """Pendulum: pump energy until it is near the top (Astrom and Furuta, Automatica 36, 2000), then hold it there."""
+    upright, side, turn = observation.T.astype(np.float64)
+    angle = np.arctan2(side, upright)
+    energy = turn**2 / 6.0 + 5.0 * upright  # of the rod: length 1, mass 1, g 10; 5 at rest at the top
+    pump = np.where(turn >= 0, 1.0, -1.0) * np.clip(2.0 * (5.0 - energy), -2.0, 2.0)
+    hold = -(12.0 * angle + 3.0 * turn)
+    near = (np.abs(angle) < math.pi / 5) & (np.abs(turn) < 4.0)
+    torque: NDArray[Any] = np.clip(np.where(near, hold, pump) / 2.0, -1.0, 1.0).astype(np.float32)[:, None]
+    return torque
+
+
+CONTROLS: Mapping[str, Control] = MappingProxyType({
+    "cartpole": Control("CartPole-v1", 4, 2, 0, 1.0, 500, _balance),
+    "pendulum": Control("Pendulum-v1", 3, 0, 1, 2.0, 200, _swing),
+    "hopper": Control("Hopper-v5", 11, 0, 3, 1.0, 1000, None),
+})  # fmt: skip
+"""The worlds of the published comparisons that run on a processor."""
+
+
+def control_named(name: str) -> Control:
+    """A world by its name; ConfigError names the nearest one."""
+    from evolvent.errors import ConfigError
+
+    if name not in CONTROLS:
+        raise ConfigError([unknown("control world", name, CONTROLS)])
+    return CONTROLS[name]
+
+
+def make_control(control: Control) -> Any:
+    """A new environment; MissingExtra where Gymnasium, or mujoco, is not installed."""
+    try:
+        import gymnasium
+    except ImportError as error:
+        raise MissingExtra("control", f"the world {control.id}") from error
+    from evolvent.errors import WorldError
+
+    try:
+        with boundary(WorldError, f"{control.id} cannot be made"):
+            return gymnasium.make(control.id, disable_env_checker=True)
+    except WorldError as error:
+        if isinstance(error.__cause__, gymnasium.error.DependencyNotInstalled):
+            raise MissingExtra("control", f"the world {control.id} (it needs mujoco)") from error
+        raise

@@ -1,0 +1,132 @@
+"""What every in-tree team world shares: numbered episodes, horizons, the next episode in the same row, snapshots.
+
+A world says how episodes begin, move and look; all of that for many rows at once and without a loop over them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evolvent.errors import BatchMismatch, ConfigError, Problem, SessionGone
+from evolvent.trajectory import Task
+from evolvent.worlds.teams.base import TeamSpec, TeamStep, TeamView, check_actions, check_view, episode_of
+
+__all__ = ["ArrayTeam", "check_numbers"]
+
+Rows = NDArray[np.int64]
+
+
+def check_numbers(seeds: Sequence[int] | NDArray[np.int64], size: int) -> Rows:
+    """Numbers of episodes as an array `[E]` of its own. BatchMismatch: not one a row. ConfigError: one below 0."""
+    numbers = np.array(seeds, dtype=np.int64)
+    if numbers.shape != (size,):
+        raise BatchMismatch("numbers of episodes", value=numbers.shape, expected=(size,))
+    if (numbers < 0).any():
+        raise ConfigError("a number of an episode", value=int(numbers.min()), expected="0 or more")
+    return numbers
+
+
+class ArrayTeam(ABC):
+    """E episodes of tasks in this process, as arrays with a leading axis `[E]`.
+
+    A subclass has `kept`: the names of its arrays that change within an episode. What follows from the task and the
+    sample alone is made again by `_begin`, so a snapshot need not hold it.
+
+    Args:
+        tasks: by which episodes are numbered.
+        size: E.
+        spec: of all of them.
+    Raises:
+        ConfigError: no tasks, or a size below 1.
+    """
+
+    kept: tuple[str, ...] = ()
+
+    def __init__(self, tasks: Sequence[Task], size: int, *, spec: TeamSpec) -> None:
+        wrong = [Problem("tasks", "none", "give 1 or more")] if not tasks else []
+        wrong += [Problem("size", f"got {size}", "expected 1 or more")] if size < 1 else []
+        if wrong:
+            raise ConfigError(wrong)
+        self.tasks, self.size, self.spec = tuple(tasks), size, spec
+        self.number = np.zeros(size, dtype=np.int64)
+        self.time = np.zeros(size, dtype=np.int64)
+        self._view: TeamView | None = None
+
+    @abstractmethod
+    def _begin(self, rows: Rows, tasks: Sequence[Task], samples: Sequence[int]) -> None:
+        """Put rows `[K]` at the beginning of episodes. All randomness of an episode is drawn here, from its task and
+        its sample."""
+
+    @abstractmethod
+    def _move(self, actions: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
+        """One step of all rows with checked actions: (reward [E], terminated [E], success [E], looked at where the
+        episode ends with this step). `time` has been advanced."""
+
+    @abstractmethod
+    def _look(self, rows: Rows) -> TeamView:
+        """What the agents of some rows see now."""
+
+    def reset(self, seeds: Sequence[int] | NDArray[np.int64]) -> TeamView:
+        """Begin an episode in every row; see `TeamBatch.reset`."""
+        self.number = check_numbers(seeds, self.size)
+        rows = np.arange(self.size)
+        self._start(rows)
+        return self._seen(self._look(rows))
+
+    def step(self, actions: NDArray[Any]) -> TeamStep:
+        """One decision of every team; see `TeamBatch.step`. SessionGone: before `reset`."""
+        if self._view is None:
+            raise SessionGone("a step of a batch that has not begun", expected="reset() first")
+        chosen = check_actions(actions, self.spec, self._view)
+        self.time += 1
+        reward, terminated, success = self._move(chosen)
+        truncated = ~terminated & (self.time >= self.spec.horizon)
+        over = terminated | truncated
+        ended = np.flatnonzero(over)
+        final = None
+        if ended.size:
+            final = self._look(ended)
+            self.number[ended] += self.size
+            self._start(ended)
+        view = self._seen(self._look(np.arange(self.size)))
+        return TeamStep(
+            view=view, reward=reward, terminated=terminated.copy(), truncated=truncated, ended=ended, final=final,
+            success=success & over,
+        )  # fmt: skip
+
+    def snapshot(self) -> Mapping[str, NDArray[Any]]:
+        """`number`, `time` and the arrays of `kept`, copied."""
+        return {name: getattr(self, name).copy() for name in ("number", "time", *self.kept)}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> TeamView:
+        """Back to a snapshot. BatchMismatch: of a batch with another size, another team or another world."""
+        names = ("number", "time", *self.kept)
+        if set(state) != set(names):
+            raise BatchMismatch("a snapshot of another world", value=sorted(state), expected=sorted(names))
+        wrong = {name: state[name].shape for name in names if state[name].shape != getattr(self, name).shape}
+        if wrong:
+            expected = {name: getattr(self, name).shape for name in wrong}
+            raise BatchMismatch("a snapshot of another batch", value=wrong, expected=expected)
+        self.number = state["number"].astype(np.int64)
+        self._start(np.arange(self.size))
+        for name in names:
+            setattr(self, name, state[name].astype(getattr(self, name).dtype))
+        return self._seen(self._look(np.arange(self.size)))
+
+    def close(self) -> None:  # noqa: B027 - a batch in this process has nothing to give back
+        """Nothing is held."""
+
+    def _start(self, rows: Rows) -> None:
+        self.time[rows] = 0
+        pairs = [episode_of(int(number), self.tasks) for number in self.number[rows]]
+        self._begin(rows, [task for task, _ in pairs], [sample for _, sample in pairs])
+
+    def _seen(self, view: TeamView) -> TeamView:
+        check_view(view, self.spec)
+        self._view = view
+        return view

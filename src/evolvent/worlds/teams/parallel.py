@@ -1,0 +1,284 @@
+"""One PettingZoo parallel environment as a row of a batch: dictionaries by agent become arrays by place.
+
+Nothing is imported from PettingZoo here: anything with the members of its `ParallelEnv` is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Literal, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evolvent.errors import BatchMismatch, ConfigError, EnvLost, NonFinite, WorldError, boundary
+from evolvent.worlds.teams.base import Actions, Continuous, Discrete, Multi, TeamSpec, TeamView, check_view
+
+__all__ = ["Moment", "Parallel", "ParallelRow", "Row"]
+
+Share = Literal["mean", "sum"]
+
+
+class Parallel(Protocol):
+    """The part of PettingZoo's `ParallelEnv` that is used. `state()` is asked for where there is one."""
+
+    possible_agents: list[Any]
+    agents: list[Any]
+
+    def observation_space(self, agent: Any) -> Any: ...
+
+    def action_space(self, agent: Any) -> Any: ...
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]: ...
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, Any]: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Moment:
+    """One row after one decision, or at the beginning of an episode.
+
+    Args:
+        observation: `[n, O]` float32. alive: `[n]` bool. available: `[n, A]` bool or None. state: `[S]` or None.
+        reward: of the team. terminated, truncated: never both. success: None: the environment does not say.
+    """
+
+    observation: NDArray[np.float32]
+    alive: NDArray[np.bool_]
+    available: NDArray[np.bool_] | None = None
+    state: NDArray[np.float32] | None = None
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    success: bool | None = None
+
+    def view(self, number: int, time: int) -> TeamView:
+        """As a view of one row."""
+        return TeamView(
+            observation=self.observation[None], alive=self.alive[None],
+            available=None if self.available is None else self.available[None],
+            state=None if self.state is None else self.state[None],
+            number=np.array([number], dtype=np.int64), time=np.array([time], dtype=np.int64),
+        )  # fmt: skip
+
+
+class Row(Protocol):
+    """One environment, spoken to in arrays: what a host keeps."""
+
+    spec: TeamSpec
+
+    def begin(self, seed: int) -> Moment:
+        """Begin an episode."""
+        ...
+
+    def step(self, actions: NDArray[Any]) -> Moment:
+        """One decision, actions `[n, ...]` as checked by `check_actions`."""
+        ...
+
+    def close(self) -> None:
+        """Close the environment."""
+        ...
+
+
+class ParallelRow:
+    """A parallel environment, spoken to in arrays.
+
+    Observations are flattened and padded with zeros to the longest of an agent's, Discrete actions to the most of an
+    agent's (those above are never available), Box actions to the longest and scaled from [-1, 1] to the box. A mask is
+    read from `{"observation": ..., "action_mask": ...}` or from `info[agent]["action_mask"]`.
+
+    Args:
+        env: with agents of one kind of action.
+        horizon: steps of an episode; the environment may truncate earlier.
+        share: how the agents' rewards become the team's: the mean over those that are paid, or the sum.
+        identity: whether every agent also sees which one it is (one-hot, n numbers more).
+        disabled: agents whose actions reach the environment as 0 (the middle of a box, or action 0).
+        success: name of an entry of an agent's info that says whether the episode succeeded.
+        masked: whether masks come in `info`, which spaces do not tell.
+    Raises:
+        ConfigError: spaces that are no boxes or discrete, or of several kinds; a `disabled` that is no agent.
+    """
+
+    def __init__(
+        self, env: Parallel, *, horizon: int, share: Share = "mean", identity: bool = False,
+        disabled: Sequence[int] = (), success: str | None = None, masked: bool = False,
+    ) -> None:  # fmt: skip
+        self._env, self._share, self._identity, self._success = env, share, identity, success
+        self.names = list(env.possible_agents)
+        self._place = {name: at for at, name in enumerate(self.names)}
+        wrong = sorted(set(disabled) - set(range(len(self.names))))
+        if wrong:
+            raise ConfigError("disabled agents", value=wrong, expected=f"places 0 to {len(self.names) - 1}")
+        self._disabled = list(disabled)
+        self._widths = [_width(env.observation_space(name)) for name in self.names]
+        self._spaces = [env.action_space(name) for name in self.names]
+        self._sizes = [_sizes(space) for space in self._spaces]
+        self._bounds = [_bounds(space) for space in self._spaces]
+        self.spec = TeamSpec(
+            agents=len(self.names), observation=max(self._widths) + len(self.names) * identity,
+            actions=self._actions(), horizon=horizon, state=self._state_width(),
+        )  # fmt: skip
+        uneven = len({tuple(size) for size in self._sizes}) > 1
+        told = any(_holds_mask(env.observation_space(name)) for name in self.names)
+        self._masked = not isinstance(self.spec.actions, Continuous) and (masked or uneven or told)
+        self._alone = np.eye(len(self.names), dtype=np.float32)  # who is who
+        self._dead: set[Any] = set()
+
+    def begin(self, seed: int) -> Moment:
+        """Begin an episode. EnvLost: the environment raised."""
+        self._dead = set()
+        with boundary(EnvLost, "a team environment failed to begin"):
+            observations, infos = self._env.reset(seed=seed)
+            return self._moment(observations, infos, list(self._env.agents))
+
+    def step(self, actions: NDArray[Any]) -> Moment:
+        """One decision, actions `[n, ...]` as checked by `check_actions`.
+
+        Raises:
+            EnvLost: the environment raised. WorldError: an agent that was not announced or came back. NonFinite: a
+                reward, observation or state that is not finite. NoLegalAction: an agent that may do nothing.
+        """
+        chosen = actions.copy()
+        chosen[self._disabled] = 0
+        acting = set(self._env.agents)
+        told = {name: self._foreign(at, chosen[at]) for at, name in enumerate(self.names) if name in acting}
+        with boundary(EnvLost, "a team environment failed at a step"):
+            observations, rewards, ended, cut, infos = self._env.step(told)
+            paid = [float(reward) for reward in rewards.values()]
+            reward = sum(paid) / (max(1, len(paid)) if self._share == "mean" else 1)
+            if not isfinite(reward):
+                raise NonFinite("a team's reward that is not finite", value=reward)
+            gone = {name for name in told if ended.get(name, False) or cut.get(name, False)}
+            left = [name for name in self._env.agents if name not in gone]
+            truncated = not left and any(cut.get(name, False) and not ended.get(name, False) for name in told)
+            # Where an episode was cut, those who saw its end are looked at: the value of that view goes on.
+            shown = [name for name in told if name in observations] if truncated else left
+            return self._moment(observations, infos, shown, reward=reward, over=not left, truncated=truncated)
+
+    def close(self) -> None:
+        """Close the environment. EnvLost: it raised."""
+        with boundary(EnvLost, "a team environment failed to close"):
+            self._env.close()
+
+    def _moment(
+        self, observations: Mapping[Any, Any], infos: Mapping[Any, Any], shown: Sequence[Any], *, reward: float = 0.0,
+        over: bool = False, truncated: bool = False,
+    ) -> Moment:  # fmt: skip
+        self._check_names(shown)
+        seen = np.zeros((len(self.names), self.spec.observation), dtype=np.float32)
+        alive = np.zeros(len(self.names), dtype=bool)
+        available = self._masks()
+        for name in shown:
+            at, own = self._place[name], observations.get(name)
+            if own is None:
+                raise WorldError("an agent in play without an observation", value=name, expected="one at every step")
+            values = np.asarray(own["observation"] if isinstance(own, Mapping) else own, dtype=np.float32).reshape(-1)
+            if values.size != self._widths[at]:
+                raise BatchMismatch(f"an observation of agent {name!r}", value=values.size, expected=self._widths[at])
+            seen[at, : values.size], alive[at] = values, True
+            mask = None if available is None else _mask(own, infos.get(name, {}))
+            if mask is not None and available is not None:
+                available[at, : mask.size] &= mask.astype(bool).reshape(-1)
+        if self._identity:
+            seen[:, -len(self.names) :] = self._alone * alive[:, None]
+        if available is not None:
+            available[~alive] = np.arange(available.shape[1]) == 0
+        moment = Moment(
+            observation=seen, alive=alive, available=available, state=self._state(), reward=reward,
+            terminated=over and not truncated, truncated=truncated, success=self._won(infos),
+        )  # fmt: skip
+        check_view(moment.view(0, 0), self.spec)
+        return moment
+
+    def _check_names(self, living: Sequence[Any]) -> None:
+        strange = [name for name in living if name not in self._place]
+        if strange:
+            raise WorldError("agents that were not announced", value=strange, expected=f"among {self.names}")
+        if len(living) == len(self.names) and not self._dead:
+            return
+        back = sorted(str(name) for name in living if name in self._dead)
+        if back:
+            raise WorldError("agents that came back after their end", value=back, expected="agents that stay away")
+        self._dead |= {name for name in self.names if name not in living}
+
+    def _masks(self) -> NDArray[np.bool_] | None:
+        if not self._masked:
+            return None
+        kinds = cast("Discrete | Multi", self.spec.actions).logits
+        own = np.array([sum(sizes) for sizes in self._sizes])
+        return np.arange(kinds) < own[:, None]
+
+    def _actions(self) -> Actions:
+        kinds = {type(space).__name__ for space in self._spaces}
+        if kinds == {"Discrete"}:
+            return Discrete(max(sizes[0] for sizes in self._sizes))
+        if kinds == {"MultiDiscrete"} and len({tuple(sizes) for sizes in self._sizes}) == 1:
+            return Multi(tuple(self._sizes[0]))
+        if kinds == {"Box"}:
+            return Continuous(max(int(np.prod(space.shape)) for space in self._spaces))
+        expected = "all Discrete, one MultiDiscrete, or Box"
+        raise ConfigError("action spaces of a team", value=sorted(kinds), expected=expected)
+
+    def _foreign(self, at: int, action: NDArray[Any]) -> Any:
+        """An action as the environment's space has it."""
+        space = self._spaces[at]
+        if isinstance(self.spec.actions, Discrete):
+            return int(space.start) + int(action)
+        if isinstance(self.spec.actions, Multi):
+            return (action + np.asarray(getattr(space, "start", 0)).reshape(-1)).astype(space.dtype)
+        low, half = self._bounds[at]
+        return (low + (action[: low.size].reshape(low.shape) + 1.0) * half).astype(space.dtype)
+
+    def _state_width(self) -> int:
+        space = getattr(self._env, "state_space", None)
+        return int(np.prod(space.shape)) if space is not None and getattr(space, "shape", None) else 0
+
+    def _state(self) -> NDArray[np.float32] | None:
+        if not self.spec.state:
+            return None
+        with boundary(EnvLost, "a team environment failed to tell its state"):
+            return np.asarray(cast("Any", self._env).state(), dtype=np.float32).reshape(-1)
+
+    def _won(self, infos: Mapping[Any, Any]) -> bool | None:
+        if self._success is None:
+            return None
+        return any(bool(info.get(self._success, False)) for info in infos.values() if isinstance(info, Mapping))
+
+
+def _width(space: Any) -> int:
+    inner = space["observation"] if _holds_mask(space) else space
+    shape = getattr(inner, "shape", None)
+    if shape is None or not np.issubdtype(inner.dtype, np.number):
+        raise ConfigError("an observation space of a team", value=str(space), expected="a Box, with or without a mask")
+    return max(1, int(np.prod(shape)))
+
+
+def _holds_mask(space: Any) -> bool:
+    return type(space).__name__ == "Dict" and {"observation", "action_mask"} <= set(space.spaces)
+
+
+def _sizes(space: Any) -> list[int]:
+    kind = type(space).__name__
+    if kind == "Discrete":
+        return [int(space.n)]
+    return [int(size) for size in np.asarray(space.nvec).reshape(-1)] if kind == "MultiDiscrete" else [0]
+
+
+def _bounds(space: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(least, half the range) of a box, -1 and 1 where it has no bound; empty for others."""
+    if type(space).__name__ != "Box":
+        return np.zeros(0), np.zeros(0)
+    low, high = np.asarray(space.low, dtype=np.float64), np.asarray(space.high, dtype=np.float64)
+    low, high = np.where(np.isfinite(low), low, -1.0), np.where(np.isfinite(high), high, 1.0)
+    return low, (high - low) / 2.0
+
+
+def _mask(observation: Any, info: Any) -> NDArray[Any] | None:
+    for source in (observation, info):
+        if isinstance(source, Mapping) and "action_mask" in source:
+            return np.asarray(source["action_mask"])
+    return None

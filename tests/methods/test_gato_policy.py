@@ -1,0 +1,98 @@
+"""One policy for a text world, a world of choices and one of numbers, beside policies of one task each."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from evolvent.errors import ConfigError, SampleInvalid
+from evolvent.methods.gato import Gato, array_task, gato, load_generalist, save_generalist, text_task
+from evolvent.models.gato_model import GatoModel, GatoShape
+from evolvent.rollout.arrays import play
+from evolvent.store.episodes import Episodes
+from evolvent.worlds.stitching import Stitching, StitchingEnv, demonstrations
+from tests.sequence_support import Chain, chain_episodes
+
+SMALL = {"width": 32, "heads": 2, "layers": 1, "context": 2,
+         "train": {"updates": 150, "lr": 1e-2, "batch": 32, "warmup": 10, "grad_norm": 1.0}}  # fmt: skip
+LESSONS = [[("see a", "say b"), ("see b", "say c")], [("see c", "go"), ("see a", "say b")]]
+
+
+def halves() -> Episodes:
+    """Half of what is seen is to be done."""
+    seen = np.linspace(-1, 1, 41, dtype=np.float32)[:, None]
+    return Episodes(observation=seen, final=seen, action=seen / 2, reward=np.zeros(41), lengths=np.ones(41, np.int64),
+                    terminated=np.ones(41, np.bool_), actions=0)  # fmt: skip
+
+
+class Half:
+    """Pays how near the action is to half of what is seen."""
+
+    def reset(self, *, seed=None, options=None):
+        self.seen = np.random.default_rng(seed).uniform(-1, 1, 1).astype(np.float32)
+        return self.seen, {}
+
+    def step(self, action):
+        return self.seen, -abs(float(action[0]) - float(self.seen[0]) / 2), True, False, {}
+
+    def close(self):
+        pass
+
+
+def test_one_policy_for_texts_choices_and_numbers(tmp_path):
+    maze = Stitching()
+    best = demonstrations(maze, whole=True)
+    best = best.chosen(np.flatnonzero((best.returns == 10) & (best.action[best.starts] == 2)))
+    ones = chain_episodes()
+    tasks = {"maze": array_task(best), "half": array_task(halves()), "talk": text_task(LESSONS),
+             "chain": array_task(ones.chosen([3]))}  # fmt: skip
+    found = gato(Gato(**{**SMALL, "train": {**SMALL["train"], "updates": 250}}), tasks)
+    assert (
+        play(found.actor("maze"), lambda: StitchingEnv(maze), episodes=1, horizon=12, actions=4, seed=0).returns == 10
+    )
+    assert play(found.actor("chain"), Chain, episodes=1, horizon=2, actions=2, seed=0).returns == 2
+    near = play(found.actor("half"), Half, episodes=20, horizon=1, actions=0, dim=1, seed=0).returns
+    assert near.mean() > -0.1
+    for episode in LESSONS:
+        for at, (seen, done) in enumerate(episode):
+            assert found.reply("talk", episode[:at], seen) == done
+    save_generalist(found, tmp_path)
+    again = load_generalist(tmp_path)
+    assert again.reply("talk", [], "see a") == "say b" and again.tasks == found.tasks
+    assert again.model.shape == found.model.shape
+    with pytest.raises(ConfigError):
+        found.actor("talk")
+    with pytest.raises(ConfigError, match="maze"):
+        found.actor("maz")
+    assert isinstance(found.reply("talk", [], "a text unlike any: Zürich", most=4), str)
+
+
+def test_what_is_learned_is_what_is_done():
+    """Observed numbers are not foretold: changing what follows the last action changes no loss."""
+    task = array_task(chain_episodes())
+    step = task.episodes[0][0]
+    assert step.learned.tolist() == [False, False, False, True]
+    assert task.size == 2 and len(task.episodes) == 4 and dataclasses.astuple(task)[1] == "choice"
+    with pytest.raises(ConfigError):
+        gato(Gato(**SMALL), {})
+
+
+def test_the_model_reads_what_is_before():
+    torch.manual_seed(0)
+    model = GatoModel(GatoShape(vocabulary=(3, 5, 9, 32000, 32010), longest=4, width=16, heads=2, layers=1)).eval()
+    assert model.rows(np.array([9, 3])).tolist() == [2, 0]
+    with pytest.raises(SampleInvalid, match="never learned"):
+        model.rows(np.array([4]))
+    assert model.nearest(np.array([9, 32003, 32900]), low=32000).tolist() == [9, 32000, 32010]
+    tokens, place = np.array([[3, 5], [9, 9]]), np.array([[0, 1]] * 2)
+    made = model.written(tokens, place, allowed=np.array([5, 9]), most=2)
+    assert made.shape == (2, 2) and set(made.ravel()) <= {5, 9}
+    rows = torch.from_numpy(model.rows(tokens))
+    one = model(rows, torch.from_numpy(place))[:, -1, 1:3].argmax(-1)
+    assert made[:, 0].tolist() == [(5, 9)[int(at)] for at in one]
+    padded = torch.cat([torch.zeros(2, 1, dtype=torch.long), rows], 1)
+    seen, later = torch.tensor([[False, True, True]] * 2), torch.tensor([[0, 0, 1]] * 2)
+    torch.testing.assert_close(model(padded, later, seen=seen)[:, 1:], model(rows, torch.from_numpy(place)))

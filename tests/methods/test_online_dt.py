@@ -1,0 +1,77 @@
+"""Online Decision Transformer: its entropy stays at its floor, it does what is asked, it learns from its own play."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from evolvent.errors import ConfigError
+from evolvent.methods.decision_transformer import load_conditioned, save_conditioned
+from evolvent.methods.online_dt import OnlineDT, online_dt
+from evolvent.rollout.arrays import play
+from evolvent.store.episodes import Episodes
+from tests.sequence_support import chain_episodes, ragged
+
+SMALL = {"context": 2, "acting": 2, "scale": 1.0, "width": 32, "heads": 1, "layers": 1, "dropout": 0.0}
+TRAIN = {"updates": 400, "lr": 3e-3, "warmup": 10, "grad_norm": 1.0, "batch": 64}
+
+
+def bandit(seed: int, *, low: float, high: float) -> Episodes:
+    """One step; the action is its own reward; behaviour is even between low and high."""
+    action = np.random.default_rng(seed).uniform(low, high, (200, 1)).astype(np.float32)
+    ones = np.ones((200, 1), np.float32)
+    return Episodes(observation=ones, final=ones, action=action, reward=action[:, 0].astype(np.float64),
+                    lengths=np.ones(200, np.int64), terminated=np.ones(200, np.bool_), actions=0)  # fmt: skip
+
+
+class Bandit:
+    def reset(self, *, seed=None, options=None):
+        return np.ones(1, np.float32), {}
+
+    def step(self, action):
+        return np.ones(1, np.float32), float(action[0]), True, False, {}
+
+    def close(self):
+        pass
+
+
+def earned(policy, target: float, *, greedy: bool = True, episodes: int = 1) -> np.ndarray:
+    return play(policy.actor(target, greedy=greedy), Bandit, episodes=episodes, horizon=1, actions=0, dim=1,
+                seed=0).returns  # fmt: skip
+
+
+def test_the_entropy_stays_at_its_floor(tmp_path):
+    """The data determine the action, so that likelihood alone would let the entropy fall for ever."""
+    config = OnlineDT(**SMALL, temperature_lr=0.01, train={**TRAIN, "updates": 700, "lr": 1e-3})
+    found = online_dt(config, bandit(0, low=-0.8, high=0.8))
+    assert np.mean(found.entropy[-200:]) == pytest.approx(-1.0, rel=0.05)
+    assert min(found.entropy) < -1.05 or found.temperature != pytest.approx(0.1), "the bound was felt"
+    for target in (-0.5, 0.0, 0.5):
+        assert earned(found.policy, target)[0] == pytest.approx(target, abs=0.15)
+    drawn = earned(found.policy, 0.0, greedy=False, episodes=50)
+    assert 0.02 < drawn.std() < 0.4, "it explores"
+    save_conditioned(found.policy, tmp_path)
+    np.testing.assert_array_equal(earned(load_conditioned(tmp_path), 0.0, greedy=False, episodes=50), drawn)
+
+
+def test_playing_teaches_beyond_the_data():
+    data = bandit(1, low=-0.8, high=0.2)
+    config = OnlineDT(**SMALL, temperature_lr=0.05, target=0.9, explore=1.0, rounds=25, updates=12, replay=60,
+                      train={**TRAIN, "updates": 150})  # fmt: skip
+
+    def explore(actor, number):
+        return play(actor, Bandit, episodes=4, horizon=1, actions=0, dim=1, seed=100 + number)
+
+    found = online_dt(config, data, explore=explore)
+    assert len(found.played) == 100
+    best = float(data.returns.max())
+    assert earned(found.policy, 0.9)[0] > best + 0.2
+    again = online_dt(config.model_copy(update={"rounds": 0}), data)
+    assert np.mean(found.played[-20:]) > best and again.played == ()
+
+
+def test_what_it_cannot_learn_from_is_refused():
+    with pytest.raises(ConfigError, match="numbers"):
+        online_dt(OnlineDT(**SMALL), chain_episodes())
+    with pytest.raises(ConfigError, match="explore"):
+        online_dt(OnlineDT(**SMALL, rounds=1), ragged(3))

@@ -1,0 +1,118 @@
+"""Q-Transformer: its backup is the optimal one, its network learns it, and pieces of episodes are put together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from evolvent.learn.sequences.losses import unseen_to_floor
+from evolvent.learn.sequences.q_targets import learned_steps, q_targets
+from evolvent.learn.sequences.windows import Standard, WindowSource
+from evolvent.methods.q_transformer import QTransformer, load_autoregressive, q_transformer, save_autoregressive
+from evolvent.models.q_sequence import QSequence, QShape, action_bins, bin_middles
+from evolvent.rollout.arrays import play
+from evolvent.store.episodes import Episodes
+from evolvent.worlds.stitching import Stitching, StitchingEnv, demonstrations, reachable
+from tests.sequence_support import ragged
+
+# two states, actions of two parts: (reward, next state), None: the end
+TABLE = {(0, 0, 0): (0, 0), (0, 0, 1): (1, 1), (0, 1, 0): (0, 1), (0, 1, 1): (2, None),
+         (1, 0, 0): (4, None), (1, 0, 1): (0, 0), (1, 1, 0): (0, 1), (1, 1, 1): (1, 0)}  # fmt: skip
+FIRST = torch.tensor([[3.0, 2.0], [4.0, 2.5]])
+SECOND = torch.tensor([[[1.5, 3.0], [2.0, 2.0]], [[4.0, 1.5], [2.0, 2.5]]])
+
+
+def two_states() -> Episodes:
+    """Every action once, each an episode of its own; one that does not end is cut."""
+    eye, rows = np.eye(2, dtype=np.float32), list(TABLE.items())
+    return Episodes(
+        observation=np.stack([eye[s] for (s, _, _), _ in rows]), reward=np.array([float(r) for _, (r, _) in rows]),
+        final=np.stack([eye[0 if n is None else n] for _, (_, n) in rows]), lengths=np.ones(8, np.int64),
+        action=np.array([[a - 0.5, b - 0.5] for (_, a, b), _ in rows], np.float32), actions=0,
+        terminated=np.array([n is None for _, (_, n) in rows]),
+    )  # fmt: skip
+
+
+def test_the_backup_has_the_optimal_values():
+    """Value iteration on a table, by the targets that the network is trained on."""
+    read = WindowSource(two_states(), context=2, standard=Standard.plain(2), gamma=0.5, ahead=True).at(np.arange(8))
+    state, bins = read.observation.argmax(-1), torch.from_numpy(action_bins(read.action.numpy(), bins=2))
+    assert learned_steps(read).tolist() == [[True, False]] * 8
+    first, second = torch.zeros(2, 2), torch.zeros(2, 2, 2)
+    for _ in range(60):
+        value = torch.stack([first.amax(-1)[state], second.amax(-1)[state, bins[..., 0]]], -1)
+        found = q_targets(value, read, gamma=0.5)[:, 0]
+        first[state[:, 0], bins[:, 0, 0]] = found[:, 0]
+        second[state[:, 0], bins[:, 0, 0], bins[:, 0, 1]] = found[:, 1]
+    torch.testing.assert_close(first, FIRST)
+    torch.testing.assert_close(second, SECOND)
+
+
+def test_targets_by_hand():
+    data = ragged(2, 3, dim=2, terminated=[True, False])
+    read = WindowSource(data, context=3, standard=Standard.plain(3), gamma=0.5, ahead=True).at([0, 2, 4])
+    value = torch.arange(18.0).view(3, 3, 2)
+    found = q_targets(value, read, gamma=0.5, monte_carlo=False)
+    r = data.reward
+    expected = torch.zeros(3, 3, 2)
+    expected[0, 0] = torch.tensor([1.0, r[0] + 0.5 * 2])  # the next dimension; the next step's first
+    expected[0, 1] = torch.tensor([3.0, r[1]])  # the end: nothing follows
+    expected[1, 0] = torch.tensor([7.0, r[2] + 0.5 * 8])
+    expected[1, 1] = torch.tensor([9.0, r[3] + 0.5 * 10])  # the window ends, the episode goes on
+    expected[2, 1] = torch.tensor([15.0, r[4] + 0.5 * 16])  # cut: its final observation has a value
+    torch.testing.assert_close(found, expected)
+    bounded = q_targets(value - 100, read, gamma=0.5)
+    torch.testing.assert_close(bounded[0, 0], torch.full((2,), float(r[0] + 0.5 * r[1])))
+
+
+def test_unseen_bins_by_hand():
+    q = torch.tensor([[1.0, 2.0, 5.0], [9.0, 9.0, 9.0]])
+    total, count = unseen_to_floor(q, torch.tensor([1, 0]), torch.tensor([True, False]), floor=1.0)
+    assert float(total) == pytest.approx((0 + 16) / 2 / 2) and int(count) == 1
+
+
+def test_a_value_depends_on_the_dimensions_before_it_alone():
+    torch.manual_seed(0)
+    net = QSequence(QShape(observation=3, dims=3, bins=4, context=2, width=16, heads=2, layers=1))
+    torch.nn.init.normal_(net.heads)
+    observation, bins = torch.randn(2, 2, 3), torch.randint(4, (2, 2, 3))
+    base = net(observation, bins)
+    changed = bins.clone()
+    changed[:, 1, 1] = (changed[:, 1, 1] + 1) % 4
+    after = net(observation, changed)
+    torch.testing.assert_close(after[:, 0], base[:, 0])
+    torch.testing.assert_close(after[:, 1, :2], base[:, 1, :2])
+    assert not torch.allclose(after[:, 1, 2], base[:, 1, 2])
+    best = net.best(observation, torch.full_like(bins, -1))
+    again = net(observation, torch.stack([torch.full_like(best, -1), best], 1))
+    assert torch.equal(again[:, 1].argmax(-1), best), "each the best given those before"
+    middles = bin_middles(np.arange(4), bins=4)
+    assert middles.tolist() == [-0.75, -0.25, 0.25, 0.75] and action_bins(middles, bins=4).tolist() == [0, 1, 2, 3]
+
+
+def test_the_network_learns_the_optimal_values(tmp_path):
+    config = QTransformer(bins=2, gamma=0.5, conservative=0.0, polyak=0.2, width=16, heads=1, layers=1,
+                          train={"updates": 250, "lr": 1e-2, "batch": 32, "warmup": 0, "grad_norm": 10.0})  # fmt: skip
+    policy = q_transformer(config, two_states())
+    eye, standard = np.eye(2), policy.standard
+    observation = torch.from_numpy(standard(eye))[:, None]
+    for part in (0, 1):
+        q = policy.model(observation, torch.tensor([[[part, -1]]] * 2))[:, 0]
+        torch.testing.assert_close(q[:, 0], FIRST, atol=0.15, rtol=0)
+        torch.testing.assert_close(q[:, 1], SECOND[:, part], atol=0.15, rtol=0)
+    save_autoregressive(policy, tmp_path)
+    again = load_autoregressive(tmp_path)
+    torch.testing.assert_close(again.model(observation, torch.zeros(2, 1, 2, dtype=torch.long)),
+                               policy.model(observation, torch.zeros(2, 1, 2, dtype=torch.long)))  # fmt: skip
+
+
+def test_pieces_are_put_together():
+    maze = Stitching()
+    data = demonstrations(maze)
+    config = QTransformer(gamma=0.9, scale=10.0, polyak=0.2, conservative=0.5, width=16, heads=1, layers=1,
+                          train={"updates": 250, "lr": 1e-2, "batch": 32, "warmup": 0, "grad_norm": 10.0})  # fmt: skip
+    policy = q_transformer(config, data)
+    found = play(policy.actor(), lambda: StitchingEnv(maze), episodes=1, horizon=12, actions=4, seed=0)
+    limit = reachable(maze, data)
+    assert found.returns[0] == limit.stitched > limit.conditioned

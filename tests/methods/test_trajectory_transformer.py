@@ -1,0 +1,130 @@
+"""Trajectory Transformer: bins, transitions as tokens, the cached continuation, the beam, and what planning adds."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from evolvent.errors import BatchMismatch, ConfigError, SampleInvalid
+from evolvent.learn.sequences.transitions import TransitionSource
+from evolvent.methods.trajectory_transformer import (
+    TrajectoryTransformer,
+    load_planner,
+    save_planner,
+    trajectory_transformer,
+)
+from evolvent.models.sequence_bins import QuantileBins
+from evolvent.models.trajectory_model import TrajectoryModel, TrajectoryShape, _nucleus
+from evolvent.rollout.arrays import play
+from evolvent.rollout.imagined import Imagined, beam_plan
+from evolvent.worlds.stitching import Stitching, StitchingEnv, demonstrations, reachable
+from tests.sequence_support import ragged
+
+
+def test_bins_hold_equally_many():
+    data = np.stack([np.random.default_rng(0).normal(size=1000) ** 3, np.repeat([0.0, 1.0], [999, 1])], 1)
+    bins = QuantileBins.of(data, bins=10)
+    assert bins.counts == (10, 2), "a column with two values has two bins, however rare one is"
+    index = bins.encoded(data)
+    assert set(np.bincount(index[:, 0]).tolist()) == {100}
+    for bin_ in range(10):
+        assert bins.middles[0][bin_] == pytest.approx(data[index[:, 0] == bin_, 0].mean())
+    assert bins.decoded(index)[:, 1].tolist() == data[:, 1].tolist()
+    assert bins.encoded([[-1e9, 5.0], [1e9, -5.0]]).tolist() == [[0, 1], [9, 0]]
+    skewed = QuantileBins.of(np.repeat([0.0, 1, 2, 3, 4], [96, 1, 1, 1, 1])[:, None], bins=4)
+    assert len(skewed.borders[0]) + 1 == len(skewed.middles[0])
+    with pytest.raises(SampleInvalid):
+        bins.encoded([[np.nan, 0.0]])
+
+
+def test_transitions_by_hand():
+    data = ragged(2, 1, observation=1, dim=1, terminated=[True, False])
+    source = TransitionSource(data, context=3, bins=8, gamma=0.5, terminal=-100.0)
+    tokens, seen, learned = source.at(np.array([0, 2]))
+    rows = source.bins.decoded(tokens.view(2, 3, 5).numpy())
+    r = data.reward
+    expected = [[data.observation[0, 0], data.action[0, 0], r[0], r[1] - 100, 0],
+                [data.observation[1, 0], data.action[1, 0], r[1] - 100, 0, 1]]  # fmt: skip
+    np.testing.assert_allclose(rows[0, :2], expected, rtol=1e-6)
+    assert seen.view(2, 3, 5)[:, :, 0].tolist() == [[True] * 3, [False, True, True]]
+    assert learned.view(2, 3, 5)[0].tolist() == [[True] * 5, [True] * 5, [True, False, False, False, False]]
+    np.testing.assert_allclose(rows[1, 1, 4], 0.0), "cut is not ended"
+
+
+def small(**changed) -> TrajectoryModel:
+    torch.manual_seed(0)
+    shape = {"counts": (4, 3, 5, 4, 3, 2), "observation": 2, "action": 1, "context": 3, "width": 16, "heads": 2,
+             "layers": 2, "dropout": 0.0}  # fmt: skip
+    model = TrajectoryModel(TrajectoryShape(**{**shape, **changed})).eval()
+    torch.nn.init.normal_(model.heads)
+    return model
+
+
+def test_continuing_is_the_full_pass():
+    model = small()
+    tokens = torch.tensor([[3, 1, 4, 0, 2, 1, 0, 2], [0, 0, 1, 3, 0, 0, 2, 1]])
+    found = model.continued(tokens, torch.zeros(2, 1), kept=1e-9)
+    assert found.shape == (2, 14) and torch.equal(found[:, :8], tokens)
+    logits = model(found[:, :-1])
+    assert torch.equal(logits[:, 7:].argmax(-1), found[:, 8:]), "nothing kept but the likeliest: greedy everywhere"
+    assert torch.isinf(logits[:, 0, 3:]).all(), "column 1 has three bins"
+    padded = torch.cat([torch.zeros(2, 6, dtype=torch.long), tokens], 1)
+    seen = torch.tensor([[False] * 6 + [True] * 8] * 2)
+    torch.testing.assert_close(model(padded, seen=seen)[:, 6:], model(tokens), atol=1e-5, rtol=1e-5)
+    with pytest.raises(BatchMismatch, match="observation"):
+        model.continued(tokens[:, :7], torch.zeros(2, 1), kept=0.5)
+    with pytest.raises(BatchMismatch, match="context"):
+        model(torch.zeros(1, 19, dtype=torch.long))
+    with pytest.raises(ConfigError):
+        small(counts=(4, 3, 5))
+
+
+def test_draws_come_from_the_likeliest():
+    logits = torch.log(torch.tensor([[0.1, 0.5, 0.4]]))
+    draws = torch.linspace(0, 0.999, 901)
+    kept = _nucleus(logits.expand(901, -1), draws, 0.6)
+    share = np.bincount(kept.numpy(), minlength=3) / 901
+    np.testing.assert_allclose(share, [0, 5 / 9, 4 / 9], atol=0.01)
+    assert set(_nucleus(logits.expand(901, -1), draws, 0.4).tolist()) == {1}
+
+
+def test_a_wide_beam_finds_the_best_plan():
+    """A world of three steps and two actions, whose pay is a table; every plan is compared."""
+    pay = np.random.default_rng(3).normal(size=(2,) * 3)
+
+    def imagine(tokens, draws):
+        action = (draws[:, :1] > 0.5).astype(np.int64)
+        after = np.concatenate([tokens, action], 1)
+        done = after.shape[1] == 4
+        reward = np.array([pay[tuple(row[1:])] if done else 0.0 for row in after])
+        return Imagined(after, action, reward, np.zeros(len(after)), np.full(len(after), done))
+
+    best = max(itertools.product((0, 1), repeat=3), key=lambda path: pay[path])
+    found = beam_plan(imagine, np.array([9]), columns=1, width=12, keep=64, horizon=5, gamma=0.5, seed=0)
+    assert tuple(found.tokens[1:].tolist()) == best and found.first == best[:1]
+    assert found.earned == pytest.approx(0.25 * pay[best]) and found.steps == 3
+
+
+SMALL = {"context": 2, "gamma": 0.95, "width": 32, "heads": 1, "layers": 1, "dropout": 0.0,
+         "train": {"updates": 150, "lr": 1e-2, "batch": 32, "warmup": 10, "weight_decay": 0.0, "grad_norm": 1.0},
+         "planning": {"keep": 8, "horizon": 6, "width": 4, "memory": 1, "kept": 0.9}}  # fmt: skip
+
+
+def test_planning_puts_pieces_together(tmp_path):
+    maze = Stitching()
+    data = demonstrations(maze)
+    policy = trajectory_transformer(TrajectoryTransformer(**SMALL), data)
+    found = play(policy.actor(), lambda: StitchingEnv(maze), episodes=1, horizon=12, actions=4, seed=0)
+    limit = reachable(maze, data)
+    assert found.returns[0] == limit.stitched > limit.conditioned
+    save_planner(policy, tmp_path)
+    again = play(load_planner(tmp_path).actor(), lambda: StitchingEnv(maze), episodes=1, horizon=12, actions=4, seed=0)
+    assert again.digest == found.digest
+
+
+def test_memory_must_fit_the_context():
+    with pytest.raises(ConfigError, match="memory"):
+        TrajectoryTransformer(context=4, planning={"memory": 4})

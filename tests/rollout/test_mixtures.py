@@ -1,0 +1,71 @@
+"""Array worlds played side by side, and offline data of known quality."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from evolvent.errors import ConfigError, EnvLost
+from evolvent.rollout.arrays import play
+from evolvent.rollout.mixtures import KINDS, mixture
+from evolvent.worlds.control import CONTROLS, control_named
+from tests.sequence_support import Chain
+
+pytest.importorskip("gymnasium")
+
+
+def test_episodes_do_not_depend_on_how_many_are_played():
+    def act(history):
+        return (history.seed + history.step) % 2
+
+    three = play(act, Chain, episodes=3, horizon=5, actions=2, seed=0)
+    one = play(act, Chain, episodes=1, horizon=5, actions=2, seed=0)
+    assert three.chosen([0]).digest == one.digest
+    assert three.lengths.tolist() == [2, 2, 2] and three.terminated.all()
+    cut = play(act, Chain, episodes=2, horizon=1, actions=2, seed=0)
+    assert cut.lengths.tolist() == [1, 1] and not cut.terminated.any()
+
+
+def test_an_environment_that_fails_is_named():
+    class Broken(Chain):
+        def step(self, action):
+            raise RuntimeError("a cable")
+
+    with pytest.raises(EnvLost, match="a cable"):
+        play(lambda history: np.zeros(len(history.seed), np.int64), Broken, episodes=1, horizon=2, actions=2, seed=0)
+    with pytest.raises(ConfigError):
+        play(lambda history: np.zeros(1), Chain, episodes=0, horizon=2, actions=2, seed=0)
+
+
+@pytest.mark.parametrize(("name", "random", "expert"), [("cartpole", 40, 450), ("pendulum", -900, -350)])
+def test_qualities_are_in_order(name, random, expert):
+    made = {kind: mixture(control_named(name), kind=kind, episodes=8, seed=1) for kind in KINDS}
+    mean = {kind: each.manifest["return"]["mean"] for kind, each in made.items()}
+    assert mean["random"] < random and mean["expert"] > expert
+    assert mean["random"] < mean["replay"] < mean["expert"] and mean["random"] < mean["medium"] < mean["expert"]
+    again = mixture(control_named(name), kind="replay", episodes=8, seed=1)
+    assert again.manifest == made["replay"].manifest, "the same seed, the same episodes"
+    other = mixture(control_named(name), kind="replay", episodes=8, seed=2)
+    assert other.episodes.digest != again.episodes.digest
+    assert made["replay"].manifest["random_share"] == [1.0, 0.4]
+    if name == "pendulum":
+        assert not made["expert"].episodes.terminated.any(), "a time limit ends nothing"
+
+
+def test_what_cannot_be_made_is_refused():
+    with pytest.raises(ConfigError, match="cartpole"):
+        control_named("cartpol")
+    with pytest.raises(ConfigError, match="expert"):
+        mixture(CONTROLS["hopper"], kind="medium", episodes=1, seed=0)
+    with pytest.raises(ConfigError):
+        mixture(CONTROLS["cartpole"], kind="good", episodes=1, seed=0)
+    with pytest.raises(ConfigError):
+        mixture(CONTROLS["cartpole"], kind="medium", episodes=1, seed=0, medium=2.0)
+
+
+def test_a_foreign_expert_is_taken():
+    left = dataclasses.replace(CONTROLS["cartpole"], expert=lambda seen: np.zeros(len(seen), np.int64))
+    found = mixture(left, kind="expert", episodes=2, seed=0)
+    assert found.episodes.lengths.max() < 15 and found.manifest["world"] == "CartPole-v1"

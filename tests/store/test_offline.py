@@ -1,0 +1,140 @@
+"""The layouts of D4RL and Minari, read from files that are written here by h5py and pyarrow."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+from evolvent.errors import SampleInvalid, StoreUnavailable
+from evolvent.store.episodes import joined
+from evolvent.store.offline import read_d4rl, read_minari
+from tests.sequence_support import ragged
+
+h5py = pytest.importorskip("h5py")
+
+
+def flat(tmp_path, **changed):
+    """Three episodes of 2, 3 and 2 steps: ended, cut, and never finished."""
+    rng = np.random.default_rng(0)
+    arrays = {"observations": rng.normal(size=(7, 3)), "actions": rng.uniform(-2, 2, (7, 2)),
+              "rewards": rng.normal(size=7), "terminals": np.array([0, 1, 0, 0, 0, 0, 0], bool),
+              "timeouts": np.array([0, 0, 0, 0, 1, 0, 0], bool), **changed}  # fmt: skip
+    path = tmp_path / "flat.hdf5"
+    with h5py.File(path, "w") as file:
+        for name, array in arrays.items():
+            if array is not None:
+                file[name] = array
+    return path, arrays
+
+
+def test_d4rl_without_what_came_next(tmp_path):
+    path, arrays = flat(tmp_path)
+    found = read_d4rl(path, scale=2.0)
+    assert found.lengths.tolist() == [2, 2] and found.terminated.tolist() == [True, False]
+    np.testing.assert_allclose(found.observation, arrays["observations"][:4], rtol=1e-6)
+    np.testing.assert_allclose(found.final[1], arrays["observations"][4], rtol=1e-6)
+    np.testing.assert_allclose(found.action, arrays["actions"][:4] / 2, rtol=1e-6)
+    np.testing.assert_allclose(found.reward, arrays["rewards"][:4])
+
+
+def test_d4rl_with_what_came_next(tmp_path):
+    after = np.random.default_rng(1).normal(size=(7, 3))
+    path, _ = flat(tmp_path, next_observations=after)
+    found = read_d4rl(path, scale=2.0)
+    assert found.lengths.tolist() == [2, 3]
+    np.testing.assert_allclose(found.final, after[[1, 4]], rtol=1e-6)
+
+
+def test_what_is_not_d4rl(tmp_path):
+    for changed, match in (({"rewards": None}, "without rewards"), ({"rewards": np.zeros(6)}, "length"),
+                           ({"terminals": np.zeros(7, bool), "timeouts": None}, "whole episode"),
+                           ({"actions": np.array([b"x"] * 7)}, "numbers")):  # fmt: skip
+        path, _ = flat(tmp_path, **changed)
+        with pytest.raises(SampleInvalid, match=match):
+            read_d4rl(path)
+    path, _ = flat(tmp_path, rewards=np.array([0, np.nan, 0, 0, 0, 0, 0]))
+    with pytest.raises(SampleInvalid, match="reward of episode 0, step 1"):
+        read_d4rl(path)
+    (tmp_path / "text.hdf5").write_text("no")
+    for name in ("text.hdf5", "none.hdf5"):
+        with pytest.raises(StoreUnavailable):
+            read_d4rl(tmp_path / name)
+    path, _ = flat(tmp_path, rewards=None)
+    with h5py.File(path, "a") as file:
+        file["rewards"] = h5py.ExternalLink("other.hdf5", "/rewards")
+    with pytest.raises(SampleInvalid):
+        read_d4rl(path)
+
+
+def minari(folder, data, *, nested=False):
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "metadata.json").write_text(json.dumps({"data_format": "hdf5"}))
+    with h5py.File(folder / "data" / "main_data.hdf5", "w") as file:
+        for number, first in enumerate(data.starts):
+            rows, group = slice(first, first + data.lengths[number]), file.create_group(f"episode_{number}")
+            seen = np.concatenate([data.observation[rows], data.final[[number]]])
+            if nested:
+                group["observations/a"], group["observations/b"] = seen[:, :1], seen[:, 1:]
+            else:
+                group["observations"] = seen
+            group["actions"], group["rewards"] = data.action[rows], data.reward[rows]
+            ends = np.arange(data.lengths[number]) == data.lengths[number] - 1
+            group["terminations"] = ends & data.terminated[number]
+            group["truncations"] = ends & ~data.terminated[number]
+    return folder
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_minari_in_hdf5(tmp_path, nested):
+    data = ragged(*range(1, 13), terminated=[True, False] * 6)
+    folder = minari(tmp_path / "set", data, nested=nested)
+    assert read_minari(folder).digest == data.digest, "episode 10 comes after episode 2"
+    assert read_minari(folder / "data").digest == data.digest
+
+
+def test_minari_in_arrow(tmp_path):
+    data = ragged(3, 2, terminated=[False, True])
+    (tmp_path / "metadata.json").write_text(json.dumps({"data_format": "arrow"}))
+    for number, first in enumerate(data.starts):
+        n = int(data.lengths[number])
+        rows, ends = slice(first, first + n), [False] * (n - 1) + [True]
+        columns = {
+            "observations": numbers([*data.observation[rows], data.final[number]]),
+            "actions": numbers([*data.action[rows], np.zeros(2, np.float32)]),
+            "rewards": [*data.reward[rows].tolist(), 0.0],
+            "terminations": [*(end and bool(data.terminated[number]) for end in ends), False],
+            "truncations": [*(end and not data.terminated[number] for end in ends), False],
+        }
+        ds.write_dataset(pa.table({**columns, "episode_id": [number] * (n + 1)}), tmp_path, format="arrow",
+                         partitioning=["episode_id"], existing_data_behavior="overwrite_or_ignore")  # fmt: skip
+    assert read_minari(tmp_path).digest == data.digest
+    (tmp_path / "1" / "part-0.arrow").write_bytes(b"torn")
+    with pytest.raises(SampleInvalid, match="cannot be read"):
+        read_minari(tmp_path)
+
+
+def numbers(rows):
+    """A column of rows of equal length, as Minari writes one."""
+    array = np.stack(rows)
+    return pa.FixedSizeListArray.from_arrays(array.ravel(), array.shape[1])
+
+
+def test_what_is_not_minari(tmp_path):
+    with pytest.raises(StoreUnavailable):
+        read_minari(tmp_path)
+    folder = minari(tmp_path / "set", joined([ragged(2)]))
+    with h5py.File(folder / "data" / "main_data.hdf5", "a") as file:
+        del file["episode_0/rewards"]
+        file["episode_0/rewards"] = np.zeros(3)
+    with pytest.raises(SampleInvalid, match="ragged"):
+        read_minari(folder)
+    (folder / "data" / "metadata.json").write_text(json.dumps({"data_format": "zip"}))
+    with pytest.raises(SampleInvalid, match="unknown form"):
+        read_minari(folder)
+    (folder / "data" / "metadata.json").write_text("{")
+    with pytest.raises(SampleInvalid, match="JSON"):
+        read_minari(folder)

@@ -1,0 +1,72 @@
+"""The maze of pieces: its optimum, and what each kind of method can reach, by other means than its own."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from evolvent.errors import ConfigError, SessionGone
+from evolvent.worlds.stitching import Stitching, StitchingEnv, demonstrations, reachable
+
+
+def returns_of_all(moves: int) -> float:
+    best = 0.0
+    for path in itertools.product(range(4), repeat=moves):
+        env, total = StitchingEnv(), 0.0
+        env.reset()
+        for action in path:
+            _, paid, terminated, _, _ = env.step(action)
+            total += paid
+            if terminated:
+                break
+        best = max(best, total)
+    return best
+
+
+def test_the_optimum_is_that_of_all_paths():
+    assert Stitching().optimum() == returns_of_all(5) == 10.0
+    assert returns_of_all(4) == 2.0, "the goal is five steps away"
+    assert Stitching().optimum("C") == 10.0
+
+
+def test_what_can_be_reached():
+    maze = Stitching()
+    pieces, whole = demonstrations(maze), demonstrations(maze, whole=True)
+    found = reachable(maze, pieces)
+    assert (found.optimum, found.cloned, found.conditioned, found.stitched) == (10.0, 1.5, 2.0, 10.0)
+    found = reachable(maze, whole)
+    assert (found.cloned, found.conditioned, found.stitched) == (pytest.approx(13 / 3), 10.0, 10.0)
+    without_goal = pieces.chosen([at for at, paid in enumerate(pieces.returns) if paid < 10])
+    assert reachable(maze, without_goal).stitched == 2.0, "a way that nobody went is not known"
+    assert reachable(maze, pieces, start="C").cloned == 10.0
+    with pytest.raises(ConfigError):
+        reachable(maze, without_goal, start="C")
+
+
+def test_demonstrations_replay():
+    maze, data = Stitching(), demonstrations(Stitching(), copies=1, whole=True)
+    for episode, start in enumerate(data.starts):
+        mark = "C" if data.returns[episode] == 10 and data.action[start] == 0 else "A"
+        env = StitchingEnv(maze, start=mark)
+        seen, _ = env.reset()
+        for at in range(start, start + data.lengths[episode]):
+            np.testing.assert_array_equal(seen, data.observation[at])
+            seen, paid, over, cut, _ = env.step(int(data.action[at]))
+            assert paid == data.reward[at] and not cut
+        assert over
+        np.testing.assert_array_equal(seen, data.final[episode])
+
+
+def test_an_episode_is_cut_at_its_horizon():
+    env = StitchingEnv()
+    with pytest.raises(SessionGone):
+        env.step(0)
+    env.reset()
+    ends = [env.step(0)[2:4] for _ in range(12)]
+    assert ends == [(False, False)] * 11 + [(False, True)]
+    with pytest.raises(SessionGone):
+        env.step(0)
+    with pytest.raises(ConfigError):
+        Stitching().cell(".")

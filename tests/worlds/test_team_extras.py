@@ -1,0 +1,154 @@
+"""Team environments of other packages: the same promises as ours, as far as the packages are installed."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from evolvent.errors import ConfigError, MissingExtra
+from evolvent.rollout.team_workers import ProcessRows
+from evolvent.worlds.teams.base import Continuous, Discrete
+from evolvent.worlds.teams.extras import MAKERS, ForeignWorld, make_row
+from evolvent.worlds.teams.parallel import ParallelRow
+from evolvent.worlds.teams.robots import RobotRow
+from tests.team_support import actions_for, equal_episodes, played, same
+
+pytestmark = pytest.mark.filterwarnings("default")  # of other packages: what they warn of is theirs
+PACKAGES = {"mamujoco": "gymnasium_robotics", "foraging": "lbforaging", "warehouse": "rware", "particles": "mpe2",
+            "vmas": "vmas"}  # fmt: skip
+EXPECTED = {
+    "mamujoco": (6, 23, Continuous(1)), "foraging": (2, 12, Discrete(6)), "warehouse": (2, 71, Discrete(5)),
+    "particles": (3, 18, Continuous(5)), "vmas": (3, 16, Continuous(2)),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # MuJoCo writes its warnings into a file where it runs
+
+
+def world(maker, horizon=6, **settings) -> ForeignWorld:
+    if importlib.util.find_spec(PACKAGES[maker]) is None:
+        pytest.skip(f"{PACKAGES[maker]} is not installed")
+    return ForeignWorld(maker, horizon=horizon, settings=settings)
+
+
+@pytest.mark.parametrize("maker", sorted(PACKAGES))
+def test_a_package_as_a_batch(maker):
+    made = world(maker, 3)
+    tasks = made.tasks("train", "seen")
+    batch = made.batch(tasks, 2)
+    assert (batch.spec.agents, batch.spec.observation, batch.spec.actions) == EXPECTED[maker]
+    together = played(batch, [0, 1], 6)
+    assert len(together) == 4
+    alone = made.batch(tasks, 1)
+    for number in (3, 2, 0):
+        episode = together[number]
+        assert len(episode) == 4 and episode[-2][3], "three steps, and cut at the horizon"
+        assert equal_episodes(episode, played(alone, [number], 3)[number]), f"episode {number}"
+
+
+def test_foraging_forgets_where_agents_were():
+    made = world("foraging", 2, size=5, agents=4, food=1)
+    tasks = made.tasks("train", "seen")
+    after_others = played(made.batch(tasks, 1), [0], 40)
+    assert len(after_others) == 20
+    for number, episode in after_others.items():
+        assert equal_episodes(episode, played(made.batch(tasks, 1), [number], 2)[number]), f"episode {number}"
+
+
+def test_a_robot_with_a_joint_that_does_nothing():
+    made = world("mamujoco")
+    whole, broken = make_row(made.task()), make_row(made.task(row={"disabled": [2]}))
+    whole.begin(1)
+    broken.begin(1)
+    still = np.array([[0.5], [0.5], [0.0], [0.5], [0.5], [0.5]])
+    moving = np.where(np.arange(6)[:, None] == 2, 0.9, still)
+    assert same(whole.step(still), broken.step(moving))
+    assert made.task().id != made.task(row={"disabled": [2]}).id
+
+
+@pytest.mark.parametrize(("scenario", "parts"), [("HalfCheetah", "6x1"), ("Walker2d", "2x3"), ("Ant", "4x2")])
+def test_robots_without_dictionaries_are_the_same(scenario, parts):
+    task = world("mamujoco", 80, scenario=scenario, parts=parts).task(row={"disabled": [1]})
+    quick, plain = make_row(task), make_row(task)
+    assert type(quick) is RobotRow
+    plain = ParallelRow(plain._robot, horizon=80, identity=True, disabled=[1])
+    assert quick.spec == plain.spec
+    rng, ended = np.random.default_rng(0), 0
+    for seed in range(3):
+        a, b = quick.begin(seed), plain.begin(seed)
+        for _ in range(60):
+            assert a.reward == pytest.approx(b.reward, rel=1e-14)  # a mean of equal numbers is rounded
+            assert same(replace(a, reward=0.0), replace(b, reward=0.0))
+            if a.terminated:
+                ended += 1
+                break
+            actions = rng.uniform(-1, 1, (quick.spec.agents, quick.spec.actions.dim))
+            a, b = quick.step(actions), plain.step(actions)
+    assert ended == (3 if scenario == "Walker2d" else ended)
+    with pytest.raises(ConfigError, match="disabled agents"):
+        make_row(world("mamujoco").task(row={"disabled": [6]}))
+
+
+@pytest.mark.parametrize(("parts", "scenario", "agents", "actions"), [
+    ("2x3", "Walker2d", 2, Continuous(3)), ("4x2", "Ant", 4, Continuous(2))
+])  # fmt: skip
+def test_other_robots(parts, scenario, agents, actions):
+    spec = make_row(world("mamujoco", scenario=scenario, parts=parts).task()).spec
+    assert spec.agents == agents and spec.actions == actions
+
+
+def test_a_foreign_world_in_processes():
+    made = world("foraging")
+    tasks = made.tasks("dev", "seen")
+    here = played(made.batch(tasks, 3), np.arange(3), 6)
+    host = ProcessRows(make_row, 3, workers=2)
+    batch = made.batch(tasks, 3, host=host)
+    there = played(batch, np.arange(3), 6)
+    batch.close()
+    assert len(here) == 3 and all(equal_episodes(here[number], there[number]) for number in here)
+
+
+def test_resuming_a_foreign_world():
+    made = world("particles", horizon=9)
+    batch = made.batch(made.tasks("train", "seen"), 2)
+    view = batch.reset([0, 1])
+    for _ in range(5):
+        view = batch.step(actions_for(view, batch.spec)).view
+    again = made.batch(made.tasks("train", "seen"), 2)
+    assert same(again.restore(batch.snapshot()), view)
+
+
+def test_splits_share_no_seed():
+    made = ForeignWorld("warehouse", horizon=5)
+    assert len({task.id for split in ("train", "dev", "test") for task in made.tasks(split, "seen")}) == 3
+
+
+def test_any_function_that_makes_an_environment():
+    made = ForeignWorld("parallel", horizon=5, settings={"make": "tests.team_support:Counting"})
+    batch = made.batch(made.tasks("train", "seen"), 2)
+    assert batch.reset([0, 1]).observation.shape == (2, 2, 4)
+    wrong = ForeignWorld("parallel", horizon=5, settings={"make": "tests.team_support:Nothing"})
+    with pytest.raises(ConfigError, match="no function that makes an environment"):
+        wrong.batch(wrong.tasks("train", "seen"), 1)
+
+
+def test_mistakes_are_refused():
+    with pytest.raises(ConfigError, match=r"identitiy(\n|.)*did you mean 'mamujoco'"):
+        ForeignWorld("mamujocco", horizon=5, row={"identitiy": True})
+    with pytest.raises(ConfigError, match="tier"):
+        ForeignWorld("foraging", horizon=5).tasks("train", "longer")
+    with pytest.raises(ConfigError, match="no tasks"):
+        ForeignWorld("foraging", horizon=5).batch([], 1)
+
+
+def test_without_the_package(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "lbforaging.foraging", None)
+    missing = ForeignWorld("foraging", horizon=5)
+    with pytest.raises(MissingExtra, match=r"evolvent\[marl\]"):
+        missing.batch(missing.tasks("train", "seen"), 1)
+    assert set(PACKAGES) | {"parallel"} == set(MAKERS)
