@@ -70,7 +70,7 @@ class Protocol:
     evaluation: int = 5
     plays: int = 20  # episodes that Online DT may play
     seeds: tuple[int, ...] = (0, 1, 2)
-    version: int = 2
+    version: int = 3
 
     @property
     def digest(self) -> str:

@@ -110,6 +110,9 @@ def test_what_cannot_be_asked_for_is_refused():
         recent(history, 3, standard=Standard.plain(3))
     with pytest.raises(ConfigError):
         WindowSource(ragged(2), context=0)
+    for size in (1, 4):  # one number would be stretched over three
+        with pytest.raises(BatchMismatch, match="another size"):
+            Standard.plain(3)(np.zeros((2, size)))
 
 
 def test_bad_episodes_are_refused_with_their_place():
@@ -125,6 +128,8 @@ def test_bad_episodes_are_refused_with_their_place():
         Episodes(**{**fields, "lengths": np.array([8, 0, 0, 0])})
     with pytest.raises(ConfigError):
         joined([good, ragged(2)])
+    with pytest.raises(SampleInvalid):
+        good.chosen([])
 
 
 def test_chosen_and_joined_keep_episodes_whole():

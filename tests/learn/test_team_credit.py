@@ -81,6 +81,15 @@ def test_by_parts_is_the_golden_scan():
     assert (credit.learned == alive).all()
 
 
+def test_a_decision_of_nobody_is_worth_nothing_of_its_own():
+    """Both are dead at the second of three decisions: what the critic says of them there is not looked at."""
+    alive = np.array([[[1, 1]], [[0, 0]], [[1, 1]]], bool)
+    value = np.array([[[0.5, 0.25]], [[np.nan, np.nan]], [[1.0, 0.5]]])
+    rollout = rollout_of([[0.0], [2.0], [1.0]], terminated=[(2, 0)], value=value, alive=alive)
+    credit = team_credit(rollout, last=np.ones((1, 2)), final=np.zeros((0, 2)), gamma=0.5, lam=0.0, level="part")
+    assert np.allclose(credit.advantage[:, 0], [[-0.5, -0.25], [0.0, 0.0], [0.0, 0.5]])
+
+
 def test_one_agent_by_parts_is_one_agent_at_action_level():
     spec = replace(SPEC, agents=1)
     rollout = rollout_of(np.random.default_rng(0).normal(size=(5, 3)), spec=spec, terminated=[(2, 1)])

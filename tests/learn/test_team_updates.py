@@ -220,6 +220,19 @@ def test_happo_goes_one_by_one_with_the_product_of_ratios():
     assert {tuple(sample_rng("team-order", 3, number).permutation(2)) for number in range(12)} == {(0, 1), (1, 0)}
 
 
+@pytest.mark.parametrize("mask", [True, False])
+def test_what_the_dead_did_is_no_factor_for_the_others(mask):
+    alive = np.ones((6, 2, 2), bool)
+    alive[1, :, 0] = alive[4, 1, 1] = False
+    learner = TeamLearner(policy_of("happo"), FEW.model_copy(update={"mask_policy": mask}), seed=0)
+    rollout = example(alive=alive)
+    credit = team_credit(rollout, last=np.zeros((2, 2)), final=np.zeros((1, 2)), gamma=0.9, lam=0.9)
+    buffer = team_buffer(rollout, credit, norm=ValueNorm(), mask_policy=mask)
+    for agent in range(2):
+        ratio = learner._ratio(learner.model, buffer, agent)[:, 0].numpy()
+        assert np.array_equal(ratio != 1.0, alive[..., agent].reshape(-1))
+
+
 # ------------------------------------------------------------------ resuming, faults
 
 
@@ -253,6 +266,16 @@ def test_a_loss_that_is_not_finite_takes_no_step():
     learner = TeamLearner(policy_of(), single, seed=0)
     with pytest.raises(NonFinite):
         learner.update(rollout)
+    assert all(torch.equal(a, b) for a, b in zip(before, learner.model.parameters(), strict=True))
+
+
+def test_a_gradient_that_is_not_finite_takes_no_step():
+    """The loss is a number, its slope is not: 0 times the root of 0."""
+    learner = TeamLearner(policy_of(), FEW, seed=0)
+    before = [p.detach().clone() for p in learner.model.parameters()]
+    weight = next(learner.model.parameters())
+    with pytest.raises(NonFinite, match="gradient"):
+        learner.optimizers[0].step((0.0 * weight.flatten()[0]).sqrt())
     assert all(torch.equal(a, b) for a, b in zip(before, learner.model.parameters(), strict=True))
 
 

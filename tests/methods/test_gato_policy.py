@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
 import torch
 
-from evolvent.errors import ConfigError, SampleInvalid
+from evolvent.errors import ConfigError, Incomplete, SampleInvalid
 from evolvent.methods.gato import Gato, array_task, gato, load_generalist, save_generalist, text_task
 from evolvent.models.gato_model import GatoModel, GatoShape
 from evolvent.rollout.arrays import play
@@ -65,6 +66,12 @@ def test_one_policy_for_texts_choices_and_numbers(tmp_path):
     assert again.model.shape == found.model.shape
     with pytest.raises(ConfigError):
         found.actor("talk")
+    path = tmp_path / "sequence.json"
+    told = json.loads(path.read_text())
+    for extra in ({}, {"tasks": {"talk": ["song", 0]}, "context": 2}, {"tasks": {"talk": "text"}, "context": 2}):
+        path.write_text(json.dumps({**told, "extra": extra}))
+        with pytest.raises(Incomplete):
+            load_generalist(tmp_path)
     with pytest.raises(ConfigError, match="maze"):
         found.actor("maz")
     assert isinstance(found.reply("talk", [], "a text unlike any: Zürich", most=4), str)
@@ -76,8 +83,9 @@ def test_what_is_learned_is_what_is_done():
     step = task.episodes[0][0]
     assert step.learned.tolist() == [False, False, False, True]
     assert task.size == 2 and len(task.episodes) == 4 and dataclasses.astuple(task)[1] == "choice"
-    with pytest.raises(ConfigError):
-        gato(Gato(**SMALL), {})
+    for none in ({}, {"talk": text_task([])}, {"talk": text_task(LESSONS), "chain": text_task([[]])}):
+        with pytest.raises(ConfigError, match="imitate"):
+            gato(Gato(**SMALL), none)
 
 
 def test_the_model_reads_what_is_before():

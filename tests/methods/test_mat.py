@@ -12,7 +12,11 @@ from evolvent.learn.teams.updates import TeamUpdates
 from evolvent.methods.mat import MAT, PRESETS, mat
 from evolvent.models.team_files import save_team
 from evolvent.rollout.teams import TeamCollector, play_episodes
+from evolvent.trajectory import Task
 from evolvent.worlds.teams.games import GameWorld
+from evolvent.worlds.teams.parallel import ParallelRow
+from evolvent.worlds.teams.rows import LocalRows, RowTeam
+from tests.team_support import Counting
 
 FAST = TeamUpdates(lr=2e-3, epochs=5, minibatches=2, clip=0.2, entropy=0.01)
 SMALL = MAT(width=32, rows=64, steps=2, decisions=64 * 2 * 4, update=FAST.model_copy(update={"epochs": 1}))
@@ -30,6 +34,37 @@ def weights(trained) -> torch.Tensor:
 def pay(trained, batch, episodes: int = 64) -> float:
     found = play_episodes(batch, trained.policy, episodes, first=10_000, greedy=False)
     return float(np.mean([trajectory.score.raw for trajectory in found]))
+
+
+class Restless(Counting):
+    """Does not repeat itself: what it shows counts the episodes of all of its kind."""
+
+    begun = 0
+
+    def reset(self, seed=None, options=None):
+        Restless.begun += 1
+        return super().reset(seed, options)
+
+    def _observations(self, names, actions=None):
+        return {name: own + Restless.begun for name, own in super()._observations(names, actions).items()}
+
+
+def test_episodes_that_cannot_be_played_again_begin_anew(tmp_path):
+    def batch():
+        row = ParallelRow(Restless(ends=5), horizon=9)
+        return RowTeam(row.spec, [Task("restless", "1", {}, "2 agents", "seen", "train")], 2,
+                       host=LocalRows(lambda task: ParallelRow(Restless(ends=5), horizon=9)))  # fmt: skip
+
+    config = MAT(width=16, rows=2, steps=3, decisions=2 * 3 * 3, keep_every=1,
+                 update=TeamUpdates(epochs=1, minibatches=1))  # fmt: skip
+
+    def stop(row):
+        if row["decisions"] == 12:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        mat(config, batch(), folder=tmp_path, told=stop)
+    assert [row["decisions"] for row in mat(config, batch(), folder=tmp_path).history] == [6, 12, 18]
 
 
 def test_an_order_lets_agents_keep_apart():

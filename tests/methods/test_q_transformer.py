@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
+from evolvent.errors import Incomplete, SampleInvalid
 from evolvent.learn.sequences.losses import unseen_to_floor
 from evolvent.learn.sequences.q_targets import learned_steps, q_targets
 from evolvent.learn.sequences.windows import Standard, WindowSource
@@ -116,3 +119,64 @@ def test_pieces_are_put_together():
     found = play(policy.actor(), lambda: StitchingEnv(maze), episodes=1, horizon=12, actions=4, seed=0)
     limit = reachable(maze, data)
     assert found.returns[0] == limit.stitched > limit.conditioned
+
+
+def steps_of_a_world():
+    """Every step of a random world of six states and three actions, each an episode that is cut after it."""
+    rng, eye = np.random.default_rng(0), np.eye(6, dtype=np.float32)
+    after, paid = rng.integers(0, 6, (6, 3)), rng.normal(size=(6, 3)) - 1.0
+    state, action = np.divmod(np.arange(18), 3)
+    data = Episodes(observation=eye[state], final=eye[after[state, action]], action=action, reward=paid.ravel(),
+                    lengths=np.ones(18, np.int64), terminated=np.zeros(18, np.bool_), actions=3)  # fmt: skip
+    best = np.zeros(6)
+    for _ in range(200):
+        best = (paid + 0.8 * best[after]).max(1)
+    return data, paid + 0.8 * best[after]
+
+
+def test_values_are_bootstrapped_as_they_are_learned():
+    """What follows is valued with as many steps in sight as are learned with, and a cut is no end that pays 0."""
+    data, optimal = steps_of_a_world()
+    config = QTransformer(gamma=0.8, conservative=0.0, floor=-20.0, polyak=0.2, width=16, heads=1, layers=1,
+                          train={"updates": 300, "lr": 1e-2, "batch": 32, "warmup": 0, "grad_norm": 10.0})  # fmt: skip
+    policy = q_transformer(config, data)
+    observation = torch.from_numpy(policy.standard(np.eye(6)))[:, None]
+    q = policy.model(observation, torch.full((6, 1, 1), -1))[:, 0, 0].detach().numpy()
+    np.testing.assert_allclose(q, optimal, atol=0.4)
+    assert policy.model.shape.context == config.context
+
+
+def test_what_was_cut_off_counts_as_the_least_return():
+    """Rewards of -1 for ever, cut after two steps: no target may say that it ends there."""
+    ones = np.ones((2, 1), np.float32)
+    data = Episodes(observation=ones, final=ones[:1], action=np.zeros(2, np.int64), reward=-np.ones(2), actions=2,
+                    lengths=np.array([2]), terminated=np.zeros(1, np.bool_))  # fmt: skip
+    read = WindowSource(data, context=2, standard=Standard.plain(1), gamma=0.5, cut=-2.0, ahead=True).at([0, 1])
+    assert read.to_go[0].tolist() == [-2.0, -2.0] and read.to_go[1].tolist() == [-2.0, 0.0]
+    found = q_targets(torch.full((2, 2, 1), -2.0), read, gamma=0.5)
+    assert found[:, 0, 0].tolist() == [-2.0, -2.0]
+    ended = WindowSource(two_states(), context=2, standard=Standard.plain(2), cut=-9.0, ahead=True).at([3])
+    assert float(ended.to_go[0, 0]) == 2.0, "an end pays nothing more"
+
+
+def test_all_actions_are_looked_at_before_the_first_update():
+    data = ragged(50)
+    data.action[49, 1] = 1.5
+    with pytest.raises(SampleInvalid, match="outside its bins"):
+        q_transformer(QTransformer(train={"updates": 1, "batch": 1}), data)
+
+
+@pytest.mark.parametrize(("extra", "match"), [
+    ({"mean": None}, "standardise"), ({"deviation": [0.0] * 2}, "standardise"), ({"mean": [0.0]}, "standardise"),
+    ({"discrete": ...}, "discrete"),
+])  # fmt: skip
+def test_a_folder_that_does_not_say_enough(tmp_path, extra, match):
+    policy = q_transformer(QTransformer(bins=2, width=8, heads=1, layers=1, train={"updates": 1}), two_states())
+    save_autoregressive(policy, tmp_path)
+    path = tmp_path / "sequence.json"
+    row = json.loads(path.read_text())
+    row["extra"] = {name: value for name, value in {**row["extra"], **extra}.items() if value is not ...}
+    path.write_text(json.dumps(row))
+    with pytest.raises(Incomplete) as caught:
+        load_autoregressive(tmp_path)
+    assert match in str(caught.value.value)

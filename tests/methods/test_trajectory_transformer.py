@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from evolvent.errors import BatchMismatch, ConfigError, SampleInvalid
+from evolvent.errors import BatchMismatch, ConfigError, Incomplete, SampleInvalid
 from evolvent.learn.sequences.transitions import TransitionSource
 from evolvent.methods.trajectory_transformer import (
     TrajectoryTransformer,
@@ -38,6 +41,17 @@ def test_bins_hold_equally_many():
     assert len(skewed.borders[0]) + 1 == len(skewed.middles[0])
     with pytest.raises(SampleInvalid):
         bins.encoded([[np.nan, 0.0]])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 11), min_size=1, max_size=40), st.integers(1, 8))
+def test_no_bin_is_empty(values, most):
+    data = np.array(values, float)[:, None]
+    bins = QuantileBins.of(data, bins=most)
+    index = bins.encoded(data)[:, 0]
+    assert set(index.tolist()) == set(range(bins.counts[0])) and bins.counts[0] <= most
+    for bin_ in range(bins.counts[0]):
+        assert bins.middles[0][bin_] == pytest.approx(data[index == bin_].mean())
 
 
 def test_transitions_by_hand():
@@ -89,6 +103,8 @@ def test_draws_come_from_the_likeliest():
     share = np.bincount(kept.numpy(), minlength=3) / 901
     np.testing.assert_allclose(share, [0, 5 / 9, 4 / 9], atol=0.01)
     assert set(_nucleus(logits.expand(901, -1), draws, 0.4).tolist()) == {1}
+    none = torch.log(torch.tensor([[0.1, 0.5, 0.4, 0.0]]))
+    assert _nucleus(none, torch.tensor([1 - 1e-9], dtype=torch.float64).float(), 0.6).tolist() == [2], "rounded up to 1"
 
 
 def test_a_wide_beam_finds_the_best_plan():
@@ -123,6 +139,17 @@ def test_planning_puts_pieces_together(tmp_path):
     save_planner(policy, tmp_path)
     again = play(load_planner(tmp_path).actor(), lambda: StitchingEnv(maze), episodes=1, horizon=12, actions=4, seed=0)
     assert again.digest == found.digest
+    path = tmp_path / "sequence.json"
+    told = json.loads(path.read_text())
+    for extra in ({"borders": []}, {"planning": {"memory": 2}}, {"planning": {"keep": "all"}}, {"gamma": None}):
+        path.write_text(json.dumps({**told, "extra": {**told["extra"], **extra}}))
+        with pytest.raises(Incomplete):
+            load_planner(tmp_path)
+
+
+def test_choices_do_not_share_bins():
+    with pytest.raises(ConfigError, match="share a bin"):
+        trajectory_transformer(TrajectoryTransformer(bins=3), demonstrations(Stitching()))
 
 
 def test_memory_must_fit_the_context():

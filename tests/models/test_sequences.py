@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -128,6 +129,18 @@ def test_saved_and_loaded(tmp_path):
     assert extra == {"mean": [1.0]} and again.shape == model.shape
     with pytest.raises(Incomplete):
         load_sequence(DecisionModel, SequenceShape, tmp_path / "none")
+    path = tmp_path / "sequence.json"
+    row = json.loads(path.read_text())
+    for shape, error in (({"width": 10**7}, ShapeMismatch), ({"layers": 10**9}, ShapeMismatch),
+                         ({"width": 10**30}, Incomplete), ({"heads": "x"}, Incomplete)):  # fmt: skip
+        path.write_text(json.dumps({**row, "shape": {**row["shape"], **shape}}))
+        with pytest.raises(error):
+            load_sequence(DecisionModel, SequenceShape, tmp_path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(Incomplete):
+        load_sequence(DecisionModel, SequenceShape, tmp_path)
+    path.rmdir()
     other = made(width=32)
     save_sequence(other, model.shape, tmp_path)
     with pytest.raises(ShapeMismatch):

@@ -228,6 +228,16 @@ def test_values_of_prefixes_know_the_actions_before():
     assert torch.allclose(model.act(given_, uniform()).values, one, atol=1e-10)
 
 
+def test_the_empty_prefix_is_read_at_the_first_who_lives():
+    """Nobody trains what is read at the place of a dead agent, and there it does not even know what the others see."""
+    model, given_ = team(prefix_values=True), seen()
+    alive = torch.ones(B, N, dtype=torch.bool)
+    alive[0, 0] = alive[1, :2] = alive[1, 3] = alive[2, 2] = False
+    given_ = given_._replace(alive=alive, observation=given_.observation * alive[..., None])
+    acted = model.act(given_, uniform()).values
+    assert torch.allclose(model.values(given_), acted[range(B), [1, 2, 0]][:, None].expand(B, N), atol=1e-10)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("agents", [N, N - 1, 2 * N])
 def test_files(tmp_path, kind, agents):
@@ -269,6 +279,10 @@ def test_shapes_and_inputs_that_are_none():
     assert len(error.value.problems) == 3
     with pytest.raises(ConfigError):
         shape("mappo", prefix_values=True)
+    with pytest.raises(ConfigError, match="mapo"):
+        shape("mapo")
+    with pytest.raises(ConfigError, match="even"):
+        shape("mat_gru", width=5)
     with pytest.raises(BatchMismatch, match="observations"):
         team().values(Seen(torch.zeros(1, 2, 9)))
     with pytest.raises(BatchMismatch, match="masks"):

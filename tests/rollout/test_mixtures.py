@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from evolvent.errors import ConfigError, EnvLost
+from evolvent.errors import BatchMismatch, ConfigError, EnvLost
 from evolvent.rollout.arrays import play
 from evolvent.rollout.mixtures import KINDS, mixture
 from evolvent.worlds.control import CONTROLS, control_named
@@ -37,6 +37,30 @@ def test_an_environment_that_fails_is_named():
         play(lambda history: np.zeros(len(history.seed), np.int64), Broken, episodes=1, horizon=2, actions=2, seed=0)
     with pytest.raises(ConfigError):
         play(lambda history: np.zeros(1), Chain, episodes=0, horizon=2, actions=2, seed=0)
+
+
+def test_what_was_made_is_closed_where_the_next_fails():
+    made = []
+
+    class Counted(Chain):
+        def __init__(self):
+            if len(made) == 2:
+                raise RuntimeError("no room")
+            self.open = True
+            made.append(self)
+
+        def close(self):
+            self.open = False
+
+    with pytest.raises(EnvLost, match="no room"):
+        play(lambda history: np.zeros(len(history.seed), np.int64), Counted, episodes=3, horizon=2, actions=2, seed=0)
+    assert [each.open for each in made] == [False, False]
+
+
+@pytest.mark.parametrize("wrong", [np.zeros(1), np.zeros((2, 1), np.int64), np.int64(0)])
+def test_an_actor_of_another_world_is_refused(wrong):
+    with pytest.raises(BatchMismatch):
+        play(lambda history: wrong, Chain, episodes=2, horizon=2, actions=2, seed=0)
 
 
 @pytest.mark.parametrize(("name", "random", "expert"), [("cartpole", 40, 450), ("pendulum", -900, -350)])

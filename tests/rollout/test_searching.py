@@ -207,7 +207,7 @@ def test_settings_become_searches() -> None:
     assert config("mcts", paths=3, simulations=5, sampled=True).begin().keywords["start"] == Commit(5, 1.0, 3)
     assert begun["mcts_restart"].keywords["start"] == Restart(3, 5)
     assert begun["mcts_descend"].keywords["start"] == Descend(3)
-    assert begun["samples"].keywords == {"n": 3, "valued": False} and begun["beam"].keywords["keep"] == 3
+    assert begun["samples"].keywords == {"n": 3, "valued": False, "stop": None} and begun["beam"].keywords["keep"] == 3
 
 
 def test_votes_count_equal_answers_as_the_world_sees_them() -> None:

@@ -138,3 +138,67 @@ def test_what_is_not_minari(tmp_path):
     (folder / "data" / "metadata.json").write_text("{")
     with pytest.raises(SampleInvalid, match="JSON"):
         read_minari(folder)
+
+
+def hdf5(tmp_path, name, array):
+    """A file of D4RL's layout in which one array is another."""
+    path, _ = flat(tmp_path)
+    with h5py.File(path, "a") as file:
+        if name in file:
+            del file[name]
+        file[name] = array
+    return path
+
+
+@pytest.mark.parametrize(("name", "array"), [
+    ("rewards", 1.0), ("rewards", np.zeros((7, 2))), ("terminals", np.zeros((7, 2), bool)),
+    ("observations", np.zeros((7, 0))),
+    ("next_observations", np.zeros((2, 3))), ("terminals", np.full(7, 0.5)), ("actions", h5py.Empty("f")),
+])  # fmt: skip
+def test_arrays_of_other_shapes_are_refused(tmp_path, name, array):
+    with pytest.raises(SampleInvalid):
+        read_d4rl(hdf5(tmp_path, name, array))
+
+
+def test_choices_are_whole_numbers(tmp_path):
+    chosen = np.array([0, 1, 2, 1, 0, 0, 0], float)
+    assert read_d4rl(hdf5(tmp_path, "actions", chosen), actions=3).action.tolist() == [0, 1, 2, 1]
+    with pytest.raises(SampleInvalid, match="none of its kind"):
+        read_d4rl(hdf5(tmp_path, "actions", chosen + 0.5), actions=3)
+
+
+def test_a_small_file_that_describes_endless_data(tmp_path):
+    path, _ = flat(tmp_path)
+    with h5py.File(path, "a") as file:
+        del file["observations"]
+        file.create_dataset("observations", (10**12, 3), "f8", chunks=(1024, 3))
+    with pytest.raises(SampleInvalid, match="out of all proportion"):
+        read_d4rl(path)
+    with h5py.File(path, "a") as file:
+        del file["observations"]
+        group = file.create_group("observations")
+        group["again"] = group
+    with pytest.raises(SampleInvalid, match="without end"):
+        read_d4rl(path)
+
+
+def test_episodes_of_other_files_are_refused(tmp_path):
+    folder = minari(tmp_path / "set", ragged(2, 3))
+    path = folder / "data" / "main_data.hdf5"
+    with h5py.File(path, "a") as file, h5py.File(folder / "data" / "other.hdf5", "w") as other:
+        file.copy("episode_1", other)
+        del file["episode_1"]
+        file["episode_1"] = h5py.ExternalLink("other.hdf5", "/episode_1")
+    with pytest.raises(SampleInvalid, match="another file"):
+        read_minari(folder)
+    for wrong in (np.zeros(3), None):
+        with h5py.File(path, "a") as file:
+            del file["episode_1"]
+            if wrong is not None:
+                file["episode_1"] = wrong
+            else:
+                file.copy("episode_0", "episode_1")
+                del file["episode_1/terminations"]
+                file["episode_1/terminations"] = np.zeros(0, bool)
+        with pytest.raises(SampleInvalid):
+            read_minari(folder)

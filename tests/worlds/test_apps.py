@@ -72,7 +72,7 @@ FORGED = """
 import json, os
 from evolvent.sandbox.values import encode
 body = json.dumps({"value": encode("3")}).encode()
-for number in range(3, 32):
+for number in range(3, 4096):
     try:
         os.write(number, len(body).to_bytes(4, "little") + body)
     except OSError:

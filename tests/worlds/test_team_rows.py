@@ -122,6 +122,14 @@ def test_a_cut_shows_its_end_and_an_end_does_not():
     assert over.terminated and not over.truncated and not over.alive.any()
 
 
+def test_who_dies_as_the_others_are_cut_is_dead_at_the_cut():
+    row = ParallelRow(Counting(ends=1, cut=True, what="die", at=1), horizon=9)
+    row.begin(0)
+    cut = row.step(np.array([0, 0]))
+    assert cut.truncated and cut.alive.tolist() == [False, True]
+    assert not cut.observation[0].any() and cut.observation[1, 1] == 1
+
+
 FAULTS = {
     "nan": (NonFinite, "an observation that is not finite .*agent 0"),
     "reward": (NonFinite, "a team's reward"),

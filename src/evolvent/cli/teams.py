@@ -28,6 +28,7 @@ from evolvent.view.escape import plain
 
 if TYPE_CHECKING:
     from evolvent.methods.mat import TrainedTeam
+    from evolvent.trajectory import Task
     from evolvent.worlds.teams.games import GameWorld
     from evolvent.worlds.teams.particles import ParticleWorld
     from evolvent.worlds.teams.relay import RelayWorld
@@ -112,17 +113,25 @@ def run(words: Sequence[str], console: Console) -> int:
 
 
 def _tasks(config: TrainMat, split: str) -> list[Any]:
-    """Tasks of the world, of the asked size. The training panel stands in where a world has no other."""
+    """Tasks of the world, of the asked size, of the first panel that has such: for training never "test" unless there
+    is no other, and for measuring that one unless there is none (then the development and training panels stand in)."""
     world = team_world(config.world)
     if config.tier not in world.tiers:
         raise ConfigError([unknown("tier", config.tier, world.tiers)])
-    splits = (split, "train", "test")
-    found = next((tasks for name in splits if (tasks := world.tasks(name, config.tier))), ())
-    chosen = [task for task in found if config.agents is None or f"{config.agents} agents" in task.kind]
-    if not chosen:
-        raise ConfigError(f"{config.world} has no such tasks", value=f"{config.agents} agents, tier {config.tier}",
-                          expected=sorted({task.kind for task in found}))  # fmt: skip
-    return chosen
+    panels = ("train", "dev", "test") if split == "train" else ("test", "dev", "train")
+    found = [world.tasks(name, config.tier) for name in panels]
+    for tasks in found:
+        chosen = [task for task in tasks if config.agents in (None, _team_size(task))]
+        if chosen:
+            return chosen
+    raise ConfigError(f"{config.world} has no such tasks", value=f"{config.agents} agents, tier {config.tier}",
+                      expected=f"one of {sorted({_team_size(task) for tasks in found for task in tasks})} agents",
+                      hint=f"tiers: {', '.join(world.tiers)}")  # fmt: skip
+
+
+def _team_size(task: Task) -> int:
+    """How many agents a task is for: the first word of its kind."""
+    return int(task.kind.split()[0])
 
 
 def _trained(folder: Path, config: TrainMat, console: Console) -> TrainedTeam:
@@ -166,8 +175,8 @@ def _measure(folder: Path, config: TrainMat, trained: TrainedTeam, console: Cons
     write_atomic(folder / "table.json", json.dumps([row], indent=1))
     films = [(tasks[number].kind, film(batch, policy, number)) for number in range(min(_FILMS, len(tasks)))
              if isinstance(batch, Drawn)]  # fmt: skip
-    facts = {"world": config.world, "tasks": f"{len(tasks)} of the test panel", "seed": str(config.mat.seed),
-             "decisions": f"{config.mat.decisions:,}"}  # fmt: skip
+    facts = {"world": config.world, "tasks": f"{len(tasks)} of the {tasks[0].split} panel",
+             "seed": str(config.mat.seed), "decisions": f"{config.mat.decisions:,}"}  # fmt: skip
     page = team_page({"title": f"{config.mat.kind} on {config.world}", "facts": facts, "rows": [row],
                       "history": trained.history}, films)  # fmt: skip
     write_atomic(folder / "report.html", page)

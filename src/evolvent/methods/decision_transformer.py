@@ -105,18 +105,19 @@ def save_conditioned(policy: ReturnConditioned, folder: Path) -> None:
     """Write the policy; NoSpace or StoreUnavailable where that fails."""
     from evolvent.models.sequence_files import save_sequence
 
-    standard = {"mean": policy.standard.mean.tolist(), "deviation": policy.standard.deviation.tolist()}
-    save_sequence(policy.model, policy.model.shape, folder, extra=standard)
+    save_sequence(policy.model, policy.model.shape, folder, extra=policy.standard.kept)
 
 
 def load_conditioned(folder: Path) -> ReturnConditioned:
     """Read what `save_conditioned` wrote; raises Incomplete, CorruptRecord or ShapeMismatch."""
     from evolvent.learn.sequences.windows import Standard
-    from evolvent.models.sequence_files import load_sequence
+    from evolvent.models.sequence_files import described, load_sequence
     from evolvent.models.sequences import DecisionModel, SequenceShape
 
     model, extra = load_sequence(DecisionModel, SequenceShape, folder)
-    return ReturnConditioned(model, Standard(np.array(extra["mean"]), np.array(extra["deviation"])))
+    with described(folder):
+        standard = Standard.read(extra, model.shape.observation)
+    return ReturnConditioned(model, standard)
 
 
 def _check(config: DecisionTransformer, episodes: Episodes) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Gato", "GatoTask", "Generalist", "array_task", "gato", "load_generalist", "save_generalist", "text_task"]
 
 _END = 10  # a line break ends a text
+_DONE = {kind: kind for kind in ("choice", "number", "text")}  # what actions can be
 
 
 class Gato(Config):
@@ -97,8 +98,7 @@ class Generalist:
         if self._known(name)[0] != "text":
             raise ConfigError("no task of texts", value=name, hint="use `actor`")
         steps = [step_tokens((_text(seen),), _text(done)).tokens for seen, done in past]
-        steps = steps[len(steps) - min(len(steps), self.context - 1) :]
-        steps.append(np.append(_text(observation).values, SEPARATOR))
+        steps = [*steps[max(0, len(steps) + 1 - self.context) :], np.append(_text(observation).values, SEPARATOR)]
         made = self._continued([steps], np.arange(256), most=most, stop=_END)[0]
         return bytes(made.tolist()).decode(errors="replace").partition("\n")[0]
 
@@ -108,12 +108,11 @@ class Generalist:
         return self.tasks[name]
 
     def _prefix(self, history: History, row: int, kind: Any) -> list[NDArray[np.int64]]:
-        now = history.step
+        now, nothing = history.step, Field("choice", np.zeros(1))
         steps = [step_tokens((Field("number", history.observation[row, t]),),
                              Field(kind, np.atleast_1d(history.action[row, t]))).tokens
                  for t in range(max(0, now + 1 - self.context), now)]  # fmt: skip
-        newest = step_tokens((Field("number", history.observation[row, now]),), Field("choice", np.zeros(1)))
-        return [*steps, newest.tokens[:-1]]
+        return [*steps, step_tokens((Field("number", history.observation[row, now]),), nothing).tokens[:-1]]
 
     def _continued(
         self, prefixes: Sequence[Sequence[NDArray[np.int64]]], allowed: NDArray[np.int64], *, most: int,
@@ -128,15 +127,15 @@ def gato(config: Gato, tasks: Mapping[str, GatoTask]) -> Generalist:
     """Train one policy on all tasks, each as often as any other.
 
     Raises:
-        ConfigError: no task. NonFinite: learning broke down.
+        ConfigError: no task, or one without a step. NonFinite: learning broke down.
     """
     from evolvent.learn.sequences.losses import action_nll
     from evolvent.learn.sequences.training import fit_windows, seeded
     from evolvent.models.gato_model import GatoModel, GatoShape
 
+    if not tasks or not all(any(task.episodes) for task in tasks.values()):
+        raise ConfigError("nothing to imitate", value=sorted(tasks), expected="tasks, each with an episode of steps")
     steps = [step for task in tasks.values() for episode in task.episodes for step in episode]
-    if not steps:
-        raise ConfigError("nothing to imitate", value=len(tasks), expected="tasks with episodes")
     letters = np.arange(256 if any(task.action == "text" for task in tasks.values()) else 0)  # whatever is said
     vocabulary = np.unique(np.concatenate([letters, *(step.tokens for step in steps)]))
     shape = GatoShape(vocabulary=tuple(vocabulary.tolist()), longest=max(len(step.tokens) for step in steps),
@@ -165,10 +164,12 @@ def save_generalist(policy: Generalist, folder: Path) -> None:
 def load_generalist(folder: Path) -> Generalist:
     """Read what `save_generalist` wrote; raises Incomplete, CorruptRecord or ShapeMismatch."""
     from evolvent.models.gato_model import GatoModel, GatoShape
-    from evolvent.models.sequence_files import load_sequence
+    from evolvent.models.sequence_files import described, load_sequence
 
     model, extra = load_sequence(GatoModel, GatoShape, folder)
-    return Generalist(model, {name: (kind, size) for name, (kind, size) in extra["tasks"].items()}, extra["context"])
+    with described(folder):
+        tasks = {name: (_DONE[kind], int(size)) for name, (kind, size) in extra["tasks"].items()}
+        return Generalist(model, tasks, max(1, int(extra["context"])))
 
 
 def _window(task: GatoTask, context: int, rng: np.random.Generator) -> Sequence[GatoStep]:
@@ -190,8 +191,7 @@ def _batch(drawn: Sequence[Sequence[GatoStep]], model: GatoModel) -> Any:
         tokens = model.rows(np.concatenate([step.tokens for step in steps]))
         at = slice(longest - len(tokens), longest)
         place = np.concatenate([np.arange(len(step.tokens)) for step in steps])
-        learned = np.concatenate([step.learned for step in steps])
-        found[:, number, at] = np.stack([tokens, place, np.ones_like(tokens), learned])
+        found[:, number, at] = tokens, place, np.ones_like(tokens), np.concatenate([step.learned for step in steps])
     rows, place, seen, learned = torch.from_numpy(found)
     return rows, place, seen.bool(), learned.bool()
 

@@ -21,16 +21,19 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from evolvent.config import Config, as_dict
-from evolvent.errors import ConfigError, Problem
+from evolvent.errors import ConfigError, Problem, WorldError
 from evolvent.learn.teams.updates import TeamUpdates
 from evolvent.worlds.teams.base import Resumable, TeamBatch
 
 if TYPE_CHECKING:
     from evolvent.learn.teams.policy import TeamPolicy
     from evolvent.learn.teams.rollout import Ended
+    from evolvent.learn.teams.state import TeamState
+    from evolvent.rollout.teams import TeamCollector
 
 __all__ = ["MAT", "PRESETS", "TrainedTeam", "mat"]
 
@@ -58,6 +61,8 @@ class MAT(Config):
         problems = []
         if self.width % self.heads:
             problems.append(Problem("heads", f"{self.heads} heads do not divide a width of {self.width}"))
+        if self.kind == "mat_gru" and self.width % 2:
+            problems.append(Problem("width", f"is {self.width}", "give mat_gru, which reads both ways, an even one"))
         if self.update.credit == "part" and self.kind != "mat":
             problems.append(Problem("update.credit", f"{self.kind} has no decoder that values could be read in",
                                     "give 'action', or kind 'mat'"))  # fmt: skip
@@ -111,7 +116,6 @@ def mat(
     from evolvent.learn.teams.state import TeamState, read_state, write_state
     from evolvent.learn.teams.updates import TeamLearner
     from evolvent.models.team_files import load_team, make_team
-    from evolvent.rollout.teams import TeamCollector
 
     if batch.size != config.rows:
         raise ConfigError("a batch of another size", value=batch.size, expected=f"{config.rows} rows")
@@ -123,10 +127,7 @@ def mat(
     settings = {**as_dict(config), "start": str(start), "tasks": [task.id for task in batch.tasks]}
     state = read_state(folder / _STATE, learner, settings=settings) if folder else None
     state = state or TeamState(decisions=0, first=0, running=np.zeros(batch.size), batch=None, history=())
-    collector = TeamCollector(batch, first=state.first, seed=config.seed)
-    if state.batch is not None:
-        collector.restore(state.batch)
-    running = state.running if state.batch is not None else np.zeros(batch.size)
+    collector, running = _taken_up(batch, state, config.seed)
     while state.decisions < config.decisions:
         rollout = collector.collect(policy, config.steps)
         measured = learner.update(rollout)
@@ -141,6 +142,24 @@ def mat(
         if folder and (learner.updates % config.keep_every == 0 or decisions >= config.decisions):
             write_state(folder / _STATE, learner, state, settings=settings)
     return TrainedTeam(policy, state.history)
+
+
+def _taken_up(batch: TeamBatch, state: TeamState, seed: int) -> tuple[TeamCollector, NDArray[np.float64]]:
+    """A collector where a training was, and what its running episodes have earned.
+
+    Episodes that were not kept, or that an environment does not play again to the same, begin anew: the training goes
+    on, but not to the last bit.
+    """
+    from evolvent.rollout.teams import TeamCollector
+
+    collector = TeamCollector(batch, first=state.first, seed=seed)
+    if state.batch is not None:
+        try:
+            collector.restore(state.batch)
+        except WorldError:
+            return TeamCollector(batch, first=state.first, seed=seed), np.zeros(batch.size)
+        return collector, state.running
+    return collector, np.zeros(batch.size)
 
 
 def _told(ended: Ended) -> dict[str, float]:

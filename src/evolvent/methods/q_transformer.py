@@ -4,7 +4,7 @@
 dimension is cut into bins and has a value given the dimensions before it. Inside an action the target is the most of
 the next dimension's bins, at its end reward and discounted value of what is seen next: the backup with action
 decomposition that the rest of this library uses, with a maximum for its value. Targets are not below the return that
-the data show, and bins that the data do not show are pulled to the least return.
+the data show (what was cut off counts as the least return), and bins that the data do not show are pulled to that.
 
 As it bootstraps, it puts pieces of episodes together that no episode has together (`worlds/stitching.py`).
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from evolvent.learn.sequences.acting import ArrayActor
-    from evolvent.learn.sequences.windows import History, Standard
+    from evolvent.learn.sequences.windows import History, Standard, Windows
     from evolvent.models.q_sequence import QSequence
 
 __all__ = ["Autoregressive", "QTransformer", "load_autoregressive", "q_transformer", "save_autoregressive"]
@@ -67,7 +67,7 @@ class Autoregressive:
         from evolvent.models.q_sequence import bin_middles
 
         def act(history: History) -> NDArray[Any]:
-            read = recent(history, self.model.shape.context - 1, standard=self.standard)
+            read = recent(history, self.model.shape.context, standard=self.standard)
             best = self.model.best(read.observation, self.bins(read.action)).numpy()
             return best[:, 0] if self.discrete else bin_middles(best, bins=self.model.shape.bins)
 
@@ -95,29 +95,30 @@ def q_transformer(config: QTransformer, episodes: Episodes) -> Autoregressive:
     from evolvent.learn.sequences.losses import unseen_to_floor
     from evolvent.learn.sequences.q_targets import learned_steps, q_targets
     from evolvent.learn.sequences.training import fit_windows, seeded
-    from evolvent.learn.sequences.windows import WindowSource
-    from evolvent.learn.soft import hard_value, td_loss
+    from evolvent.learn.sequences.windows import WindowSource, to_go
+    from evolvent.learn.soft import td_loss
     from evolvent.models.q_sequence import QSequence, QShape
 
     scaled = replace(episodes, reward=episodes.reward / config.scale)
-    source = WindowSource(scaled, context=config.context + 1, gamma=config.gamma, ahead=True)
-    shape = QShape(observation=episodes.observation.shape[1], dims=episodes.dim or 1, context=config.context + 1,
+    least = float(to_go(scaled, gamma=config.gamma).min())
+    floor = least if config.floor is None else config.floor / config.scale
+    source = WindowSource(scaled, context=config.context + 1, gamma=config.gamma, cut=floor, ahead=True)
+    shape = QShape(observation=episodes.observation.shape[1], dims=episodes.dim or 1, context=config.context,
                    bins=episodes.actions or config.bins, width=config.width, heads=config.heads,
                    layers=config.layers)  # fmt: skip
     model = seeded(lambda: QSequence(shape), config.seed)
-    floor = float(source.to_go.min()) if config.floor is None else config.floor / config.scale
     with torch.no_grad():
         model.offset.fill_(floor)
     lagging = copy.deepcopy(model).eval()
     policy = Autoregressive(model, source.standard, bool(episodes.actions))
+    policy.bins(torch.from_numpy(episodes.action))  # all of them, before the first update
 
     def loss(rng: np.random.Generator) -> Any:
         read = source.draw(rng, config.train.batch)
-        bins, mask = policy.bins(read.action), learned_steps(read)
-        with torch.no_grad():
-            value = hard_value(lagging(read.observation, bins, seen=read.seen))
-            target = q_targets(value, read, gamma=config.gamma, monte_carlo=config.monte_carlo)
-        q = model(read.observation, bins, seen=read.seen)
+        bins, mask = policy.bins(read.action), learned_steps(read)[:, :-1]
+        target = q_targets(_values(lagging, read, bins), read, gamma=config.gamma, monte_carlo=config.monte_carlo)
+        target, bins = target[:, :-1], bins[:, :-1]
+        q = model(read.observation[:, :-1], bins, seen=read.seen[:, :-1])
         chosen = q.gather(-1, bins.clamp(min=0)[..., None])[..., 0]
         every = mask[..., None].expand_as(chosen)
         missed = td_loss(chosen[every], target[every]).sum()
@@ -133,12 +134,24 @@ def q_transformer(config: QTransformer, episodes: Episodes) -> Autoregressive:
     return Autoregressive(model, source.standard, policy.discrete, history)
 
 
+def _values(network: QSequence, read: Windows, bins: Any) -> Any:
+    """`[B, K + 1, d]`, the most of each dimension's bins. What follows K steps is read with the last K - 1 of them, as
+    it is while learning and acting: what longer windows are worth the network never learns."""
+    import torch
+
+    from evolvent.learn.soft import hard_value
+
+    with torch.no_grad():
+        before = network(read.observation[:, :-1], bins[:, :-1], seen=read.seen[:, :-1])
+        after = network(read.observation[:, 1:], bins[:, 1:], seen=read.seen[:, 1:])
+        return hard_value(torch.cat([before, after[:, -1:]], 1))
+
+
 def save_autoregressive(policy: Autoregressive, folder: Path) -> None:
     """Write the policy; NoSpace or StoreUnavailable where that fails."""
     from evolvent.models.sequence_files import save_sequence
 
-    extra = {"mean": policy.standard.mean.tolist(), "deviation": policy.standard.deviation.tolist(),
-             "discrete": policy.discrete}  # fmt: skip
+    extra = {**policy.standard.kept, "discrete": policy.discrete}
     save_sequence(policy.model, policy.model.shape, folder, extra=extra)
 
 
@@ -146,7 +159,8 @@ def load_autoregressive(folder: Path) -> Autoregressive:
     """Read what `save_autoregressive` wrote; raises Incomplete, CorruptRecord or ShapeMismatch."""
     from evolvent.learn.sequences.windows import Standard
     from evolvent.models.q_sequence import QSequence, QShape
-    from evolvent.models.sequence_files import load_sequence
+    from evolvent.models.sequence_files import described, load_sequence
 
     model, extra = load_sequence(QSequence, QShape, folder)
-    return Autoregressive(model, Standard(np.array(extra["mean"]), np.array(extra["deviation"])), extra["discrete"])
+    with described(folder):
+        return Autoregressive(model, Standard.read(extra, model.shape.observation), bool(extra["discrete"]))

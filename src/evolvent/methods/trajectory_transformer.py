@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from evolvent.config import Config
-from evolvent.errors import ConfigError, Problem
+from evolvent.errors import ConfigError, Problem, SampleInvalid
 from evolvent.learn.sequences.training import SequenceTraining
 from evolvent.store.episodes import Episodes
 
@@ -47,6 +47,12 @@ class Planning(Config):
     memory: int = Field(default=5, ge=1, description="steps that are read, the newest included")
 
 
+def _fits(planning: Planning, context: int) -> None:
+    if planning.memory >= context:
+        raise ConfigError([Problem("planning.memory", f"{planning.memory} steps and the next one do not fit a context"
+                                   f" of {context}", "give fewer")])  # fmt: skip
+
+
 class TrajectoryTransformer(Config):
     """What can be chosen about Trajectory Transformer."""
 
@@ -67,10 +73,8 @@ class TrajectoryTransformer(Config):
     seed: int = Field(default=0, ge=0, description="of everything random")
 
     @model_validator(mode="after")
-    def _fits(self) -> TrajectoryTransformer:
-        if self.planning.memory >= self.context:
-            raise ConfigError([Problem("planning.memory", f"{self.planning.memory} steps and the next one do not fit a"
-                                       f" context of {self.context}", "give fewer")])  # fmt: skip
+    def _memory_fits(self) -> TrajectoryTransformer:
+        _fits(self.planning, self.context)
         return self
 
 
@@ -135,7 +139,7 @@ class Planner:
 
 
 def trajectory_transformer(config: TrajectoryTransformer, episodes: Episodes) -> Planner:
-    """Train on episodes. NonFinite: learning broke down."""
+    """Train on episodes. ConfigError: more choices than bins. NonFinite: learning broke down."""
     import torch
 
     from evolvent.learn.losses import target_logprobs, weighted_nll
@@ -143,6 +147,9 @@ def trajectory_transformer(config: TrajectoryTransformer, episodes: Episodes) ->
     from evolvent.learn.sequences.transitions import TransitionSource
     from evolvent.models.trajectory_model import TrajectoryModel, TrajectoryShape
 
+    if episodes.actions > config.bins:
+        raise ConfigError("choices would share a bin", value=episodes.actions, expected=f"at most {config.bins}",
+                          hint=f"give bins={episodes.actions}")  # fmt: skip
     source = TransitionSource(episodes, context=config.context, bins=config.bins, gamma=config.gamma,
                               terminal=config.terminal)  # fmt: skip
     shape = TrajectoryShape(counts=source.bins.counts, observation=episodes.observation.shape[1],
@@ -176,9 +183,14 @@ def save_planner(policy: Planner, folder: Path) -> None:
 def load_planner(folder: Path) -> Planner:
     """Read what `save_planner` wrote; raises Incomplete, CorruptRecord or ShapeMismatch."""
     from evolvent.models.sequence_bins import QuantileBins
-    from evolvent.models.sequence_files import load_sequence
+    from evolvent.models.sequence_files import described, load_sequence
     from evolvent.models.trajectory_model import TrajectoryModel, TrajectoryShape
 
     model, extra = load_sequence(TrajectoryModel, TrajectoryShape, folder)
-    bins = QuantileBins(*(tuple(np.array(x) for x in extra[name]) for name in ("borders", "middles")))
-    return Planner(model, bins, Planning(**extra["planning"]), extra["gamma"], extra["discrete"])
+    with described(folder):
+        bins = QuantileBins(*(tuple(np.array(x, np.float64) for x in extra[name]) for name in ("borders", "middles")))
+        if bins.counts != model.shape.counts:
+            raise SampleInvalid("bins of another model", value=bins.counts, expected=model.shape.counts)
+        planning = Planning(**extra["planning"])
+        _fits(planning, model.shape.context)
+        return Planner(model, bins, planning, float(extra["gamma"]), bool(extra["discrete"]))

@@ -107,12 +107,17 @@ class MultiAgentTransformer(TeamModel):
         return x if seen.alive is None else x * seen.alive[..., None]
 
     def values(self, seen: Seen) -> Tensor:
-        """`[B, n]`. With `prefix_values` all agents have the value of the first one's empty prefix."""
+        """`[B, n]`. With `prefix_values` all agents have that of the empty prefix, which the first who lives reads."""
         representation = self.encode(seen)
         if not self.shape.prefix_values:
             return self._value(representation)
-        first = self._tokens(seen, None)[:, :1]
-        return self._value(self._decode(first, representation[:, :1], None)).expand(representation.shape[:2])
+        tokens = self._tokens(seen, None)
+        if seen.alive is None:
+            found = self._value(self._decode(tokens[:, :1], representation[:, :1], None))
+        else:
+            every = self._value(self._decode(tokens, representation, _before(seen.alive)))
+            found = every.gather(1, seen.alive.int().argmax(1, keepdim=True))
+        return found.expand(representation.shape[:2])
 
     def evaluate(self, seen: Seen, actions: Tensor) -> Judged:
         """All agents in one teacher-forced pass."""

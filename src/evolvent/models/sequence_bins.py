@@ -21,10 +21,18 @@ class QuantileBins:
     Attributes:
         borders: for each column the borders between its bins, ascending, one fewer than bins.
         middles: for each column what its bins stand for: the mean of the data in them.
+    Raises:
+        SampleInvalid: not one bin more than borders, or numbers that are not finite and ascending.
     """
 
     borders: tuple[NDArray[np.float64], ...]
     middles: tuple[NDArray[np.float64], ...]
+
+    def __post_init__(self) -> None:
+        for borders, middles in zip(self.borders, self.middles, strict=True):
+            if borders.ndim != 1 or middles.shape != (len(borders) + 1,) or not np.isfinite(middles).all() \
+                    or not np.isfinite(borders).all() or not (np.diff(borders) > 0).all():  # fmt: skip
+                raise SampleInvalid("no bins", value=(borders.shape, middles.shape), expected="borders between bins")
 
     @classmethod
     def of(cls, data: ArrayLike, *, bins: int) -> QuantileBins:
@@ -58,9 +66,8 @@ def _column(column: NDArray[np.float64], bins: int) -> tuple[NDArray[np.float64]
     values = np.unique(column)
     if len(values) <= bins:
         return (values[1:] + values[:-1]) / 2.0, values
-    borders = np.unique(np.quantile(column, np.linspace(0.0, 1.0, bins + 1)[1:-1]))
+    # borders are numbers of the data, so that none lies between the same two as another and no bin is empty
+    borders = np.unique(np.quantile(column, np.linspace(0.0, 1.0, bins + 1)[1:-1], method="higher"))
     borders = borders[borders > values[0]]  # below the first border there is something
     index = np.searchsorted(borders, column, side="right")
-    count = np.bincount(index, minlength=len(borders) + 1)
-    used = np.bincount(index, weights=column, minlength=len(borders) + 1) / np.maximum(count, 1)
-    return borders, used
+    return borders, np.bincount(index, weights=column) / np.bincount(index)

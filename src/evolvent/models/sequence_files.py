@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
 try:
+    import torch
     from torch import nn
 except ImportError as error:
     from evolvent.errors import MissingExtra
 
     raise MissingExtra("train", "a sequence policy") from error
 
-from evolvent.errors import CorruptRecord, EvolventError, Incomplete, ShapeMismatch
+from evolvent.errors import CheckpointError, CorruptRecord, EvolventError, Incomplete, ShapeMismatch
 from evolvent.files import write_atomic
 
-__all__ = ["load_sequence", "save_sequence"]
+__all__ = ["described", "load_sequence", "save_sequence"]
 
 _WEIGHTS, _SHAPE = "sequence.safetensors", "sequence.json"
 _FORMAT = 1
@@ -47,31 +49,47 @@ def load_sequence(kind: type[M], make: Callable[..., Any], folder: Path) -> tupl
         kind: the model's class, `kind(shape)`. make: the shape's class, by its fields.
     Raises:
         Incomplete: no such folder, or one whose files say nothing, or of another kind. CorruptRecord: weights that
-            cannot be read. ShapeMismatch: weights of another shape.
+            cannot be read. ShapeMismatch: weights of another shape; nothing of the described size is made before.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
     path = folder / _SHAPE
-    try:
+    with described(folder):
         row = json.loads(path.read_text(encoding="utf-8"))
         if row["format"] != _FORMAT or row["kind"] != kind.__name__:
             raise Incomplete(f"{path} is of another kind", value=(row["kind"], row["format"]), expected=kind.__name__)
         fields = {name: tuple(value) if isinstance(value, list) else value for name, value in row["shape"].items()}
-        model, extra = kind(make(**fields)), dict(row["extra"])
-        tensors = load((folder / _WEIGHTS).read_bytes())
-    except FileNotFoundError as error:
-        raise Incomplete(f"{folder} holds no sequence policy", expected=f"{_SHAPE} and {_WEIGHTS}") from error
-    except SafetensorError as error:
-        raise CorruptRecord(f"{folder / _WEIGHTS} cannot be read: {error}", offset=0) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Incomplete(f"{path} describes no sequence policy", value=str(error)) from error
-    except EvolventError as error:
-        raise Incomplete(f"{path} describes no sequence policy", value=str(error)) from error
-    own = model.state_dict()
+        shape, extra = make(**fields), dict(row["extra"])
+        tensors = _weights(folder / _WEIGHTS)
+        if shape.layers > len(tensors):
+            raise ShapeMismatch(f"{folder / _WEIGHTS} holds fewer layers", value=len(tensors), expected=shape.layers)
+        with torch.device("meta"):  # sizes without memory
+            own = kind(shape).state_dict()
     odd = sorted(name for name in {*tensors, *own} if name not in tensors or name not in own
                  or tensors[name].shape != own[name].shape)  # fmt: skip
     if odd:
         raise ShapeMismatch(f"{folder / _WEIGHTS} holds weights of another shape", value=odd[:5])
+    model = kind(shape)
     model.load_state_dict(tensors)
     return model.eval(), extra
+
+
+@contextmanager
+def described(folder: Path) -> Iterator[None]:
+    """What a folder does not say, or says wrongly, becomes Incomplete; errors of checkpoints stay what they are."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise Incomplete(f"{folder} holds no sequence policy", expected=f"{_SHAPE} and {_WEIGHTS}") from error
+    except CheckpointError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, EvolventError) as error:
+        raise Incomplete(f"{folder / _SHAPE} describes no sequence policy", value=str(error)) from error
+
+
+def _weights(path: Path) -> dict[str, torch.Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        return load(path.read_bytes())
+    except SafetensorError as error:
+        raise CorruptRecord(f"{path} cannot be read: {error}", offset=0) from error

@@ -7,7 +7,7 @@ of the network for one agent (logits of all choices, or means).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 try:
     import torch
@@ -17,9 +17,11 @@ except ImportError as error:
 
     raise MissingExtra("train", "a policy of a team") from error
 
-from evolvent.errors import BatchMismatch, ConfigError, Problem
+from evolvent.errors import BatchMismatch, ConfigError, Problem, unknown
 
-__all__ = ["Acted", "ActionHead", "Judged", "Seen", "TeamModel", "TeamShape"]
+__all__ = ["Acted", "ActionHead", "Judged", "Seen", "TeamKind", "TeamModel", "TeamShape"]
+
+TeamKind = Literal["mat", "mat_encoder", "mat_decoder", "mat_gru", "mat_dec", "mappo", "happo"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,7 @@ class TeamShape:
         ConfigError: what contradicts itself, all at once.
     """
 
-    kind: Literal["mat", "mat_encoder", "mat_decoder", "mat_gru", "mat_dec", "mappo", "happo"] = "mat"
+    kind: TeamKind = "mat"
     agents: int
     observation: int
     state: int = 0
@@ -56,6 +58,10 @@ class TeamShape:
                     for name, low in least.items() if getattr(self, name) < low]  # fmt: skip
         if bool(self.sizes) == bool(self.dim) or any(size < 1 for size in self.sizes):
             problems.append(Problem("sizes", f"{self.sizes} choices and {self.dim} numbers", "give one of the two"))
+        if self.kind not in get_args(TeamKind):
+            problems.append(unknown("kind", self.kind, get_args(TeamKind)))
+        if self.kind == "mat_gru" and self.width % 2:
+            problems.append(Problem("width", f"is {self.width}", "give mat_gru, which reads both ways, an even one"))
         if self.prefix_values and self.kind != "mat":
             problems.append(Problem("prefix_values", f"{self.kind} has no decoder that values could be read in"))
         if problems:

@@ -139,6 +139,8 @@ def _nucleus(logits: Tensor, draws: Tensor, kept: float) -> Tensor:
     """`[N]`, drawn among the likeliest bins that together hold `kept` of the probability."""
     chance, order = logits.softmax(-1).sort(-1, descending=True)
     before = chance.cumsum(-1) - chance
-    held = torch.where(before < kept, chance, 0.0).cumsum(-1)
-    at = (held <= draws[:, None] * held[:, -1:]).sum(-1).clamp(max=logits.shape[-1] - 1)
+    inside = before < kept
+    held = torch.where(inside, chance, 0.0).cumsum(-1)
+    at = (held <= draws[:, None] * held[:, -1:]).sum(-1)
+    at = at.minimum(inside.sum(-1) - 1)  # a draw that was rounded up to 1 stays among them
     return order.gather(-1, at[:, None])[:, 0]

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.errors import ConfigError, EnvLost, boundary
+from evolvent.errors import BatchMismatch, ConfigError, EnvLost, boundary
 from evolvent.store.episodes import Episodes
 from evolvent.trajectory import sample_seed
 
@@ -53,8 +53,8 @@ def play(
         horizon: steps after which an episode is cut. actions: discrete choices; 0: `dim` numbers in -1..1, which
             reach the environment times `scale`.
     Raises:
-        ConfigError: no episodes or steps. EnvLost: an environment that failed. SampleInvalid: observations or rewards
-            that are not finite.
+        ConfigError: no episodes or steps. EnvLost: an environment that failed. BatchMismatch: an actor of another
+            world. SampleInvalid: observations or rewards that are not finite.
     """
     from evolvent.learn.sequences.windows import History
 
@@ -65,16 +65,18 @@ def play(
     worlds: list[ArrayEnv] = []
     try:
         with boundary(EnvLost, "an environment failed"):
-            worlds += [make() for _ in range(episodes)]
+            for _ in range(episodes):
+                worlds.append(make())  # one by one: those that were made are closed if the next one fails
             first = [np.asarray(env.reset(seed=int(s) % 2**31)[0], np.float32).ravel()
                      for env, s in zip(worlds, seeds, strict=True)]  # fmt: skip
-        kept = _Steps(episodes, horizon, len(first[0]), dim=0 if actions else dim)
-        kept.observation[:, 0] = first
+            kept = _Steps(episodes, horizon, len(first[0]), dim=0 if actions else dim)
+            kept.observation[:, 0] = np.stack(first)
         running = np.arange(episodes)
         for t in range(horizon):
             history = History(observation=kept.observation[running, : t + 1], action=kept.action[running, :t],
                               reward=kept.reward[running, :t], seed=seeds[running])  # fmt: skip
             chosen = np.asarray(actor(history))
+            _fits(chosen, kept.action[running, t])
             kept.action[running, t] = chosen
             with boundary(EnvLost, "an environment failed", step=t):
                 going = [_step(worlds[row], kept, int(row), (t, chosen[at] * scale if not actions else int(chosen[at])))
@@ -86,6 +88,13 @@ def play(
         for env in worlds:
             env.close()
     return _episodes(kept, actions)
+
+
+def _fits(chosen: NDArray[Any], wanted: NDArray[Any]) -> None:
+    """Refuse actions that would be stretched or rounded to fit."""
+    if chosen.shape != wanted.shape or (wanted.dtype.kind == "i" and chosen.dtype.kind not in "iu"):
+        raise BatchMismatch("an actor that decides for another world", value=(chosen.shape, str(chosen.dtype)),
+                            expected=(wanted.shape, str(wanted.dtype)))  # fmt: skip
 
 
 def _step(env: ArrayEnv, kept: _Steps, row: int, what: tuple[int, Any]) -> bool:

@@ -6,11 +6,13 @@ session that the host has lost meanwhile (idle for too long, its worker gone) is
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from evolvent.errors import ConfigError, EnvLost, InvalidAction, SessionGone, StepTimeout
 from evolvent.messages import Call, Tool
@@ -173,6 +175,7 @@ class Seats:
         self.host, self.catalogue, self.name = host, catalogue, name
         self._idle_s, self._clock = idle_s, clock
         self._held: dict[str, tuple[Seat, float]] = {}
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -180,6 +183,10 @@ class Seats:
     def new(self) -> Seat:
         """A seat that nobody else has; `keep` it, or close it."""
         return Seat(self.host, self.catalogue, self.name)
+
+    def turn(self, key: str) -> asyncio.Lock:
+        """Held while an episode is begun under a key: of two beginnings at once one waits, and gets the same seat."""
+        return self._turns.setdefault(key, asyncio.Lock())
 
     def get(self, key: str) -> Seat | None:
         """The seat of a key, None where there is none (any more)."""

@@ -101,10 +101,11 @@ class Episodes:
         return f"episode {episode}, step {decision - int(self.starts[episode])}"
 
     def chosen(self, episodes: Sequence[int] | NDArray[np.int64]) -> Episodes:
-        """These episodes, in this order; one may come several times."""
+        """These episodes, in this order; one may come several times. SampleInvalid for none."""
         index = np.asarray(episodes, np.int64)
         starts, lengths = self.starts[index], self.lengths[index]
-        rows = np.concatenate([np.arange(first, first + n) for first, n in zip(starts, lengths, strict=True)])
+        cuts = zip(starts, lengths, strict=True)
+        rows = np.concatenate([np.arange(0), *(np.arange(first, first + n) for first, n in cuts)])
         return Episodes(observation=self.observation[rows], final=self.final[index], action=self.action[rows],
                         reward=self.reward[rows], lengths=lengths, terminated=self.terminated[index],
                         actions=self.actions)  # fmt: skip

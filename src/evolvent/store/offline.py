@@ -7,6 +7,7 @@ D4RL (arXiv 2004.07219) is one HDF5 file of flat arrays with flags where episode
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,10 @@ from evolvent.store.episodes import Episodes, joined
 
 __all__ = ["read_d4rl", "read_minari"]
 
+_EPISODE = re.compile(r"episode_[0-9]{1,12}")
 _FLAT = ("observations", "actions", "rewards", "terminals")
+_ROOM, _DENSE = 1 << 26, 100  # a file may hold so many bytes of arrays, and so many for each byte that it has
+_DEEP = 8  # groups in groups of arrays
 _EACH = ("observations", "actions", "rewards", "terminations", "truncations")
 
 
@@ -41,13 +45,15 @@ def read_d4rl(path: Path, *, scale: float = 1.0, actions: int = 0) -> Episodes:
         missing = [name for name in _FLAT if name not in file]
         if missing:
             raise SampleInvalid(f"{path} is not of D4RL's layout", value=f"without {', '.join(missing)}")
-        flat = {name: _array(file, name, path) for name in _FLAT}
-        cut = _array(file, "timeouts", path) if "timeouts" in file else np.zeros(len(flat["rewards"]), np.bool_)
-        after = _array(file, "next_observations", path) if "next_observations" in file else None
-    sizes = {name: len(array) for name, array in {**flat, "timeouts": cut}.items()}
+        room = _Room(path)
+        flat = {name: _array(file, name, room) for name in _FLAT}
+        cut = _array(file, "timeouts", room) if "timeouts" in file else np.zeros(len(flat["rewards"]), np.bool_)
+        after = _array(file, "next_observations", room) if "next_observations" in file else None
+    sizes = {name: len(array) for name, array in {**flat, "timeouts": cut, "next_observations": after}.items()
+             if array is not None}  # fmt: skip
     if len(set(sizes.values())) != 1:
         raise SampleInvalid(f"arrays of {path} differ in length", value=sizes)
-    over, cut = flat["terminals"].astype(np.bool_).ravel(), cut.astype(np.bool_).ravel()
+    over, cut = _column(flat["terminals"], np.bool_), _column(cut, np.bool_)
     ends = np.flatnonzero(over | cut)
     parts, first = [], 0
     for last in ends.tolist():
@@ -77,7 +83,7 @@ def read_minari(folder: Path, *, scale: float = 1.0, actions: int = 0) -> Episod
         metadata = json.loads((inner / "metadata.json").read_text(encoding="utf-8"))
     except OSError as error:
         raise StoreUnavailable(f"{folder} holds no data set of Minari", expected="metadata.json") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SampleInvalid(f"{inner / 'metadata.json'} is no JSON", value=str(error)) from error
     form = metadata.get("data_format", "hdf5") if isinstance(metadata, dict) else None
     if form not in ("hdf5", "arrow"):
@@ -88,19 +94,22 @@ def read_minari(folder: Path, *, scale: float = 1.0, actions: int = 0) -> Episod
 
 def _minari_groups(path: Path) -> Iterator[tuple[str, Mapping[str, NDArray[Any]]]]:
     with _opened(path) as file:
-        names = [name for name in file if name.startswith("episode_")]
+        room = _Room(path)
+        names = [name for name in file if _EPISODE.fullmatch(name)]
         for name in sorted(names, key=lambda name: int(name.split("_")[1])):
-            missing = [each for each in _EACH if each not in file[name]]
+            group = _own(file, name, room)
+            missing = [each for each in _EACH if not hasattr(group, "keys") or each not in group]
             if missing:
                 raise SampleInvalid(f"{name} of {path} is not whole", value=f"without {', '.join(missing)}")
-            yield name, {each: _array(file[name], each, path) for each in _EACH}
+            yield name, {each: _array(group, each, room) for each in _EACH}
 
 
 def _minari_tables(folder: Path) -> Iterator[tuple[str, Mapping[str, NDArray[Any]]]]:
     """Each episode is a folder named by its number, with Arrow files whose last row holds the final observation."""
     import pyarrow as pa
 
-    for episode in sorted((each for each in folder.iterdir() if each.name.isdigit()), key=lambda each: int(each.name)):
+    episodes = [each for each in folder.iterdir() if each.name.isdecimal()]
+    for episode in sorted(episodes, key=lambda each: int(each.name)):
         try:
             table = pa.concat_tables([_arrow(path) for path in sorted(episode.glob("*.arrow"))])
             found = {name: np.array(table[name].to_pylist(), np.float64) for name in _EACH}
@@ -118,11 +127,11 @@ def _arrow(path: Path) -> Any:
 
 def _minari_episode(name: str, found: Mapping[str, NDArray[Any]], how: tuple[float, int]) -> Episodes:
     seen, steps = found["observations"], len(found["rewards"])
-    if not steps or len(seen) != steps + 1 or len(found["actions"]) != steps:
+    if not steps or len(seen) != steps + 1 or {len(found[name]) for name in _EACH[1:]} != {steps}:
         raise SampleInvalid(f"episode {name} is ragged", value={key: len(array) for key, array in found.items()},
-                            expected="one observation more than rewards and actions")  # fmt: skip
+                            expected="one observation more than all else")  # fmt: skip
     return _episode(seen[:-1], seen[-1], found["actions"], found["rewards"],
-                    terminated=bool(found["terminations"][-1]), how=how)  # fmt: skip
+                    terminated=bool(_column(found["terminations"], np.bool_)[-1]), how=how)  # fmt: skip
 
 
 def _episode(
@@ -131,12 +140,27 @@ def _episode(
 ) -> Episodes:  # fmt: skip
     scale, actions = how
     steps = len(reward)
-    taken = action.reshape(steps).astype(np.int64) if actions else (action.reshape(steps, -1) / scale)
+    if not observation.size or not action.size:
+        raise SampleInvalid("observations or actions of no numbers", value=(observation.shape, action.shape))
+    taken = _column(action, np.int64) if actions else (action.reshape(steps, -1) / scale).astype(np.float32)
     return Episodes(
         observation=observation.reshape(steps, -1).astype(np.float32), final=final.reshape(1, -1).astype(np.float32),
-        action=taken if actions else taken.astype(np.float32), reward=reward.reshape(steps).astype(np.float64),
+        action=taken, reward=_column(reward, np.float64),
         lengths=np.array([steps], np.int64), terminated=np.array([terminated]), actions=actions,
     )  # fmt: skip
+
+
+def _column(array: NDArray[Any], kind: Any) -> NDArray[Any]:
+    """`[N]` of this dtype, which must not change a number."""
+    if array.size != len(array):
+        raise SampleInvalid("more than one number a step", value=array.shape, expected="[N]")
+    with np.errstate(invalid="ignore"):
+        found: NDArray[Any] = array.ravel().astype(kind)
+    odd = (found != array.ravel()) & ~np.isnan(array.ravel())
+    if odd.any():
+        raise SampleInvalid("a number that is none of its kind", value=float(array.ravel()[odd][0]),
+                            expected=np.dtype(kind).name)  # fmt: skip
+    return found
 
 
 def _whole(parts: list[Episodes], path: Path) -> Episodes:
@@ -159,19 +183,49 @@ def _opened(path: Path) -> Iterator[Any]:
         yield file
 
 
-def _array(group: Any, name: str, path: Path) -> NDArray[Any]:
-    """A data set of this very file, or a group of them side by side."""
+class _Room:
+    """How many bytes of arrays may still be read from a file: a small one can describe, or repeat, endlessly many."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._left = path, _ROOM + _DENSE * path.stat().st_size
+
+    def take(self, name: str, size: int) -> None:
+        """Take some of it; SampleInvalid where it is not there."""
+        if size > self._left:
+            raise SampleInvalid(f"{name} of {self.path} is out of all proportion to the file", value=f"{size} bytes",
+                                expected=f"at most {self._left} more")  # fmt: skip
+        self._left -= size
+
+
+def _own(group: Any, name: str, room: _Room) -> Any:
+    """What lies in this very file under a name."""
     import h5py
 
     if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-        raise SampleInvalid(f"{name} of {path} lies in another file or place", expected="data of the file itself")
-    found = group[name]
-    if isinstance(found, h5py.Group):
-        parts = [_array(found, each, path) for each in sorted(found)]
-        if not parts:
-            raise SampleInvalid(f"{name} of {path} is empty")
-        return np.concatenate([part.reshape(len(part), -1) for part in parts], -1)
-    if found.dtype.kind not in "fiub" or found.is_virtual or found.external:
-        raise SampleInvalid(f"{name} of {path} holds no numbers of its own", value=str(found.dtype))
-    array: NDArray[Any] = found[...]
+        raise SampleInvalid(f"{name} of {room.path} lies in another file or place", expected="data of the file itself")
+    return group[name]
+
+
+def _array(group: Any, name: str, room: _Room, *, deep: int = 0) -> NDArray[Any]:
+    """A data set of this very file, or a group of them side by side."""
+    import h5py
+
+    path = room.path
+    try:
+        found = _own(group, name, room)
+        if isinstance(found, h5py.Group):
+            if deep == _DEEP or not len(found):
+                raise SampleInvalid(f"{name} of {path} is empty, or groups in groups without end")
+            parts = [_array(found, each, room, deep=deep + 1) for each in sorted(found)]
+            if len({len(part) for part in parts}) != 1 or not len(parts[0]):
+                raise SampleInvalid(f"the parts of {name} of {path} differ in length", value=[len(p) for p in parts])
+            return np.concatenate([part.reshape(len(part), -1) for part in parts], -1)
+        if not isinstance(found, h5py.Dataset) or found.dtype.kind not in "fiub" or found.is_virtual or found.external:
+            raise SampleInvalid(f"{name} of {path} holds no numbers of its own", value=str(found))
+        if not found.shape:
+            raise SampleInvalid(f"{name} of {path} is a single number, or nothing", value=str(found))
+        room.take(name, found.nbytes)
+        array: NDArray[Any] = found[...]
+    except (OSError, RuntimeError, KeyError) as error:
+        raise SampleInvalid(f"{name} of {path} cannot be read", value=str(error)) from error
     return array

@@ -30,7 +30,7 @@ def q_targets(value: Tensor, read: Windows, *, gamma: float, monte_carlo: bool =
         value: `[B, K, d]`, of the prefix before each dimension: the most of its bins, by the network that lags behind.
         read: windows with `ahead`, so that what follows a decision is in them.
         monte_carlo: no target is below the discounted return that the data show, `read.to_go` (Q-Transformer, arXiv
-            2309.10150, section 4.3).
+            2309.10150, section 4.3); where an episode was cut, what may follow at the least has to be part of it.
     Raises:
         NonFinite: a value or a reward that is not finite.
     """

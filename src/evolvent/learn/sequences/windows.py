@@ -7,6 +7,7 @@ no model looks at it: `seen` says where it is.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from evolvent.errors import BatchMismatch, ConfigError, NonFinite
+from evolvent.errors import BatchMismatch, ConfigError, NonFinite, SampleInvalid
 from evolvent.learn.advantages import reverse_scan
 from evolvent.store.episodes import Episodes
 
@@ -45,8 +46,26 @@ class Standard:
         """Leaves O numbers as they are, up to 1e-6 of them."""
         return cls(np.zeros(observation), np.ones(observation))
 
+    @classmethod
+    def read(cls, row: Mapping[str, Any], observation: int) -> Standard:
+        """From the JSON values of `kept`; SampleInvalid where they do not standardise O numbers."""
+        mean, deviation = (np.asarray(row.get(name), np.float64) for name in ("mean", "deviation"))
+        if mean.shape != (observation,) or deviation.shape != mean.shape or not np.isfinite([mean, deviation]).all() \
+                or (deviation <= 0).any():  # fmt: skip
+            raise SampleInvalid("nothing to standardise with", value=(mean.shape, deviation.shape),
+                                expected=f"{observation} finite means, and deviations above 0")  # fmt: skip
+        return cls(mean, deviation)
+
+    @property
+    def kept(self) -> dict[str, list[float]]:
+        """It as JSON values."""
+        return {"mean": self.mean.tolist(), "deviation": self.deviation.tolist()}
+
     def __call__(self, observation: ArrayLike) -> NDArray[np.float32]:
-        """`[..., O]`, standardised."""
+        """`[..., O]`, standardised; BatchMismatch for observations of another world."""
+        if np.shape(observation)[-1:] != self.mean.shape:
+            raise BatchMismatch("observations of another size than the data's", value=np.shape(observation)[-1:],
+                                expected=self.mean.shape)  # fmt: skip
         whole = (np.asarray(observation, np.float64) - self.mean) / (self.deviation + _SMALLEST)
         return whole.astype(np.float32)
 
@@ -79,11 +98,13 @@ class Windows:
         return self.decided.sum()
 
 
-def to_go(episodes: Episodes, *, gamma: float = 1.0) -> NDArray[np.float64]:
-    """`R_t = r_t + gamma R_(t+1)` to the end of each episode, `[N]`; nothing stands for what was cut off."""
-    carry = np.full(len(episodes.reward), gamma)
-    carry[np.cumsum(episodes.lengths) - 1] = 0.0
-    return reverse_scan(episodes.reward, carry)
+def to_go(episodes: Episodes, *, gamma: float = 1.0, cut: float = 0.0) -> NDArray[np.float64]:
+    """`R_t = r_t + gamma R_(t+1)` to the end of each episode, `[N]`; `cut` stands for what was cut off."""
+    last = np.cumsum(episodes.lengths) - 1
+    carry, reward = np.full(len(episodes.reward), gamma), episodes.reward.copy()
+    carry[last] = 0.0
+    reward[last[~episodes.terminated]] += gamma * cut
+    return reverse_scan(reward, carry)
 
 
 class WindowSource:
@@ -91,21 +112,22 @@ class WindowSource:
     proportion to its length (Decision Transformer, arXiv 2106.01345, published code).
 
     Args:
-        context: K. gamma: of the returns-to-go. standard: of observations; None: by these episodes.
+        context: K. gamma: of the returns-to-go. cut: what stands in them for what was cut off.
+        standard: of observations; None: by these episodes.
         ahead: the observation after an episode's last decision is a step too, seen and not decided.
     Raises:
         ConfigError: a context below 1.
     """
 
     def __init__(
-        self, episodes: Episodes, *, context: int, gamma: float = 1.0, standard: Standard | None = None,
-        ahead: bool = False,
+        self, episodes: Episodes, *, context: int, gamma: float = 1.0, cut: float = 0.0,
+        standard: Standard | None = None, ahead: bool = False,
     ) -> None:  # fmt: skip
         if context < 1:
             raise ConfigError("a window needs a step", value=context, expected="1 or more")
         self.episodes, self.context, self.ahead = episodes, context, ahead
         self.standard = Standard.of(episodes) if standard is None else standard
-        self.to_go = to_go(episodes, gamma=gamma)
+        self.to_go = to_go(episodes, gamma=gamma, cut=cut)
         self._observation, self._final = self.standard(episodes.observation), self.standard(episodes.final)
         self._starts, self._episode = episodes.starts, episodes.episode
 

@@ -124,7 +124,7 @@ def team_credit(
     learned = rollout.alive & ~rollout.lost[..., None]
     if not learned.any():
         raise NothingToLearn("nobody decided anything in episodes that were not lost", value=f"{steps} x {rows}")
-    values = np.where(rollout.lost[..., None], 0.0, values)
+    values = np.where(rollout.lost[..., None] | ~rollout.alive.any(-1, keepdims=True), 0.0, values)  # nobody's: 0
     bootstrap = np.zeros((steps, rows, agents))
     bootstrap[-1] = living_values(after, rollout.last.alive)
     if rollout.final is not None:
@@ -145,6 +145,7 @@ def team_credit(
             square[:] = each.reshape(rows, steps, agents)
         else:
             square[parts] = each
+            square[~rollout.alive.transpose(1, 0, 2)] = 0.0  # of nobody
         found.append(np.where(rollout.lost[..., None], 0.0, square.transpose(1, 0, 2)))
     return TeamCredit(found[0], found[1], learned)
 

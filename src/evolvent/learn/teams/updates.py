@@ -7,6 +7,7 @@ one minibatch, as the transformer needs them. Clip, values and sums are `learn.p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Literal
 
 import numpy as np
@@ -96,6 +97,8 @@ class _FlatAdam:
         self.grads.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
         norm = float(torch.linalg.vector_norm(self.grads))
+        if not isfinite(norm):
+            raise NonFinite("the gradient of a team's loss is not finite", value=norm, hint="lower the learning rate")
         if norm > self.largest:
             self.grads.mul_(self.largest / (norm + 1e-6))
         self.adam.step()
@@ -132,7 +135,8 @@ class TeamLearner:
         """Learn from one rollout; returns means of what was measured.
 
         Raises:
-            NonFinite: a loss that is not finite; no step was taken with it. NothingToLearn: all episodes were lost.
+            NonFinite: a loss or its gradient that is not finite; no step was taken with it.
+            NothingToLearn: all episodes were lost.
         """
         settings = self.settings
         policy = TeamPolicy(self.model, rollout.spec)
@@ -203,10 +207,11 @@ class TeamLearner:
 
     @torch.no_grad()
     def _ratio(self, model: TeamActors, buffer: TeamBuffer, agent: int) -> Tensor:
-        """`[N, 1]`, how much likelier an agent's actions have become; 1 where it did not act."""
+        """`[N, 1]`, how much likelier an agent's actions have become; 1 where it was dead, whatever a loss looks at."""
         at = slice(agent, agent + 1)
         logp, _ = model.judge(buffer.seen, buffer.actions, [agent])
-        return torch.where(buffer.acted[:, at] != 0, logp - buffer.old[:, at], 0.0).exp()
+        gap, alive = logp - buffer.old[:, at], buffer.seen.alive
+        return (gap if alive is None else torch.where(alive[:, at], gap, 0.0)).exp()
 
     # ------------------------------------------------------------------ keeping and taking up
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from types import TracebackType
 from typing import Any
 
@@ -117,10 +117,13 @@ class Mounted:
         if key is None:
             handle = arguments.pop(EPISODE, None)
             key = handle if isinstance(handle, str) else ""
-        seat = self._seats.get(key) or self._seats.new()
         try:
             if params.name == RESET:
-                return await self._begin(seat, _wanted(arguments), session=_session(context))
+                choice = _wanted(arguments)
+                async with self._seats.turn(key) if key else nullcontext():
+                    seat = self._seats.get(key) or self._seats.new()
+                    return await self._begin(seat, choice, session=_session(context))
+            seat = self._seats.get(key) or self._seats.new()
             named(await seat.tools(), params.name)
         except InvalidAction as error:
             raise MCPError(INVALID_PARAMS, str(error)) from error

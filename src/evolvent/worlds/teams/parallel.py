@@ -155,8 +155,9 @@ class ParallelRow:
             gone = {name for name in told if ended.get(name, False) or cut.get(name, False)}
             left = [name for name in self._env.agents if name not in gone]
             truncated = not left and any(cut.get(name, False) and not ended.get(name, False) for name in told)
-            # Where an episode was cut, those who saw its end are looked at: the value of that view goes on.
-            shown = [name for name in told if name in observations] if truncated else left
+            # Where an episode was cut, those who lived to see it are looked at: the value of that view goes on.
+            lived = [name for name in told if name in observations and not ended.get(name, False)]
+            shown = lived if truncated else left
             return self._moment(observations, infos, shown, reward=reward, over=not left, truncated=truncated)
 
     def close(self) -> None:
