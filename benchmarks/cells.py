@@ -27,9 +27,14 @@ def keep(folder: Path, key: str, row: Mapping[str, Any]) -> None:
 
 
 def interval(
-    own: Sequence[Sequence[float]], other: Sequence[Sequence[float]], *, kinds: Sequence[Hashable], name: str
-) -> list[float]:
-    """[mean, low, high] of a difference `[seeds, tasks]` over seeds and kinds; the ends of one seed are the mean."""
-    found = crossed(own, other, kinds=kinds, rng=sample_rng(name))
+    own: Sequence[Sequence[float]], other: Sequence[Sequence[float]] | None = None, *, kinds: Sequence[Hashable],
+    name: str,
+) -> list[float]:  # fmt: skip
+    """[mean, low, high] of a difference `[seeds, tasks]` over seeds and kinds; the ends of one seed are the mean.
+
+    Args:
+        other: what is taken off; None: `own` are shares, whose ends stay within 0 and 1.
+    """
+    found = crossed(own, [[0.0] * len(kinds)] * len(own) if other is None else other, kinds=kinds, rng=sample_rng(name))
     ends = (found.mean, found.low, found.high) if found.low == found.low else (found.mean,) * 3
-    return [round(end, 4) for end in ends]
+    return [round(end if other is not None else min(max(end, 0.0), 1.0), 4) for end in ends]

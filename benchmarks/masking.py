@@ -55,8 +55,7 @@ def report(rows: Rows, protocol: Protocol) -> dict[str, Any]:
 
     if not seeds:
         return {"seeds": []}
-    none = {name: [[0.0] * len(side)] * len(seeds) for name, side in shown.items()}
-    accuracy = {name: {panel: interval(right(name, panel), none[panel], **named[panel]) for panel in PANELS}
+    accuracy = {name: {panel: interval(right(name, panel), **named[panel]) for panel in PANELS}
                 for name in every}  # fmt: skip
     drop = {name: np.asarray(right(name, "plain"), float) - np.asarray(right(name, "renamed"), float) for name in every}
     saved = interval(drop["plain"].tolist(), drop["both"].tolist(), **named["plain"])

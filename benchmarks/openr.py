@@ -64,9 +64,8 @@ def of_task(rows: Mapping[Cell, Row], task: str) -> dict[str, Any]:
 
     def against(arm: str, other: str | None) -> list[float]:
         own = [[float(one) for one in row["right"]] for row in by[arm]]
-        theirs = [[float(one) for one in row["right"]] for row in by[other]] if other else [[0.0] * len(ids)] * len(own)
-        found = interval(own, theirs, kinds=ids, name="openr")
-        return found if other else [min(max(end, 0.0), 1.0) for end in found]
+        theirs = [[float(one) for one in row["right"]] for row in by[other]] if other else None
+        return interval(own, theirs, kinds=ids, name="openr")
 
     return {
         "accuracy": {arm: against(arm, None) for arm in ARMS},

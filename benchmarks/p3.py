@@ -44,11 +44,10 @@ def report(rows: Rows, protocol: Protocol, tasks: Sequence[str] = TASKS) -> dict
         kinds = [one.kind for one in panel(protocol, task)]
         names = [name for name in VARIANTS if all(Cell(task, name, seed) in rows for seed in seeds)]
         right = {name: [rows[Cell(task, name, seed)]["right"] for seed in seeds] for name in names}
-        none = [[0.0] * len(kinds)] * len(seeds)
         label = f"p3 {task}"
-        found["accuracy"][task] = {name: interval(right[name], none, kinds=kinds, name=label) for name in names}
+        found["accuracy"][task] = {name: interval(right[name], kinds=kinds, name=label) for name in names}
         found["base"][task] = interval(
-            [rows[Cell(task, "p3", seed)]["base"] for seed in seeds], none, kinds=kinds, name=label
+            [rows[Cell(task, "p3", seed)]["base"] for seed in seeds], kinds=kinds, name=label
         )
         found["p3_minus"][task] = {
             name: interval(right["p3"], right[name], kinds=kinds, name=label) for name in names if name != "p3"

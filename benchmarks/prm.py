@@ -80,10 +80,9 @@ def compared(
         row: dict[str, Any] = {}
         for at, name in enumerate(("right", "proven")):
             mine, theirs = ([[float(one[at]) for one in each] for each in side] for side in (own, votes))
-            none = [[0.0] * len(kinds)] * len(mine)
-            for what, other in ((name, none), (f"{name}_minus_majority", theirs)):
+            for what, other in ((name, None), (f"{name}_minus_majority", theirs)):
                 row[what] = (interval(mine, other, kinds=kinds, name="prm") if ends
-                             else [_mean(np.subtract(mine, other).ravel().tolist())])  # fmt: skip
+                             else [_mean(np.subtract(mine, 0.0 if other is None else other).ravel().tolist())])  # fmt: skip
         row["passed"] = round(
             float(np.mean([[max(task["proven"][:n]) for task in cell["votes"]] for cell in cells])), 4
         )

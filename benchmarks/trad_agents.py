@@ -72,7 +72,7 @@ def figures(protocol: Protocol, folder: Path, seeds: Sequence[int]) -> dict[str,
 
     def over(system: str, what: str, worlds: Sequence[str], other: str = "") -> list[float]:
         own = scores(system, what, worlds)
-        against = scores(other, what, worlds) if other else [[0.0] * len(row) for row in own]
+        against = scores(other, what, worlds) if other else None
         kinds = [f"{name} {kind} {at}" for name in worlds  # tasks of a panel differ in more than their kind
                  for at, kind in enumerate(rows[name, system, whole[0]]["kinds"])]  # fmt: skip
         return interval(own, against, kinds=kinds, name=f"trad {system} {other} {what}")
