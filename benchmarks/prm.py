@@ -81,8 +81,8 @@ def compared(
         for at, name in enumerate(("right", "proven")):
             mine, theirs = ([[float(one[at]) for one in each] for each in side] for side in (own, votes))
             for what, other in ((name, None), (f"{name}_minus_majority", theirs)):
-                row[what] = (interval(mine, other, kinds=kinds, name="prm") if ends
-                             else [_mean(np.subtract(mine, 0.0 if other is None else other).ravel().tolist())])  # fmt: skip
+                gained = np.subtract(mine, 0.0 if other is None else other)
+                row[what] = interval(mine, other, kinds=kinds, name="prm") if ends else [_mean(gained.ravel().tolist())]
         row["passed"] = round(
             float(np.mean([[max(task["proven"][:n]) for task in cell["votes"]] for cell in cells])), 4
         )
