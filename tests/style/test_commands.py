@@ -17,7 +17,9 @@ from evolvent.cli.distilled import COMMANDS as DISTILLED
 from evolvent.cli.main import VERBS, main
 from evolvent.cli.recipes import RECIPES
 from evolvent.cli.reinforce import METHODS
+from evolvent.cli.reinforce import command as reinforced
 from evolvent.cli.seeking import COMMANDS as SEEKING
+from evolvent.cli.sequences import COMMANDS as SEQUENCES
 from evolvent.cli.teams import COMMANDS as TEAMS
 from evolvent.config import knobs
 
@@ -33,16 +35,17 @@ CONFIGURED = {
     **{f"train {name}": "curated" for name in CURATED},
     **{f"train {name}": "seeking" for name in SEEKING},
     **{f"train {name}": "teams" for name in TEAMS},
+    **{f"train sequence --method {name}": "sequences" for name in SEQUENCES},
     "bench seek": "seeking",
 }  # command -> its module  # fmt: skip
 # A training is put together of five configurations: learner, optimizer, adapter, layout, and what is kept.
 MOST = {f"train {recipe}": 56 for recipe in RECIPES} | {f"train rl --method {name}": 62 for name in METHODS}
-MOST |= {"train tsllm": 54, "train openr": 84, "search": 46}  # a search; labels, a practice and a search
+MOST |= {"train tsllm": 54, "train openr": 85, "search": 47}  # a search; labels, a practice and a search
 SUBVERBS = {
     "worlds": ("", "list", "show", "play", "audit"),
-    "runs": ("", "list", "show", "export", "import", "recover"),
+    "runs": ("", "list", "show", "export", "import", "recover", "track"),
     "bench": ("", "agent-eval", "bfcl", "code", "seek", "leaderboard", "compare", "study"),
-    "train": ("", *RECIPES, "rl", *DISTILLED, *CURATED, *SEEKING, *TEAMS),
+    "train": ("", *RECIPES, "rl", *DISTILLED, *CURATED, *SEEKING, *TEAMS, "sequence"),
     "data": ("", "stats", "convert", "mask", "irrelevance", "select", "dedup", "comment"),
     "memory": ("", "build", "query"),
 }
@@ -50,7 +53,10 @@ SUBVERBS = {
 
 def _config(verb: str) -> type[BaseModel]:
     module = import_module(f"evolvent.cli.{CONFIGURED[verb]}")
-    command = module.COMMANDS[verb.split()[-1]] if verb.startswith("train ") else module.COMMAND
+    if CONFIGURED[verb] == "reinforce":
+        command = reinforced(verb.split()[-1])
+    else:
+        command = module.COMMANDS[verb.split()[-1]] if verb.startswith("train ") else module.COMMAND
     found: type[BaseModel] = command.config
     return found
 

@@ -222,6 +222,17 @@ def _maths(option: str) -> World:
     return Maths(path, tiering="levels" if levels else "all")
 
 
+def _graded(option: str) -> World:
+    from evolvent.cli.extensions import grader
+    from evolvent.worlds.reasoning.graded import Graded
+
+    name, _, path = option.partition(":")
+    if not path:
+        wrong = f"got {option!r}, expected an installed grader and a file"
+        raise ConfigError([Problem("graded", wrong, "for example graded:NAME:questions.jsonl")])
+    return Graded(path, grader(name), called=name)
+
+
 def _code(option: str) -> World:
     from evolvent.worlds.code.world import Code
 
@@ -290,6 +301,7 @@ EMBEDDED: Mapping[str, tuple[Callable[[str], World], str, str]] = {
     "rules": (_rules, "form or folder", "rules with exceptions; rules:conflict, rules:FOLDER"),
     "kitchen": (_kitchen, "form", "orders in a text kitchen; kitchen:macro, kitchen:small, kitchen:small-macro"),
     "maths": (_maths, "file or folder", "MATH and MATH-500 from your files; maths:FILE, maths:levels:FILE"),
+    "graded": (_graded, "grader and file", "your questions, judged by a package's grader; graded:NAME:FILE"),
     "functions": (_functions, "form", "call the right tools, or none; functions:python, functions:json, functions:xml"),
     "bfcl": (_bfcl, "folder", "the Berkeley Function Calling Leaderboard v4 from your files; bfcl:FOLDER"),
     "code": (_code, "file or folder", "functions judged in boxes: HumanEval, MBPP or your files; code:FILE"),

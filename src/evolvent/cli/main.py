@@ -21,6 +21,7 @@ from evolvent.cli.console import open_console
 from evolvent.cli.names import needs_train
 from evolvent.cli.parsing import choose
 from evolvent.errors import ConfigError, EvolventError, boundary
+from evolvent.logs import FORMAT, configure, hidden, secrets_in
 from evolvent.view.escape import plain
 
 __all__ = ["VERBS", "main"]
@@ -34,8 +35,9 @@ VERBS = {
     "watch": "evaluate the snapshots of a training while it runs",
     "chat": "talk to the newest snapshot of a training, or to any policy",
     "worlds": "list | show | play | audit the worlds",
+    "new": "world | method: begin a package of your own, with its tests",
     "serve": "serve worlds, or a policy, to others over HTTP and WebSocket",
-    "runs": "list | show | export | import | recover recorded runs",
+    "runs": "list | show | export | import | recover | track recorded runs",
     "data": "describe, convert, mask and thin data sets",
     "memory": "build | query a memory of what others thought, saw and did",
     "view": "write the report of a run",
@@ -49,18 +51,24 @@ FAILED, USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line; returns its exit code. `--debug` anywhere shows the trace of a failure."""
+    """Run one command line; returns its exit code.
+
+    `--debug` anywhere shows the trace of a failure, `--log-json` anywhere writes logs as JSON lines to standard error.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
-    words = [word for word in words if word != "--debug"]
+    if "--log-json" in words:
+        os.environ[FORMAT] = "json"  # worker processes inherit it
+    words = [word for word in words if word not in ("--debug", "--log-json")]
+    configure(os.environ)
     console, errors = open_console(), open_console(stderr=True)
     try:
         with _terminable(), boundary(EvolventError, "a fault of evolvent itself (--debug shows where)"):
             code = _quietly(words, console)
     except EvolventError as error:
         if debug:
-            errors.print(traceback.format_exc(), soft_wrap=True)
-        errors.print(_sentence(error), soft_wrap=True)
+            errors.print(hidden(traceback.format_exc(), secrets_in(os.environ)), soft_wrap=True)
+        errors.print(hidden(_sentence(error), secrets_in(os.environ)), soft_wrap=True)
         code = USAGE if isinstance(error, ConfigError) else FAILED
     except KeyboardInterrupt:
         errors.print("interrupted", soft_wrap=True)
@@ -99,7 +107,8 @@ def _usage() -> str:
     verbs = "\n".join(f"  {verb:9}{about}" for verb, about in VERBS.items())
     return (
         "usage: evolvent VERB ...\n\nAgents that learn by acting.\n\n" + verbs + "\n\n"
-        "`evolvent VERB --help` says more. `--debug` shows the trace of a failure."
+        "`evolvent VERB --help` says more. `--debug` shows the trace of a failure,\n"
+        "`--log-json` writes logs as JSON lines to standard error."
     )
 
 

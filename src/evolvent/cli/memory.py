@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from evolvent.cli.console import table
+from evolvent.cli.extensions import encoder
 from evolvent.cli.parsing import Parser, choose, verbs_help, whole
 from evolvent.errors import ConfigError, EvolventError, Problem
 from evolvent.view.escape import clip, plain
@@ -42,15 +43,11 @@ def run(words: Sequence[str], console: Console) -> int:
 
 def _add_encoder(parser: Parser) -> None:
     parser.add("--encoder", default="", metavar="FOLDER",
-               help="a model of sentence-transformers; none: hashed n-grams")  # fmt: skip
+               help="a model of sentence-transformers, or an encoder's name; none: hashed n-grams")  # fmt: skip
 
 
 def _encoder(found: argparse.Namespace) -> Encoder | None:
-    if not found.encoder:
-        return None
-    from evolvent.memory.encoders import SentenceEncoder
-
-    return SentenceEncoder(found.encoder)
+    return encoder(found.encoder) if found.encoder else None
 
 
 # ---------------------------------------------------------------------------------------------------- building

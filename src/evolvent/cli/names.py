@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evolvent.cli.embedded import EMBEDDED
+from evolvent.cli.extensions import installed, origin
 from evolvent.errors import (
     ConfigError,
     Incomplete,
@@ -25,9 +26,8 @@ from evolvent.worlds.base import World
 if TYPE_CHECKING:
     from evolvent.models.policy import Policy
 
-__all__ = ["EVERY", "GROUP", "POLICIES", "model_folder", "needs_train", "policy", "world", "world_origins", "worlds"]
+__all__ = ["EVERY", "POLICIES", "model_folder", "needs_train", "policy", "world", "world_origins", "worlds"]
 
-GROUP = "evolvent.worlds"
 EVERY = (  # what the name `all` stands for
     "crafting", "lookup", "gridworld", "wordle", "maze", "countdown", "household", "sql", "searchqa", "weather",
     "movie", "academia", "todo", "sheet",
@@ -39,14 +39,14 @@ _MEMBERS = ("name", "version", "instructions", "grammar", "horizon", "reward_ran
 
 def _installed() -> dict[str, EntryPoint]:
     """Worlds of other packages, known by name; nothing of them is imported. Embedded names win."""
-    return {point.name: point for point in entry_points(group=GROUP) if point.name not in EMBEDDED}
+    return installed("worlds", EMBEDDED)
 
 
 def world_origins() -> dict[str, str]:
     """Every world's name, and what it is or where it comes from; loads none of them."""
     found = {name: about for name, (_, _, about) in sorted(EMBEDDED.items())}
     for name, point in _installed().items():
-        found[name] = f"package {point.dist.name}" if point.dist else point.value
+        found[name] = origin(point)
     return found
 
 
@@ -58,14 +58,14 @@ def world(name: str) -> World:
         WorldError: a package's world that cannot be loaded, named.
     """
     base, colon, option = name.partition(":")
-    installed = {} if base in EMBEDDED else _installed()
-    if base not in EMBEDDED and base not in installed:
+    others = {} if base in EMBEDDED else _installed()
+    if base not in EMBEDDED and base not in others:
         raise ConfigError([unknown("world", name, world_origins())])
-    if colon and (base in installed or not EMBEDDED[base][1]):
+    if colon and (base in others or not EMBEDDED[base][1]):
         raise ConfigError([Problem(name, f"the world {base!r} takes no option, got {option!r}", f"use {base!r}")])
     if base in EMBEDDED:
         return EMBEDDED[base][0](option)
-    point = installed[base]
+    point = others[base]
     with boundary(WorldError, f"the installed world {base!r} cannot be loaded", entry=point.value):
         made = point.load()
         made = made() if callable(made) else made
@@ -144,6 +144,10 @@ def model_folder(name: str) -> Path:
         ConfigError: no such folder. Incomplete, CorruptRecord: see `policy`.
     """
     folder = Path(name)
+    if folder.is_file():
+        from evolvent.models.policy import refuse_pickle
+
+        refuse_pickle(folder)
     if not folder.is_dir():
         known = f"sizes: {', '.join(POLICIES)}; or a model folder; or the folder of a run"
         raise ConfigError([Problem("policy", f"unknown policy {name!r}", known)])

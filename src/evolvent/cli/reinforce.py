@@ -6,7 +6,7 @@ import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -16,6 +16,7 @@ from pydantic import Field, SecretStr, create_model, model_validator
 from rich.console import Console
 
 from evolvent.agents.plain import Random
+from evolvent.cli import extensions
 from evolvent.cli.jobs import Job, PanelConfig, check_panel, opened, results_table, write_report
 from evolvent.cli.names import policy, worlds
 from evolvent.cli.progress import Planned
@@ -27,6 +28,7 @@ from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
+from evolvent.methods.base import Method
 from evolvent.methods.etpo import ETPO, etpo
 from evolvent.methods.grpo import GRPOConfig, grpo
 from evolvent.methods.ntpo import NTPO, ntpo
@@ -45,25 +47,7 @@ from evolvent.trajectory import Start, Task, Trajectory
 from evolvent.view.redraw import redrawing
 from evolvent.worlds.base import World
 
-__all__ = ["COMMANDS", "METHODS", "Method", "Reinforce", "run"]
-
-Practised = Callable[..., Policy]
-
-
-@dataclass(frozen=True)
-class Method:
-    """A method as the command line knows it.
-
-    Args:
-        config: its settings. call: `call(policy, tasks, config=..., run=...)`. about: a line.
-        defaults: settings that differ from its own. demonstrated: whether it is handed the demonstrations too.
-    """
-
-    config: type[Config]
-    call: Practised
-    about: str
-    defaults: Mapping[str, Any] | None = None
-    demonstrated: bool = False
+__all__ = ["METHODS", "Reinforce", "command", "known", "run"]
 
 
 METHODS: dict[str, Method] = {
@@ -152,13 +136,27 @@ def _config(name: str, method: Method) -> type[Reinforce]:
 
 KEY = "OPENAI_API_KEY"  # the environment variable that holds an endpoint's key
 CLONE = TrainConfig(lr=5e-3, betas=(0.9, 0.95), batch_tokens=512)
-COMMANDS: dict[str, Command[Any]] = {
-    name: Command(
-        "train rl", f"{name}: {method.about}. Begins with a policy, or with one that imitated demonstrations.",
-        _config(name, method), resumes=True,
-    )
-    for name, method in METHODS.items()
-}  # fmt: skip
+
+
+def known() -> dict[str, str]:
+    """Every method's name, and what it is or where it comes from; loads none of other packages."""
+    own = {name: method.about for name, method in METHODS.items()}
+    return {**own, **{name: extensions.origin(at) for name, at in extensions.installed("methods", METHODS).items()}}
+
+
+def _method(name: str) -> Method:
+    return METHODS[name] if name in METHODS else extensions.method(extensions.installed("methods")[name])
+
+
+def command(name: str, method: Method | None = None) -> Command[Any]:
+    """The command of a method, with its own settings as `rl`.
+
+    Raises:
+        ConfigError: a method of another package that cannot be loaded.
+    """
+    method = method or _method(name)
+    about = f"{name}: {method.about}. Begins with a policy, or with one that imitated demonstrations."
+    return Command("train rl", about, _config(name, method), resumes=True)
 
 
 def run(words: Sequence[str], console: Console) -> int:
@@ -167,7 +165,8 @@ def run(words: Sequence[str], console: Console) -> int:
     if name is None:
         console.print(_usage(), soft_wrap=True)
         return 0
-    given = read_given(COMMANDS[name], rest, console)
+    method = _method(name)
+    given = read_given(command(name, method), rest, console)
     if given is None:
         return 0
     config = given.config
@@ -176,13 +175,15 @@ def run(words: Sequence[str], console: Console) -> int:
     shown, tried = _tasks(made, config)
     folder = given.resume or new_folder("rl", config.to)
     initial = adapt(policy(config.policy, list(made.values()), seed=config.seed), config.adapter, seed=config.seed)
+    practice = getattr(config.rl, "practice", None)  # methods of other packages may do without
+    rounds = practice.iterations if practice else 0
     plan = [*([Planned("fit", config.clone_tokens)] if shown or config.random else []), Planned("evaluate", panel),
-            Planned("practise", config.rl.practice.iterations), Planned("evaluate", panel)]  # fmt: skip
+            *([Planned("practise", rounds)] if rounds else []), Planned("evaluate", panel)]  # fmt: skip
     job = Job(
         folder, made, Record("train rl", config, config.seed, ("base", name), name), train=CLONE,
         panel=config.panel.panel(), slots=config.slots, max_tokens=config.max_tokens, threads=config.threads,
         plan=plan, practising=config.train.config(), optimizer=OptimizerConfig(),
-        deciding=getattr(config.rl, "level", "") == "listed", choose=config.rl.practice.choose,
+        deciding=getattr(config.rl, "level", "") == "listed", choose=practice.choose if practice else False,
     )  # fmt: skip
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
     with (
@@ -193,10 +194,10 @@ def run(words: Sequence[str], console: Console) -> int:
         taught = demonstrations(list(made.values()), shown, seed=config.seed) if shown else []
         babbled = _babbled(made, tried, config)
         best = _practised(
-            METHODS[name], initial, tried, taught, babbled=babbled, config=config, run=running.arm(name)
+            method, initial, tried, taught, babbled=babbled, config=config, run=running.arm(name)
         )  # fmt: skip
         best.save(folder / "model")
-        results_table(console, running.arm(name).evaluate(best, config.rl.practice.iterations))
+        results_table(console, running.arm(name).evaluate(best, rounds or 1))
     console.print(f"model  {folder / 'model'}\nreport {folder / 'report.html'}", soft_wrap=True)
     return 0
 
@@ -225,10 +226,10 @@ def _practised(
     said = [*taught, *babbled]
     base = run.fit(initial, said, weighted_nll, tokens=config.clone_tokens) if said else initial
     run.evaluate(base, 0)
-    if not method.demonstrated:
-        return method.call(base, tasks, config=config.rl, run=run)
-    own = [*(one.task for one in taught), *tasks]
-    return method.call(base, own, config=config.rl, run=run, demonstrations=taught)
+    own = [*(one.task for one in taught), *tasks] if method.demonstrated else tasks
+    more = {"demonstrations": taught} if method.demonstrated else {}
+    best: Policy = method.call(base, own, config=config.rl, run=run, **more)
+    return best
 
 
 def _babbled(made: Mapping[str, World], tasks: Sequence[Task], config: Any) -> list[Trajectory]:
@@ -260,8 +261,8 @@ def _named(words: Sequence[str]) -> tuple[str | None, list[str]]:
         return None, rest
     if name is None:
         name = "poad"
-    if name not in METHODS:
-        raise ConfigError([unknown("method", name, METHODS, where="--method")])
+    if name not in known():
+        raise ConfigError([unknown("method", name, known(), where="--method")])
     return name, rest
 
 
@@ -270,7 +271,7 @@ def _method_of(run: Path) -> str:
         found = tomllib.loads((run / "config.toml").read_text(encoding="utf-8")).get("method")
     except (OSError, ValueError):
         found = None
-    return found if isinstance(found, str) and found in METHODS else "poad"
+    return found if isinstance(found, str) and found in known() else "poad"
 
 
 def _tasks(made: Mapping[str, World], config: Any) -> tuple[list[Task], list[Task]]:
@@ -301,7 +302,7 @@ def _teaches(world: World, tasks: Sequence[Task]) -> bool:
 
 
 def _usage() -> str:
-    lines = "\n".join(f"  {name:14}{method.about}" for name, method in METHODS.items())
+    lines = "\n".join(f"  {name:14}{about}" for name, about in known().items())
     return (
         "usage: evolvent train rl --method NAME [FILE.toml] [--key value ...]\n\n" + lines + "\n\n"
         "`evolvent train rl --method NAME --help` lists the settings. It begins with\n"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from evolvent.agents.base import Agent
+from evolvent.cli.extensions import encoder
 from evolvent.config import Config, resolve
 from evolvent.trajectory import Json
 
@@ -25,7 +26,7 @@ class Remembered(Config):
     system: Literal["trad", "synapse", "react", "rap"] = Field(default="trad", description="what is shown, and when")
     k: int = Field(default=2, ge=1, description="demonstrations in a prompt")
     kind_words: int | None = Field(default=None, ge=1, description="first words of kinds that must agree; none: any")
-    encoder: Path | None = Field(default=None, description="the model that the memory was built with; none: n-grams")
+    encoder: str = Field(default="", description="what the memory was built with: a folder or a name; none: n-grams")
 
 
 def remembering(
@@ -39,15 +40,13 @@ def remembering(
         ConfigError: a memory that cannot serve the system. HashMismatch, Incomplete and others: as `StepMemory.load`.
     """
     from evolvent.agents.prompts import prompts_digest
-    from evolvent.memory.encoders import SentenceEncoder
     from evolvent.memory.steps import StepMemory
     from evolvent.methods import trad
 
     presets = {"trad": trad.TRAD, "synapse": trad.SYNAPSE, "react": trad.REACT, "rap": trad.RAP}
     chosen = {**presets[shown.system], "k": shown.k, "kind_words": shown.kind_words, "temperature": temperature}
     config = resolve(trad.Trad, preset=chosen if longest is None else {**chosen, "action_tokens": longest})
-    encoder = None if shown.encoder is None else SentenceEncoder(shown.encoder)
-    memory = StepMemory.load(Path(shown.memory or "."), encoder)
+    memory = StepMemory.load(Path(shown.memory or "."), encoder(shown.encoder) if shown.encoder else None)
     about: dict[str, Json] = {"system": shown.system, "memory": memory.digest, "prompts": prompts_digest(),
                               "max_tokens": config.action_tokens}  # fmt: skip
     return trad.agent_for(who, config, memory=memory), about

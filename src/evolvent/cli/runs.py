@@ -1,4 +1,4 @@
-"""`evolvent runs list | show | export | import | recover`: what recorded runs hold."""
+"""`evolvent runs list | show | export | import | recover | track`: what recorded runs hold."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.console import Console
 from evolvent.cli.console import rate, table
 from evolvent.cli.parsing import Parser, choose, verbs_help
 from evolvent.cli.record import RUNS
+from evolvent.cli.tracking import run_track
 from evolvent.errors import ConfigError, Problem, StoreUnavailable, unknown
 from evolvent.files import atomic_writer, disk_errors
 from evolvent.store.store import Store
@@ -21,19 +22,21 @@ from evolvent.view.escape import clip, plain
 
 __all__ = ["FORMATS", "run", "store_folder"]
 
-FORMATS = ("jsonl", "messages", "agenttraj", "parquet")
+FORMATS = ("jsonl", "messages", "agenttraj", "parquet", "csv")
 _ABOUT = {
     "list": "the runs in a folder",
     "show": "what a run holds, or one of its episodes",
     "export": "write the episodes of a run to a file",
     "import": "add the episodes of a file to a run",
     "recover": "put a run's store in order after a kill",
+    "track": "hand a run's numbers to trackio, wandb or TensorBoard",
 }
 
 
 def run(words: Sequence[str], console: Console) -> int:
     """Run one of the verbs about recorded runs; returns the exit code."""
-    verbs = {"list": _list, "show": _show, "export": _export, "import": _import, "recover": _recover}
+    verbs = {"list": _list, "show": _show, "export": _export, "import": _import, "recover": _recover,
+             "track": run_track}  # fmt: skip
     if words and words[0] in ("-h", "--help"):
         console.print(verbs_help("evolvent runs", _ABOUT), soft_wrap=True)
         return 0
@@ -164,7 +167,9 @@ def _show_episode(trajectory: Trajectory, console: Console) -> None:
 
 def _format(name: str | None, path: Path, known: Sequence[str]) -> str:
     """The format asked for, or the one that a file name ends with."""
-    chosen = name or {".json": "agenttraj", ".parquet": "parquet", "": "parquet"}.get(path.suffix, "jsonl")
+    chosen = name or {".json": "agenttraj", ".parquet": "parquet", "": "parquet", ".csv": "csv"}.get(
+        path.suffix, "jsonl"
+    )
     if chosen in known:
         return chosen
     if name:
@@ -196,6 +201,7 @@ def _write(store: Store, to: Path, format: str, *, where: Mapping[str, Any]) -> 
         "jsonl": exchange.write_jsonl,
         "messages": exchange.write_messages,
         "agenttraj": exchange.write_agenttraj,
+        "csv": exchange.write_csv,
     }
     return writers[format](store.trajectories(where=where), to)
 

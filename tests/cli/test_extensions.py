@@ -1,0 +1,161 @@
+"""What other packages add by entry points, and the skeletons of such packages: installed for real, used by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from evolvent.cli import extensions, names, reinforce
+from evolvent.cli.main import main
+from evolvent.errors import ConfigError, WorldError
+
+CODE = """
+import numpy as np
+from evolvent.config import Config
+from evolvent.grade.base import Grade
+from evolvent.methods.base import Method
+
+class Settings(Config):
+    pass
+
+METHOD = Method(Settings, lambda policy, tasks, *, config, run: policy, "does nothing")
+NOT_ONE = "a text"
+
+def grade(response, gold):
+    if "raise" in response:
+        raise RuntimeError("no licence")
+    return None if "none" in response else Grade(response.strip()[-1:] == gold, response.strip()[-1:])
+
+class Letters:
+    id = "letters-1"
+    def __call__(self, texts):
+        return np.array([[text.count(letter) + 1e-3 for letter in "abcdefgh"] for text in texts])
+
+def nameless():
+    return len
+"""
+POINTS = """[evolvent.methods]
+idle = ext_code:METHOD
+text = ext_code:NOT_ONE
+gone = ext_missing:METHOD
+ppo = ext_code:METHOD
+[evolvent.graders]
+last = ext_code:grade
+[evolvent.encoders]
+letters = ext_code:Letters
+nameless = ext_code:nameless
+"""
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    site = tmp_path / "site"
+    info = site / "ext-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ext\nVersion: 1.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text(POINTS, encoding="utf-8")
+    (site / "ext_code.py").write_text(CODE, encoding="utf-8")
+    monkeypatch.syspath_prepend(site)
+    yield site
+    sys.modules.pop("ext_code", None)
+
+
+def test_a_method_of_a_package(installed, capsys):
+    assert reinforce.known()["idle"] == "package ext" and reinforce.known()["ppo"].startswith("PPO over whole")
+    assert "ext_code" not in sys.modules, "names are listed without an import"
+    assert main(["train", "rl", "--method", "idle", "--help"]) == 0
+    assert "idle: does nothing." in capsys.readouterr().out
+    assert main(["train", "rl"]) == 0
+    assert "idle          package ext" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("name", "said"), [("text", "is a str; *expected|is a str"), ("gone", "cannot be loaded")])
+def test_a_method_that_is_none(installed, name, said):
+    with pytest.raises(ConfigError, match=said):
+        reinforce.command(name)
+
+
+def test_a_grader_of_a_package(installed, tmp_path):
+    rows = [{"problem": "two and three?", "answer": "5", "solution": "2 + 3 = 5"}]
+    (tmp_path / "asked.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    world = names.world(f"graded:last:{tmp_path / 'asked.jsonl'}")
+    (task,) = world.tasks("test", "all")
+    question = world.question(task)
+    assert world.name == "graded-last" and question.said == "2 + 3 = 5"
+    assert world.grade("it is 5", question).correct and world.grade("it is 6", question).correct is False
+    for said, why in (("raise", "no licence"), ("none", "no Grade")):
+        with pytest.raises(WorldError, match=why):
+            world.grade(said, question)
+    with pytest.raises(ConfigError, match="last"):
+        names.world("graded:lost:file")
+    with pytest.raises(ConfigError, match="expected an installed grader and a file"):
+        names.world("graded:last")
+
+
+def test_an_encoder_of_a_package(installed, tmp_path, capsys):
+    assert extensions.encoder("letters").id == "letters-1"
+    with pytest.raises(ConfigError, match="a callable with an id"):
+        extensions.encoder("nameless")
+    with pytest.raises(ConfigError, match="no folder 'nothing'"):
+        extensions.encoder("nothing")
+    assert main(["memory", "query", str(tmp_path), "text", "--encoder", "nothing"]) == 2
+    assert "no folder 'nothing'" in capsys.readouterr().err
+
+
+def made(what: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Write a skeleton and run its own tests."""
+    assert main(["new", what, "tally", "--to", str(folder)]) == 0
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+
+
+def installs(folder: Path, site: Path) -> dict[str, str]:
+    """An environment in which the package is installed, without a build: its metadata beside its folder."""
+    import tomllib
+
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    info = site / "tally-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.1.0\n", "utf-8")
+    points = [f"[{group}]\n" + "".join(f"{name} = {at}\n" for name, at in rows.items())
+              for group, rows in project["entry-points"].items()]  # fmt: skip
+    (info / "entry_points.txt").write_text("\n".join(points), "utf-8")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), str(folder)])}
+
+
+def evolvent(words: list[str], environment: dict[str, str], where: Path) -> str:
+    done = subprocess.run([sys.executable, "-m", "evolvent", *words], env=environment, cwd=where, text=True,
+                          capture_output=True, timeout=300, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_skeleton_of_a_world_works(tmp_path):
+    done = made("world", tmp_path / "tally")
+    assert done.returncode == 0 and "5 passed" in done.stdout, done.stdout + done.stderr
+    environment = installs(tmp_path / "tally", tmp_path / "site")
+    assert "package tally-world" in evolvent(["worlds", "list"], environment, tmp_path)
+    assert "solved by: 64" in evolvent(["worlds", "show", "tally"], environment, tmp_path)
+
+
+@pytest.mark.long
+def test_the_skeleton_of_a_method_works(tmp_path):
+    done = made("method", tmp_path / "tally")
+    assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout + done.stderr
+    environment = installs(tmp_path / "tally", tmp_path / "site")
+    words = ["train", "rl", "--method", "tally", "--worlds", "lookup", "--demonstrations", "8", "--tasks", "4",
+             "--clone_tokens", "2000", "--panel.limit", "4", "--rl.rounds", "1", "--to", "run"]  # fmt: skip
+    assert "run/model" in evolvent(words, environment, tmp_path)
+
+
+def test_nothing_is_written_over(tmp_path, capsys):
+    assert main(["new", "world", "lookup", "--to", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert "there is a world 'lookup' already" in told and "nothing is written over" in told
+    assert main(["new", "method", "poad"]) == 2 and main(["new", "world", "Class"]) == 2
+    assert not list(tmp_path.iterdir())
