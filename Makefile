@@ -8,7 +8,7 @@ ARGS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help evolve test test-full check format clean
+.PHONY: help evolve test test-full check format docs clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -32,6 +32,10 @@ format: $(VENV)/.dev ## format the source
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/.docs ## the documentation site, in build/site
+	$(BIN)/python docs/reference.py
+	$(BIN)/zensical build --strict --clean
+
 clean: ## remove .venv, caches and builds; runs stay
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
@@ -43,6 +47,10 @@ $(BIN)/python:
 # A stamp is renewed when what is to be installed changes, so that nothing is installed twice.
 $(VENV)/.train: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e '.[train]'
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[docs]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python

@@ -1,6 +1,9 @@
-"""Comments in code: real files keep their tokens, corruptions are seen, and what that costs.
+"""Comments in code: real files keep their tokens, corruptions are seen, what that costs, and what comments teach.
 
-    python -m benchmarks.comments [--files] [--src DIR ...] [--quick] [--json] [--save]
+    python -m benchmarks.comments [--json] [--save]                     both parts; learns what has no cell yet
+    python -m benchmarks.comments --files [--src DIR ...]               real files only
+    python -m benchmarks.comments --training [--models ...] [--arms ...] [--seeds ...] [--report]
+    python -m benchmarks.comments --quick                               few files, tiny models: supports no claim
 
 Files: sources of installed packages (Python's library and site-packages, headers, node modules, scripts, and DIR with
 packages unpacked by hand), at most so many a language, chosen by the hash of their names. Each gets notes with awkward
@@ -10,6 +13,8 @@ opinion, finds other tokens. **undetected** counts changes of one token (changed
 next) after which the reader still says "equal".
 Speed in CPU seconds of one core: `density` beside a comment scan by pygments, and `commented`, which reads, inserts,
 reads again and compares. Files that do not parse are left as they are and counted.
+
+Training: `comments_training`, whose cells (`comments_cells`) learn and solve generated problems (`comments_suites`).
 """
 
 from __future__ import annotations
@@ -34,6 +39,8 @@ from pygments.lexer import Lexer
 from pygments.lexers import get_lexer_by_name
 from pygments.token import Comment
 
+from benchmarks.comments_training import arguments as training_arguments
+from benchmarks.comments_training import training
 from evolvent.curate.comments import Note, commented, density, open_lines, same_code
 from evolvent.curate.languages import LANGUAGES, language_of
 from evolvent.curate.syntax import Reading, read
@@ -50,6 +57,7 @@ WORDS = (
     "keeps", "the", "widest", "row", '"quoted"', "it's", "(open", "[1", "{x", "größer", "→", "50%", "C:\\dir\\x",
     "$HOME", "${x}", "#{y}", "<b>", "&&", "0x1F", "日本", "e.g.", "\\n", "=begin", "'''",
 )  # fmt: skip
+LARGE = ("by_language", "by_suite", "notes", "gain", "pass_at_1")  # not shown to people once more
 LEXERS = {"csharp": "csharp", "tsx": "tsx", "php": "php", "bash": "bash", "r": "splus"}
 
 
@@ -268,18 +276,22 @@ def row(language: str, tally: Tally) -> str:
     return f"{language:<11} {shown}{bad}"
 
 
-# The training study (model -> arm -> pass@1) adds itself here as a second part.
-PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {"files": files}
+PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {"files": files, "training": training}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.comments", description=__doc__)
     for name in PARTS:
         parser.add_argument(f"--{name}", action="store_true", help=f"only the part {name!r} (and others so named)")
     parser.add_argument("--src", action="append", default=[], help="a folder with more sources; may be repeated")
-    for name, text in (("quick", "few files"), ("json", "print one JSON object"), ("save", f"write {RESULT.name}")):
+    training_arguments(parser)
+    for name, text in (
+        ("quick", "few files, tiny models"),
+        ("json", "print one JSON object"),
+        ("save", f"write {RESULT.name}"),
+    ):
         parser.add_argument(f"--{name}", action="store_true", help=text)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(words)
     parts = [name for name in PARTS if getattr(options, name)] or list(PARTS)
     result: dict[str, Any] = {"goals": GOALS, "python": platform.python_version(), "machine": platform.machine()}
     for name in parts:
@@ -290,7 +302,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 1
     if options.save:
         RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    shown = result if options.json else {name: value for name, value in result.items() if name != "by_language"}
+    shown = result if options.json else {name: value for name, value in result.items() if name not in LARGE}
     print(json.dumps(shown, indent=None if options.json else 1))
     return 0 if result.get("unequal", 0) == result.get("undetected", 0) == 0 else 1
 

@@ -1,8 +1,10 @@
 """One cell of `benchmarks.p3`: a way of choosing on a task and a seed, from a base that all of them share.
 
-The pool is as pools are: a few kinds of problems make up most of it (a kind's share falls as one over its rank), and
-many are rare. The base has learned other problems, evenly over the kinds, until it can read and begins to solve. Every
-variant learns as many tokens in as many rounds. The panels are held-out problems, as many of each kind as there are.
+The pool is as those of APPS and MATH are: it has levels, here chains of two, three and four steps, as many of each. In
+a level a few kinds of problems are common (a kind's share falls as one over its rank) and many are rare. The base has
+learned other problems, of the lowest level and some of the next, until it can read and begins to solve: most of the
+pool is above it. Every variant learns as many tokens in as many rounds. The panels are held-out problems of all levels
+and of one more.
 """
 
 from __future__ import annotations
@@ -41,18 +43,24 @@ TASKS = ("maths", "programs")
 TIERS = ("seen", "evo", "longer")
 ROUNDS = Panel(split="dev", limit=2)  # rounds are not compared: as little as can be played
 MAIN = ("p3", "random", "full", "no difficulty", "no pace", "no diversity")
+_QUALITY: Mapping[str, object] = {"quality": True}
 VARIANTS: Mapping[str, Mapping[str, object]] = {
-    "p3": {},
+    "p3": _QUALITY,
     "random": FULL,
     "full": FULL,
     "no difficulty": NO_DIFFICULTY,
-    "no pace": NO_PACE,
+    "no pace": {**NO_PACE, **_QUALITY},
     "no diversity": NO_DIVERSITY,
-    "within": {"within": 0.5},
-    "spans": {"difficulty": "spans"},
-    "facility": {},
+    "no quality": {},
+    "within": {"within": 0.5, **_QUALITY},
+    "spans": {"difficulty": "spans", **_QUALITY},
+    "facility": _QUALITY,
 }
-"""Settings of P3. `full` chooses the whole pool; `facility` chooses by facility location instead of a determinant."""
+"""Settings of P3, with the paper's L = diag(s) F F^T diag(s). Without quality, leaving out the pace and leaving out the
+difficulty would be one thing: where all are let in, only quality asks how easy they are. `no diversity` draws among
+those that the pace lets in. `full` chooses the whole pool; `facility` chooses by facility location instead of a
+determinant."""
+_LEVELS, _COMMON = (2, 3, 4), 60  # steps of a problem; kinds of a level in the pool
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,7 @@ class Protocol:
         seeds: of the base, the pool and the choices.
         pool: demonstrations to choose from. chosen: of each round. rounds, tokens: of all variants, tokens a round.
         base: learned tokens of the base. panel: held-out problems of each tier.
+        next_level: problems of the level above the lowest among those that the base learns, as a share.
         train: how all learn.
     """
 
@@ -71,7 +80,8 @@ class Protocol:
     chosen: int = 500
     rounds: int = 5
     tokens: int = 50_000
-    base: int = 250_000
+    base: int = 150_000
+    next_level: float = 0.1
     panel: int = 150
     context: int = 160
     max_tokens: int = 72
@@ -87,6 +97,7 @@ class Protocol:
         """16 hex digits: cells of another protocol are not mixed with these."""
         own = asdict(replace(self, train=None, base_train=None))  # type: ignore[arg-type]
         own |= {name: getattr(self, name).model_dump(mode="json") for name in ("train", "base_train")}
+        own["levels"] = [*_LEVELS, _COMMON]
         own["variants"] = {name: dict(more) for name, more in VARIANTS.items()}
         return f"{sample_seed(canonical_json(own)):016x}"
 
@@ -119,28 +130,39 @@ def panel(protocol: Protocol, task: str, split: str = "test") -> list[Task]:
 
 @cache
 def drawn(protocol: Protocol, task: str, seed: int) -> tuple[list[Task], list[Task]]:
-    """Problems of the base, even over the kinds, and those of the pool, a few kinds most of all; they are disjoint."""
+    """Problems of the base, most of them of the lowest level, and those of the pool, of all levels; disjoint."""
     world = world_of(protocol, task)
     by_kind: dict[str, list[Task]] = {}
     for tier in TIERS[:2]:
         for one in world.tasks("train", tier):
             by_kind.setdefault(one.kind, []).append(one)
     rng = sample_rng(seed, "p3 pool")
-    kinds = [kind for kind in sorted(by_kind) if len(by_kind[kind]) > 1]
-    rng.shuffle(kinds)  # a kind's rank
-    even = [one for kind in kinds for one in by_kind[kind][: max(1, len(by_kind[kind]) // 8)]]
-    left = {kind: by_kind[kind][max(1, len(by_kind[kind]) // 8) :] for kind in kinds}
-    total = sum(1 / rank for rank in range(1, len(kinds) + 1))
+    base: list[Task] = []
     pool: list[Task] = []
-    rest: list[Task] = []
-    for rank, kind in enumerate(kinds, 1):
-        wanted = max(1, round(protocol.pool / rank / total))
-        pool += left[kind][:wanted]
-        rest += left[kind][wanted:]
-    rng.shuffle(rest)  # common kinds run out of problems: what is missing is drawn from all that is left
-    pool = [*pool, *rest][: protocol.pool]
+    for level in _LEVELS:
+        kinds = [kind for kind in sorted(by_kind) if len(kind.split()) == level]
+        rng.shuffle(kinds)
+        common = sorted(kinds, key=lambda kind: -len(by_kind[kind]))[:_COMMON]  # those of which there are enough
+        rng.shuffle(common)  # a kind's rank
+        chosen = _unequal([by_kind[kind] for kind in common], protocol.pool // len(_LEVELS))
+        pool += chosen
+        if level in _LEVELS[:2]:
+            known = {one.id for one in chosen}
+            left = [one for kind in kinds for one in by_kind[kind] if one.id not in known]
+            rng.shuffle(left)
+            base += left if level == _LEVELS[0] else left[: round(protocol.next_level * len(base))]
     rng.shuffle(pool)
-    return even, pool
+    return base, pool
+
+
+def _unequal(kinds: Sequence[Sequence[Task]], count: int) -> list[Task]:
+    """So many problems, of each kind a share that falls as one over its rank, or all that there are."""
+    taken = [0] * len(kinds)
+    while sum(taken) < min(count, sum(map(len, kinds))):
+        left = [(taken[rank] + 1) * (rank + 1) if taken[rank] < len(kinds[rank]) else float("inf")
+                for rank in range(len(kinds))]  # fmt: skip
+        taken[left.index(min(left))] += 1
+    return [one for kind, number in zip(kinds, taken, strict=True) for one in kind[:number]]
 
 
 def parts_of(world: World, policy: Policy, tasks: Sequence[Task], seed: int) -> list[Parts]:

@@ -141,11 +141,11 @@ BASES: Mapping[str, Base] = {
         looking_alike=True, max_tokens=8,
     ),
     "deduction": Base(
-        Deduction, 24_000, 15_500, 750_000, (("depth", 4),), longest=3, first=(2, 500_000), theta=1000.0,
+        Deduction, 26_000, 15_500, 750_000, (("depth", 4),), longest=3, first=(2, 500_000), theta=1000.0,
         looking_back=True, max_tokens=112,
     ),
     "problems": Base(Problems, 7000, 6000, 300_000),
-    "preference": Base(Preference, 5000, 4000, 400_000, max_tokens=64, shows=_mixture),
+    "preference": Base(Preference, 7000, 4000, 400_000, max_tokens=64, shows=_mixture),
 }  # fmt: skip
 """The recipe of every task. That of deduction is weak: its policy writes proofs in form, and few that are right."""
 QUICK: Mapping[str, Base] = {

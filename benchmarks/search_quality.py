@@ -104,7 +104,7 @@ def of_task(kept: Cells, task: str) -> dict[str, Any]:
     wanted = sorted({(cell.method, cell.budget) for cell in own})
     seeds = [seed for seed in sorted({cell.seed for cell in own})
              if all(Cell(task, seed, *each) in kept.kept for each in wanted)]  # fmt: skip
-    if not seeds:
+    if not seeds or {method for method, _ in wanted} != set(METHODS):  # a study that has only begun
         return {}
     by = {(method, budget): [Cell(task, seed, method, budget) for seed in seeds] for method, budget in wanted}
     accuracy: dict[str, dict[str, list[float]]] = {}

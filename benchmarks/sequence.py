@@ -9,8 +9,9 @@ All methods get the same episodes, the same network up to its embeddings and the
 asked for a return is asked for the best one that an episode from the same start has. A score is the mean return of the
 same evaluation episodes: in the maze as it is, elsewhere 0 for random actions and 100 for the expert. Online DT is for
 actions that are numbers, and also plays: its episodes stand beside its score. One policy for four tasks is compared
-with four of one task each (`benchmarks/sequence_tasks.py`). Hopper needs mujoco and a trained expert: it is not run,
-and listed so.
+with four of one task each (`benchmarks/sequence_tasks.py`), and text policies, cloned and asked for a return, with
+array methods on the same recordings (`benchmarks/sequence_text.py`; scores are 100 times the return). Hopper needs
+mujoco: without it, it is not run, and listed so.
 
 A cell (data, method, seed) is one JSON file, so that a study that was stopped goes on.
 """
@@ -20,11 +21,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import hashlib
+import importlib.util
 import json
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,7 @@ import torch
 
 from benchmarks.cells import interval, keep, kept
 from benchmarks.sequence_tasks import Sized, gap, run_tasks
+from benchmarks.sequence_text import ARMS, TEXT_WORLDS, TextSize, run_text
 from evolvent.learn.sequences.acting import ArrayActor
 from evolvent.methods.decision_transformer import DecisionTransformer, decision_transformer
 from evolvent.methods.online_dt import OnlineDT, online_dt
@@ -50,11 +53,13 @@ METHODS = ("bc", "dt", "odt", "tt", "q")
 DATA: Mapping[str, tuple[str, str]] = {
     f"{world}-{kind}": (world, kind)
     for world, kinds in (("cartpole", ("medium", "replay")), ("pendulum", ("medium", "replay")),
-                         ("stitching", ("pieces", "whole")))
+                         ("hopper", ("medium", "replay")), ("stitching", ("pieces", "whole")))
     for kind in kinds
 }  # fmt: skip
 TASKS = "tasks"  # one policy for several tasks beside policies of one each
-NOT_RUN = {"hopper": "needs mujoco and a trained expert"}
+ENDS: tuple[Kind, ...] = ("random", "expert")  # of a score
+TEXTS = {f"text-{world}": world for world in TEXT_WORLDS}
+NOT_RUN = {} if importlib.util.find_spec("mujoco") else {"hopper": "needs mujoco"}
 
 
 @dataclass(frozen=True)
@@ -69,8 +74,9 @@ class Protocol:
     layers: int = 2
     evaluation: int = 5
     plays: int = 20  # episodes that Online DT may play
+    text: TextSize = field(default_factory=TextSize)
     seeds: tuple[int, ...] = (0, 1, 2)
-    version: int = 3
+    version: int = 4
 
     @property
     def digest(self) -> str:
@@ -79,7 +85,10 @@ class Protocol:
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
 
 
-QUICK = Protocol(episodes=8, horizon=20, updates=40, batch=16, width=16, layers=1, evaluation=1, plays=1, seeds=(0, 1))
+QUICK = Protocol(
+    episodes=8, horizon=20, updates=40, batch=16, width=16, layers=1, evaluation=1, plays=1, seeds=(0, 1),
+    text=TextSize(episodes=12, tokens=300, updates=20, batch=8, width=16, layers=1, tests=3),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -121,10 +130,10 @@ def place_of(protocol: Protocol, name: str, seed: int) -> Place:
     def made(kind: Kind, episodes: int) -> Episodes:
         return mixture(control, kind=kind, episodes=episodes, seed=seed).episodes
 
-    ends = [float(made(each, max(10, protocol.evaluation)).returns.mean()) for each in ("random", "expert")]
+    random, expert = (float(made(each, max(10, protocol.evaluation)).returns.mean()) for each in ENDS)
     data = made(kind, protocol.episodes)  # type: ignore[arg-type]
-    return Place(data, partial(make_control, control), control.horizon, control.scale, *ends,
-                 float(data.returns.max()))  # fmt: skip
+    return Place(data, partial(make_control, control), control.horizon, control.scale, random,
+                 expert, float(data.returns.max()))  # fmt: skip
 
 
 # ---------------------------------------------------------------------- the methods
@@ -182,8 +191,22 @@ def run_generalist(protocol: Protocol, seed: int) -> dict[str, Any]:
             "cpu_s": round(time.process_time() - began, 2)}  # fmt: skip
 
 
+def run_texts(protocol: Protocol, name: str, arm: str, seed: int) -> dict[str, Any]:
+    """One arm on the recordings of one world of texts."""
+    began = time.process_time()
+    found = run_text(protocol.text, TEXTS[name], arm, seed)
+    scores = {f"scores{how}": [100.0 * x for x in found[f"returns{how}"]] for how in ("", "_drawn")
+              if f"returns{how}" in found}  # fmt: skip
+    return {"data": name, "method": arm, "seed": seed, "digest": protocol.digest, **found, **scores,
+            "cpu_s": round(time.process_time() - began, 2)}  # fmt: skip
+
+
 def takes(name: str, method: str) -> bool:
-    """Whether a method can learn from this data."""
+    """Whether a method can learn from this data, here."""
+    return DATA[name][0] not in NOT_RUN and _takes(name, method)
+
+
+def _takes(name: str, method: str) -> bool:
     return method != "odt" or CONTROLS.get(DATA[name][0], Control("", 0, 1, 0, 1.0, 1, None)).dim > 0
 
 
@@ -192,34 +215,52 @@ def takes(name: str, method: str) -> bool:
 
 def report(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The figures: scores, and which of the published orderings hold in the means."""
-    score: dict[str, dict[str, list[float]]] = {}
-    for name in DATA:
-        for method in METHODS:
-            own = [row["scores"] for row in rows if (row["data"], row["method"]) == (name, method)]
-            if own:
-                nothing = [[0.0] * len(each) for each in own]
-                score.setdefault(name, {})[method] = interval(own, nothing, kinds=range(len(own[0])), name=name)
-    wanted = [(name, "dt", "bc") for name in ("cartpole-replay", "pendulum-replay")]
+    score = {name: found for name in (*DATA, *TEXTS) if (found := _scores(rows, name, "scores"))}
+    drawn = {name: found for name in TEXTS if (found := _scores(rows, name, "scores_drawn"))}
+    wanted = [(name, "dt", "bc") for name in ("cartpole-replay", "pendulum-replay", "hopper-replay")]
     wanted += [("stitching-pieces", method, "dt") for method in ("tt", "q")]
     held = {f"{name}: {better} > {worse}": score[name][better][0] > score[name][worse][0]
             for name, better, worse in wanted if {better, worse} <= set(score.get(name, {}))}  # fmt: skip
+    asked = {f"{name}, {how}": found[name]["asked"][0] > found[name]["clone"][0]
+             for how, found in (("greedy", score), ("drawn", drawn)) for name in TEXTS
+             if {"asked", "clone"} <= set(found.get(name, {}))}  # fmt: skip
     maze = Stitching()
     limits = {kind: asdict(reachable(maze, demonstrations(maze, whole=kind == "whole")))
               for kind in ("pieces", "whole")}  # fmt: skip
     several = [row for row in rows if row["data"] == TASKS]
-    return {"score": score, "orderings_held": held, "multi_task_gap": gap(several),
+    return {"score": score, "orderings_held": held, "multi_task_gap": gap(several), "text_drawn": drawn,
+            "asking_beats_cloning": asked,
             "multi_task": [{name: row[name] for name in ("seed", "specialist", "generalist")} for row in several],
-            "reachable": limits, "not_run": NOT_RUN,
+            "reachable": limits, "not_run": NOT_RUN, "cpu_s": round(sum(map(_cost, rows))),
             "cells": len(rows), "machine": f"{platform.machine()}, torch {torch.__version__}, one thread"}  # fmt: skip
+
+
+def _scores(rows: Sequence[Mapping[str, Any]], name: str, what: str) -> dict[str, list[float]]:
+    """By method, [mean, low, high] over seeds and episodes (of texts: tasks)."""
+    found = {}
+    for method in (*METHODS, *(arm for arm in ARMS if arm not in METHODS)):
+        own = [row[what] for row in rows if (row["data"], row["method"]) == (name, method) and what in row]
+        if own:
+            nothing = [[0.0] * len(each) for each in own]
+            found[method] = interval(own, nothing, kinds=range(len(own[0])), name=name)
+    return found
+
+
+def _cost(row: Mapping[str, Any]) -> float:
+    return float(sum(row.get(part, 0.0) for part in ("cpu_s", "cpu_train_s", "cpu_play_s")))
 
 
 def told(found: Mapping[str, Any]) -> str:
     """The figures for people."""
-    lines = [f"{'':18}" + "".join(f"{method:>24}" for method in METHODS)]
-    for name, row in found["score"].items():
-        cells = [f"{row[m][0]:8.1f} [{row[m][1]:6.1f}, {row[m][2]:6.1f}]" if m in row else "-" for m in METHODS]
+    every = (*METHODS, *(arm for arm in ARMS if arm not in METHODS))
+    lines = [f"{'':18}" + "".join(f"{method:>24}" for method in every)]
+    drawn = {f"{name} drawn": row for name, row in found["text_drawn"].items()}
+    for name, row in {**found["score"], **drawn}.items():
+        cells = [f"{row[m][0]:8.1f} [{row[m][1]:6.1f}, {row[m][2]:6.1f}]" if m in row else "-" for m in every]
         lines.append(f"{name:18}" + "".join(f"{cell:>24}" for cell in cells))
     lines += [f"{'holds' if held else 'does not hold':14} {name}" for name, held in found["orderings_held"].items()]
+    lines += [f"{'yes' if held else 'no':14} asking beats cloning: {name}"
+              for name, held in found["asking_beats_cloning"].items()]  # fmt: skip
     lines.append(f"one policy for four tasks is behind by {found['multi_task_gap']} in its worst")
     lines += [f"not run: {name} ({why})" for name, why in found["not_run"].items()]
     return "\n".join(lines)
@@ -231,7 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--quick", action="store_true", help="small everything: the machinery alone")
     parser.add_argument("--report", action="store_true", help="train nothing")
-    parser.add_argument("--data", nargs="*", default=[*DATA, TASKS], choices=[*DATA, TASKS])
+    parser.add_argument("--data", nargs="*", default=[*DATA, *TEXTS, TASKS], choices=[*DATA, *TEXTS, TASKS])
     parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=METHODS)
     parser.add_argument("--seeds", nargs="*", type=int, default=None)
     given = parser.parse_args(arguments)
@@ -239,7 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     protocol, folder = (QUICK, RESULTS / "quick") if given.quick else (Protocol(), RESULTS)
     done = {(row["data"], row["method"], row["seed"]) for row in kept(folder, protocol.digest)}
     seeds = protocol.seeds if given.seeds is None else given.seeds
-    names = [] if given.report else [name for name in given.data if name != TASKS]
+    names = [] if given.report else [name for name in given.data if name in DATA]
     todo = [(name, method, seed) for seed in seeds for name in names for method in given.methods
             if takes(name, method) and (name, method, seed) not in done]  # fmt: skip
     for name, method, seed in todo:
@@ -248,11 +289,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not given.json:
             print(f"{name:18} {method:4} seed {seed}: {np.mean(row['scores']):8.2f}  "
                   f"{row['cpu_train_s'] + row['cpu_play_s']:.1f} cpu-s", flush=True)  # fmt: skip
+    texts = [] if given.report else [name for name in given.data if name in TEXTS]
+    for name, arm, seed in ((name, arm, seed) for seed in seeds for name in texts for arm in ARMS):
+        if (name, arm, seed) not in done:
+            keep(folder, f"{name}-{arm}-{seed}", run_texts(protocol, name, arm, seed))
     for seed in seeds if TASKS in given.data and not given.report else ():
         if (TASKS, "gato", seed) not in done:
             keep(folder, f"{TASKS}-gato-{seed}", run_generalist(protocol, seed))
     found = report(kept(folder, protocol.digest))
-    print(json.dumps(found, indent=1) if given.json else told(found))
+    print(json.dumps(found, allow_nan=False) if given.json else told(found))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from evolvent.errors import ConfigError, GraderTimeout, ScoringError
-from evolvent.workers import Workers
+from evolvent.workers import Workers, packed
 
 
 def twice(value):
@@ -87,8 +87,7 @@ def test_the_process_ends_by_itself_when_nobody_is_left_to_kill_it():
     with Workers(strange, wall_s=0.2, most=1) as workers:
         workers.call("a")
         worker = workers._free.get()
-        body = b'["spin"]'
-        os.write(worker._process.stdin.fileno(), len(body).to_bytes(4, "little") + body)
+        os.write(worker._process.stdin.fileno(), packed(["spin"]))
         assert worker._process.wait(30) != 0
         workers._free.put(worker)
         assert workers.call("b") == "b"

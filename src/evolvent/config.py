@@ -21,7 +21,7 @@ from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from evolvent.errors import ConfigError, Problem, nearest, unknown
 
-__all__ = ["Config", "Knob", "as_dict", "knobs", "redact", "resolve", "to_toml"]
+__all__ = ["Config", "Knob", "as_dict", "knobs", "redact", "resolve", "secret_name", "to_toml"]
 
 C = TypeVar("C", bound=BaseModel)
 REDACTED = "<redacted>"
@@ -141,9 +141,14 @@ def redact(value: Any) -> Any:
     return _LOGIN.sub(REDACTED, value) if isinstance(value, str) else value
 
 
+def secret_name(key: str) -> bool:
+    """Whether a key says that its value is secret; see `redact`. `key_env` and `token_file` say only where it is."""
+    words = [word.lower() for word in _WORDS.findall(key)]
+    return bool(set(words) & _SECRETS) and words[-1] not in ("env", "file")
+
+
 def _secret(key: str, value: Any) -> bool:
-    words = {word.lower() for word in _WORDS.findall(key)}
-    return bool(words & _SECRETS) and value not in (None, "") and not isinstance(value, (bool, Mapping))
+    return secret_name(key) and value not in (None, "") and not isinstance(value, (bool, Mapping))
 
 
 # ---------------------------------------------------------------------- what a class takes

@@ -268,9 +268,11 @@ def too_deep(data: bytes, depth: int) -> bool:
     return bool(marks)
 
 
-async def answer(send: Send, status: int, body: bytes, *, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
-    """Send a whole JSON response."""
-    fixed = [_JSON, (b"content-length", b"%d" % len(body)), _NOSNIFF]
+async def answer(
+    send: Send, status: int, body: bytes, *, headers: Sequence[tuple[bytes, bytes]] = (), kind: bytes = _JSON[1]
+) -> None:
+    """Send a whole response, JSON unless `kind` says another content type."""
+    fixed = [(_JSON[0], kind), (b"content-length", b"%d" % len(body)), _NOSNIFF]
     await send({"type": "http.response.start", "status": status, "headers": [*fixed, *headers] if headers else fixed})
     await send({"type": "http.response.body", "body": body})
 

@@ -4,6 +4,8 @@ A grader that reads model text (a parser of LaTeX, a simplifier of expressions) 
 made for that. It runs in a process of its own, one call at a time, under a limit of seconds and of memory; a call that
 breaks a limit ends the process, and the next call gets a new one. Arguments and results are JSON. This guards against
 bad input, not against bad code: code of a model belongs into `evolvent.sandbox`.
+
+`Piped` and `Caller` are the two ends of such a process, here and for team environments (`rollout.team_workers`).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -26,12 +28,131 @@ from typing import Any
 from evolvent.deadline import Deadline
 from evolvent.errors import ConfigError, EvolventError, GraderTimeout, Problem, ScoringError, boundary
 
-__all__ = ["Workers", "serve"]
+__all__ = ["Caller", "Piped", "Workers", "packed", "serve"]
 
 _BOOT = "import sys; from evolvent.workers import serve; serve(sys.argv[1:])"
 _START_S = 60.0  # how long the function's module may take to be imported
 _HEAD, _MOST = 4, 2**26
 _MIB = 2**20
+
+
+def packed(header: Any, body: bytes = b"") -> bytes:
+    """A message: the lengths of its two parts (4 bytes each), the header as JSON, the body as it is.
+
+    Raises TypeError, ValueError or RecursionError for a header that is no JSON.
+    """
+    text = json.dumps(header).encode("ascii")
+    return len(text).to_bytes(_HEAD, "little") + len(body).to_bytes(_HEAD, "little") + text + body
+
+
+class Piped:
+    """A process that answers messages on its standard streams, seen from the caller's side.
+
+    Args:
+        program: the Python that it runs. words: its arguments.
+        name: of what it does, as errors say it ("a grader").
+        lost: raised where it ended or what it says is no message. late: where it does not read or answer in time.
+        most: bytes of an answer.
+    """
+
+    def __init__(
+        self, program: str, words: Sequence[str], *, name: str, lost: type[EvolventError], late: type[EvolventError],
+        most: int,
+    ) -> None:  # fmt: skip
+        self._name, self._lost, self._late, self._most = name, lost, late, most
+        path = os.pathsep.join(filter(None, (*sys.path, os.environ.get("PYTHONPATH"))))
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", program, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path}, bufsize=0,
+            start_new_session=True,
+        )  # fmt: skip
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    def send(self, message: bytes, deadline: Deadline) -> None:
+        """One message of `packed`. Raises `late`, `lost`."""
+        unsent = memoryview(message)
+        with boundary(self._lost, f"{self._name}'s process ended"):
+            asked = self._process.stdin
+            while asked is not None and unsent:
+                if not select.select([], [asked], [], deadline.left())[1]:
+                    raise self._late(self._name, value=f"{deadline.total_s:g} s", expected="to read its input")
+                unsent = unsent[os.write(asked.fileno(), unsent[: select.PIPE_BUF]) :]
+
+    def read(self, deadline: Deadline) -> tuple[dict[str, Any], bytes]:
+        """Header and body of an answer. Raises `late`, `lost`."""
+        sizes = [int.from_bytes(self._exactly(_HEAD, deadline), "little") for _ in range(2)]
+        if sum(sizes) > self._most:
+            raise self._lost(f"{self._name}'s answer", value=f"{sum(sizes)} bytes", expected=f"at most {self._most}")
+        text = self._exactly(sizes[0], deadline)
+        with boundary(self._lost, f"{self._name}'s process answered no message"):
+            header: dict[str, Any] = json.loads(text)
+        return header, self._exactly(sizes[1], deadline)
+
+    def _exactly(self, size: int, deadline: Deadline) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            out = self._process.stdout
+            if out is None or not select.select([out], [], [], deadline.left())[0]:
+                raise self._late(self._name, value=f"{deadline.total_s:g} s", expected="an answer before that")
+            part = os.read(out.fileno(), size - len(data))
+            if not part:
+                raise self._lost(
+                    f"{self._name}'s process ended", value=f"exit code {self._code()}", expected="an answer"
+                )
+            data += part
+        return bytes(data)
+
+    def _code(self) -> int | str:
+        with suppress(subprocess.TimeoutExpired):
+            return self._process.wait(1.0)
+        return "unknown"
+
+    def kill(self) -> None:
+        """End it with its process group, and wait for that."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+class Caller:
+    """The caller, seen from a process that it made. What others print or read here no longer reaches it."""
+
+    def __init__(self) -> None:
+        self._incoming, self._outgoing = os.dup(0), os.dup(1)
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 0)
+        os.dup2(null, 1)
+
+    def read(self) -> tuple[bytes, bytes] | None:
+        """Header and body of its next message; None where it is gone."""
+        sizes = self._take(2 * _HEAD)
+        if sizes is None:
+            return None
+        header = self._take(int.from_bytes(sizes[:_HEAD], "little"))
+        body = self._take(int.from_bytes(sizes[_HEAD:], "little"))
+        return None if header is None or body is None else (header, body)
+
+    def write(self, header: Mapping[str, Any], body: bytes = b"") -> None:
+        """An answer."""
+        left = memoryview(packed(header, body))
+        while left:
+            left = left[os.write(self._outgoing, left) :]
+
+    def _take(self, size: int) -> bytes | None:
+        data = bytearray()
+        while len(data) < size:
+            part = os.read(self._incoming, size - len(data))
+            if not part:
+                return None
+            data += part
+        return bytes(data)
 
 
 class Workers:
@@ -75,7 +196,7 @@ class Workers:
             ConfigError: arguments that are no JSON.
         """
         try:
-            body = json.dumps(args).encode("ascii")
+            message = packed(args)
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError("arguments of a worker", value=str(error), expected="JSON values") from error
         worker, kept = self._free.get(), None
@@ -86,7 +207,7 @@ class Workers:
             if worker is None:
                 worker = _Worker(self._words)
                 worker.wait()
-            answer = worker.ask(body, self.wall_s)
+            answer = worker.ask(message, self.wall_s)
             kept = worker
         finally:
             if worker is not None and kept is None:
@@ -113,69 +234,23 @@ class Workers:
         self.close()
 
 
-class _Worker:
-    """One process, seen from the caller's side."""
+class _Worker(Piped):
+    """One process of `Workers`."""
 
-    def __init__(self, words: list[str]) -> None:
-        path = os.pathsep.join(filter(None, (*sys.path, os.environ.get("PYTHONPATH"))))
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _BOOT, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path}, bufsize=0, start_new_session=True,
-        )  # fmt: skip
-
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
+    def __init__(self, words: Sequence[str]) -> None:
+        super().__init__(_BOOT, words, name="a grader", lost=ScoringError, late=GraderTimeout, most=_MOST)
 
     def wait(self) -> None:
         """Wait until the function is imported."""
-        answer = self._read(Deadline(_START_S))
+        answer, _ = self.read(Deadline(_START_S))
         if answer != {"ready": True}:
             raise ScoringError("a grader's process does not start", value=answer.get("failed"))
 
-    def ask(self, body: bytes, wall_s: float) -> dict[str, Any]:
+    def ask(self, message: bytes, wall_s: float) -> dict[str, Any]:
+        """One call, sent and answered within `wall_s` seconds."""
         deadline = Deadline(wall_s)
-        unsent = len(body).to_bytes(_HEAD, "little") + body
-        with boundary(ScoringError, "a grader's process ended"):
-            asked = self._process.stdin
-            while asked is not None and unsent:
-                if not select.select([], [asked], [], deadline.left())[1]:
-                    raise GraderTimeout("a grader", value=f"{wall_s:g} s", expected="to read its input")
-                unsent = unsent[os.write(asked.fileno(), unsent[: select.PIPE_BUF]) :]
-        return self._read(deadline)
-
-    def _read(self, deadline: Deadline) -> dict[str, Any]:
-        size = int.from_bytes(self._exactly(_HEAD, deadline), "little")
-        if size > _MOST:
-            raise ScoringError("a grader's answer", value=f"{size} bytes", expected=f"at most {_MOST}")
-        row: dict[str, Any] = json.loads(self._exactly(size, deadline))
-        return row
-
-    def _exactly(self, size: int, deadline: Deadline) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            out = self._process.stdout
-            if out is None or not select.select([out], [], [], deadline.left())[0]:
-                raise GraderTimeout("a grader", value=f"{deadline.total_s:g} s", expected="an answer before that")
-            part = os.read(out.fileno(), size - len(data))
-            if not part:
-                raise ScoringError("a grader's process ended", value=f"exit code {self._code()}", expected="an answer")
-            data += part
-        return bytes(data)
-
-    def _code(self) -> int | str:
-        with suppress(subprocess.TimeoutExpired):
-            return self._process.wait(1.0)
-        return "unknown"
-
-    def kill(self) -> None:
-        """End it with its process group, and wait for that."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                stream.close()
+        self.send(message, deadline)
+        return self.read(deadline)[0]
 
 
 def serve(words: Sequence[str]) -> None:
@@ -187,32 +262,26 @@ def serve(words: Sequence[str]) -> None:
         words: module, function, MiB of memory, seconds of each call.
     """
     module, name, memory_mb, wall_s = words
-    incoming, outgoing = os.dup(0), os.dup(1)
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)
-    os.dup2(null, 1)
+    caller = Caller()
     function: Callable[..., Any] | None = None
     try:
         with boundary(ScoringError, "the function cannot be imported", name=f"{module}:{name}"):
             function = getattr(import_module(module), name)
     except EvolventError as error:
-        _write(outgoing, {"failed": str(error)})
+        caller.write({"failed": str(error)})
         return
     _limit(int(memory_mb) * _MIB)
-    _write(outgoing, {"ready": True})
-    while (head := _take(incoming, _HEAD)) is not None:
-        body = _take(incoming, int.from_bytes(head, "little"))
-        if body is None:
-            return
+    caller.write({"ready": True})
+    while (asked := caller.read()) is not None:
         signal.setitimer(signal.ITIMER_REAL, float(wall_s) + 1.0)
         try:
             with boundary(ScoringError, "it raised"):
-                answer = {"value": function(*json.loads(body))}
+                answer = {"value": function(*json.loads(asked[0]))}
                 json.dumps(answer)
         except EvolventError as error:
             answer = {"failed": str(error)[:2000]}
         signal.setitimer(signal.ITIMER_REAL, 0.0)
-        _write(outgoing, answer)
+        caller.write(answer)
 
 
 def _limit(above: int) -> None:
@@ -221,20 +290,3 @@ def _limit(above: int) -> None:
     with suppress(OSError):
         used = int(Path("/proc/self/statm").read_bytes().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         resource.setrlimit(resource.RLIMIT_AS, (used + above, used + above))
-
-
-def _take(incoming: int, size: int) -> bytes | None:
-    data = bytearray()
-    while len(data) < size:
-        part = os.read(incoming, size - len(data))
-        if not part:
-            return None
-        data += part
-    return bytes(data)
-
-
-def _write(outgoing: int, row: dict[str, Any]) -> None:
-    body = json.dumps(row).encode("ascii")
-    data = memoryview(len(body).to_bytes(_HEAD, "little") + body)
-    while data:
-        data = data[os.write(outgoing, data) :]

@@ -67,6 +67,13 @@ def test_what_changes_a_cell_changes_its_digest_and_nothing_else_does() -> None:
     assert same[2].loop_digest("countdown") != protocol.loop_digest("countdown") == same[0].loop_digest("countdown")
 
 
+@pytest.mark.parametrize("task", ["deduction", "preference"])
+def test_there_are_as_many_tasks_as_the_protocol_asks_for(task: str) -> None:
+    protocol = Protocol()
+    for split, count in (("train", protocol.judged), ("dev", 60), ("test", protocol.panel)):
+        assert len({one.id for one in panel(task, split, count, bases=protocol.bases)}) == count
+
+
 # ------------------------------------------------------------------ hindsight
 
 

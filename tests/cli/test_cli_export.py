@@ -67,7 +67,8 @@ def test_a_policy_with_an_adapter_plays_its_world(tmp_path, monkeypatch, capsys)
 
 @pytest.mark.parametrize(("words", "said"), [
     (["xs"], "untrained"), (["gone"], "unknown policy 'gone'"), (["model", "--test", "gone"], "nothing at gone"),
-    (["model", "--licence", "MTI"], "did you mean 'MIT'"), (["model", "--worlds", "nowhere"], "nowhere"),
+    (["model", "--licence", "MTI"], "--licence: unknown licence 'MTI' (did you mean 'MIT'"),
+    (["model", "--worlds", "nowhere"], "nowhere"),
     (["model", "--tokens", "200"], "context of 128"), (["model", "--tokens", "0"], "1 or more"),
 ])  # fmt: skip
 def test_mistakes_are_told_and_nothing_is_left(model, tmp_path, capsys, words, said):

@@ -8,10 +8,12 @@ import json
 import pytest
 from rich.console import Console
 
-from evolvent.cli.teams import TEAM_WORLDS, TrainMat, _tasks, run, team_world
-from evolvent.errors import ConfigError, ShapeMismatch
+from evolvent.cli.teams import FOREIGN, TEAM_WORLDS, TrainMat, _tasks, foreign_world, run, team_world
+from evolvent.config import resolve
+from evolvent.errors import ConfigError, MissingExtra, ShapeMismatch
 from evolvent.models.team_files import load_team
 from evolvent.store.store import Store
+from evolvent.worlds.teams.extras import MAKERS
 
 SMALL = ["--mat.rows", "8", "--mat.steps", "4", "--mat.decisions", "96", "--mat.width", "16", "--episodes", "6",
          "--mat.update.epochs", "1"]  # fmt: skip
@@ -54,6 +56,70 @@ def test_what_is_measured_is_kept_and_drawn(tmp_path):
     assert "<script" not in page and page.count('class="scroll frames"') == 3
     with pytest.raises(ShapeMismatch, match="is no policy of this team"):
         said(["spread", "--start", str(folder), "--to", str(tmp_path / "other"), *SMALL])
+
+
+def test_a_run_is_made_longer(tmp_path):
+    folder = tmp_path / "run"
+    said(["chain", "--to", str(folder), *SMALL])
+    said(["--resume", str(folder), "--mat.decisions", "160"])
+    assert [row["decisions"] for row in json.loads((folder / "history.json").read_text())] == [32, 64, 96, 128, 160]
+    stages = [one.id.partition("/")[0] for one in Store.open(folder / "trajectories").trajectories()]
+    assert stages == ["measured-96"] * 6 + ["measured-160"] * 6
+
+
+def test_worlds_of_the_extra_are_named_and_set():
+    assert set(FOREIGN) == set(MAKERS) and not set(FOREIGN) & set(TEAM_WORLDS)
+    words = ["--world", "mamujoco", "--settings", "scenario=Ant,parts=4x2", "--disabled", "1,2"]
+    config = resolve(TrainMat, overrides=words)
+    (task,) = _tasks(config, "train")
+    assert task.spec["settings"] == {"scenario": "Ant", "parts": "4x2"}
+    assert task.spec["row"] == {"disabled": [1, 2], "horizon": 1000} and task.split == "train"
+    assert _tasks(config, "test")[0].split == "test"
+    foraging = TrainMat(world="foraging", settings=("size=10", "cooperate=false"), agents=3, horizon=7)
+    spec = foreign_world(foraging).task().spec
+    assert spec["settings"] == {"size": 10, "cooperate": False, "agents": 3} and spec["row"] == {"horizon": 7}
+
+
+def test_mistakes_about_them_are_found_without_their_packages():
+    with pytest.raises(ConfigError, match=r"unknown setting of mamujoco 'scenaro'(.|\n)*did you mean 'scenario'"):
+        TrainMat(world="mamujoco", settings=("scenaro=Ant",))
+    with pytest.raises(ConfigError, match="unknown setting of mamujoco 'agents'"):
+        TrainMat(world="mamujoco", agents=3)
+    with pytest.raises(ConfigError, match="expected name=value"):
+        TrainMat(world="foraging", settings=("size",))
+    with pytest.raises(ConfigError) as error:
+        TrainMat(world="rescue", horizon=9, disabled=(0,))
+    assert [problem.where for problem in error.value.problems] == ["horizon", "disabled"]
+
+
+def test_a_package_that_is_missing_is_told_before_a_run_begins(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "lbforaging.foraging", None)
+    with pytest.raises(MissingExtra, match=r"evolvent\[marl\]"):
+        said(["foraging", "--to", str(tmp_path / "run"), *SMALL])
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.filterwarnings("default")  # of other packages: what they warn of is theirs
+@pytest.mark.parametrize(("name", "package", "more"), [
+    ("mamujoco", "gymnasium_robotics", ["--settings", "scenario=Walker2d,parts=2x3", "--disabled", "1"]),
+    ("foraging", "lbforaging", ["--agents", "3", "--workers", "2"]), ("warehouse", "rware", []),
+    ("particles", "mpe2", []), ("vmas", "vmas", []),
+])  # fmt: skip
+def test_a_run_in_a_world_of_the_extra(tmp_path, monkeypatch, name, package, more):
+    pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)  # MuJoCo writes its warnings into a file where it runs
+    said([name, "--to", "run", "--horizon", "5", *more, *SMALL])
+    (row,) = json.loads((tmp_path / "run" / "table.json").read_text())
+    assert row["episodes"] == 6 and row["world"] == f"team_{name}" and row["lost"] == 0
+    said(["--resume", "run"])
+    assert json.loads((tmp_path / "run" / "table.json").read_text()) == [row]
+
+
+def test_a_parallel_environment_of_ones_own(tmp_path):
+    said(["parallel", "--settings", "make=tests.team_support:Counting", "--horizon", "4", "--workers", "1", "--to",
+          str(tmp_path / "run"), *SMALL])  # fmt: skip
+    (row,) = json.loads((tmp_path / "run" / "table.json").read_text())
+    assert row["return"][0] == 6.0, "1.5 at each of four steps"
 
 
 def test_every_world_has_tasks():

@@ -1,4 +1,4 @@
-"""F15: an environment whose restore is not exact is found out before a search trusts it."""
+"""Fault 15: an environment whose restore is not exact is found out before a search trusts it."""
 
 from __future__ import annotations
 

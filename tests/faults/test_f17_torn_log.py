@@ -1,4 +1,7 @@
-"""Fault 17: a log cut at every byte of its last record, a tail of zeros, a damaged byte elsewhere."""
+"""Fault 17: a log cut at every byte of its last record, a tail of zeros, a damaged byte elsewhere.
+
+Reading ends with the last whole record and counts what was torn; damage in the midst is an error that names its place.
+"""
 
 from __future__ import annotations
 

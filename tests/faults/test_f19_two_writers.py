@@ -1,4 +1,7 @@
-"""Fault 19: two writers on one run; a lock left by a dead one; one of another machine."""
+"""Fault 19: two writers on one run; a lock left by a dead one; one of another machine.
+
+The second is refused and told process and host of the first; what a dead process left holds nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Fault 21: a read-only folder, a permission lost, a file system that went stale."""
+"""Fault 21: a read-only folder, a permission lost, a file system that went stale.
+
+StoreUnavailable with the reason of the system; what was stored before stays readable.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGTERM in the middle of a training: the update is finished, the state saved, the process ends with 143."""
+"""Fault 25: SIGTERM in the middle of a training: the update is finished, the state saved, the process ends with 143."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kill -9 at every system call that writes a checkpoint: the newest complete one is whole, old or new.
+"""Fault 26: kill -9 at every system call that writes a checkpoint: the newest complete one is whole, old or new.
 
 One process that saves at once or on a thread, and two ranks of which either is killed: what lives on ends with an error
 that names the other, and the next start finds a whole checkpoint and cleans up.

@@ -1,4 +1,4 @@
-"""NaN in positions that are not learned: loss and gradients are bit-equal to those without it."""
+"""Fault 27: NaN in positions that are not learned: loss and gradients are bit-equal to those without it."""
 
 from __future__ import annotations
 

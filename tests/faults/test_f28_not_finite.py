@@ -1,4 +1,4 @@
-"""NaN or infinity in a loss or gradient: the update is skipped, counted and named; `patience` in a row stop it."""
+"""Fault 28: NaN or infinity in a loss or gradient: the update is skipped and counted; `patience` in a row stop it."""
 
 from __future__ import annotations
 

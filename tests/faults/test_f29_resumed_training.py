@@ -1,4 +1,4 @@
-"""Interrupted anywhere, a training that is resumed has the losses and weights of the uninterrupted one, bit for bit."""
+"""Fault 29: interrupted anywhere, a resumed training has the losses and weights of the whole one, bit for bit."""
 
 from __future__ import annotations
 

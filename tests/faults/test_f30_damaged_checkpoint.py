@@ -1,4 +1,4 @@
-"""A shard missing, one byte flipped, another model's shape, moments missing: refused, and nothing is loaded."""
+"""Fault 30: a shard missing, a byte flipped, another model's shape, moments missing: refused, nothing is loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing was kept, or nothing of it is learned: a typed error before the first step, never a loss of 0 / 0."""
+"""Fault 31: nothing was kept, or nothing of it is learned: an error before the first step, never a loss of 0 / 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An empty response: no token of it is trained, and no weight lands on its neighbours."""
+"""Fault 32: an empty response: no token of it is trained, and no weight lands on its neighbours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trajectory longer than the context: refused and listed; if all are, an error before training."""
+"""Fault 33: a trajectory longer than the context: refused and listed; if all are, an error before training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays that differ in length, unknown token ids, another tokenizer: refused before the first step, by name."""
+"""Fault 35: arrays of different lengths, unknown token ids, another tokenizer: refused before the first step."""
 
 from __future__ import annotations
 

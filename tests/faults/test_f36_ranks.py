@@ -1,4 +1,4 @@
-"""A rank that raises, is killed or hangs: all end in time, the first failure is told once, and nothing is lost.
+"""Fault 36: a rank that raises, is killed or hangs: all end in time, the first failure is told once, nothing is lost.
 
 The ranks are real processes that run `evolvent train`, with the store that torchrun's agent would hold.
 """

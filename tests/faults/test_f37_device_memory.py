@@ -1,4 +1,4 @@
-"""A batch too large for the memory: one sentence with its shape and the knobs, no process left, and the knob helps."""
+"""Fault 37: a batch too large for the memory: a sentence with shape and knobs, no process left, and the knob helps."""
 
 from __future__ import annotations
 

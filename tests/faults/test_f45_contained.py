@@ -1,4 +1,7 @@
-"""Faults 45, 46 and 48: every attack of `attacks` ends in a failing outcome, and the host is as before."""
+"""Fault 45: fork bombs, endless memory, output and files, daemons, deaf processes: contained, and nothing is left.
+
+Every attack of `attacks` ends in a failing outcome, and the host is as before.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Fault 49: names from data that would leave their folder, or that no file system takes."""
+"""Fault 49: names from data that would leave their folder, or that no file system takes.
+
+UnsafePath with the reason, whatever the spelling; good names stay as they are.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from evolvent.errors import ConfigError, Incomplete, SampleInvalid
+from evolvent.errors import BatchMismatch, ConfigError, Incomplete, SampleInvalid
 from evolvent.methods.gato import Gato, array_task, gato, load_generalist, save_generalist, text_task
 from evolvent.models.gato_model import GatoModel, GatoShape
 from evolvent.rollout.arrays import play
@@ -104,3 +104,12 @@ def test_the_model_reads_what_is_before():
     padded = torch.cat([torch.zeros(2, 1, dtype=torch.long), rows], 1)
     seen, later = torch.tensor([[False, True, True]] * 2), torch.tensor([[0, 0, 1]] * 2)
     torch.testing.assert_close(model(padded, later, seen=seen)[:, 1:], model(rows, torch.from_numpy(place)))
+
+
+def test_observations_of_another_world_are_refused(tmp_path):
+    config = Gato(**{**SMALL, "train": {"updates": 1, "batch": 2}})
+    save_generalist(gato(config, {"chain": array_task(chain_episodes()), "half": array_task(halves())}), tmp_path)
+    policy = load_generalist(tmp_path)
+    assert play(policy.actor("half"), Half, episodes=1, horizon=1, actions=0, dim=1, seed=0).dim == 1
+    with pytest.raises(BatchMismatch, match="another size than chain"):
+        play(policy.actor("chain"), Half, episodes=1, horizon=1, actions=2, seed=0)

@@ -102,6 +102,31 @@ def test_taken_up_again_it_ends_the_same(tmp_path, kind):
         mat(config.model_copy(update={"seed": 5}), batch_of("team", 3, rounds=4), folder=tmp_path)
 
 
+def test_a_training_is_made_longer(tmp_path):
+    """One that was ended is gone on with to more decisions, and is then what it would have been at once."""
+    whole = mat(SMALL, batch_of("team", 3))
+    half = SMALL.model_copy(update={"decisions": 64 * 2 * 2})
+    assert len(mat(half, batch_of("team", 3), folder=tmp_path).history) == 2
+    longer = mat(SMALL.model_copy(update={"keep_every": 3}), batch_of("team", 3), folder=tmp_path)
+    assert torch.equal(weights(whole), weights(longer)) and longer.history == whole.history
+    shorter = mat(half, batch_of("team", 3), folder=tmp_path)
+    assert shorter.history == whole.history, "what was learned stays learned"
+
+
+def test_a_training_is_of_one_team(tmp_path):
+    """The same tasks with other horizons, sizes or spaces are another world."""
+
+    def batch(horizon):
+        row = ParallelRow(Counting(ends=5), horizon=horizon)
+        return RowTeam(row.spec, [Task("counting", "1", {}, "2 agents", "seen", "train")], 2,
+                       host=LocalRows(lambda task: ParallelRow(Counting(ends=5), horizon=horizon)))  # fmt: skip
+
+    config = MAT(width=16, rows=2, steps=3, decisions=6, update=TeamUpdates(epochs=1, minibatches=1))
+    mat(config, batch(9), folder=tmp_path)
+    with pytest.raises(ConfigError, match=r"other settings.*horizon=9.*horizon=7"):
+        mat(config, batch(7), folder=tmp_path)
+
+
 def test_a_batch_that_cannot_be_kept_goes_on_with_new_episodes(tmp_path):
     class Plain:
         """Only what a batch must have."""

@@ -75,3 +75,27 @@ def test_what_it_cannot_learn_from_is_refused():
         online_dt(OnlineDT(**SMALL), chain_episodes())
     with pytest.raises(ConfigError, match="explore"):
         online_dt(OnlineDT(**SMALL, rounds=1), ragged(3))
+
+
+def test_the_worst_of_the_data_are_the_first_to_go(monkeypatch):
+    """The replay begins with the best episodes, ascending; each new one takes the place of the worst (published)."""
+    from evolvent.learn.sequences import windows
+
+    seen = []
+    began = windows.WindowSource.__init__
+
+    def noted(self, episodes, **more):
+        seen.append(episodes.returns.round(2).tolist())
+        began(self, episodes, **more)
+
+    monkeypatch.setattr(windows.WindowSource, "__init__", noted)
+    data = bandit(0, low=-1, high=1).chosen(range(5))
+    data = type(data)(**{**{name: getattr(data, name) for name in data.__slots__},
+                         "reward": np.array([0.3, -0.5, 0.9, 0.1, 0.6])})  # fmt: skip
+
+    def explore(actor, number):
+        return data.chosen([1])
+
+    config = OnlineDT(**SMALL, rounds=2, updates=1, replay=3, train={**TRAIN, "updates": 1, "batch": 2})
+    online_dt(config, data, explore=explore)
+    assert seen == [[0.3, 0.6, 0.9], [0.6, 0.9, -0.5], [0.9, -0.5, -0.5]]

@@ -155,3 +155,25 @@ def test_choices_do_not_share_bins():
 def test_memory_must_fit_the_context():
     with pytest.raises(ConfigError, match="memory"):
         TrajectoryTransformer(context=4, planning={"memory": 4})
+
+
+def test_plans_of_neighbouring_episodes_draw_apart(monkeypatch):
+    """What an episode draws at a step is not what another one draws at the next."""
+    from evolvent.learn.sequences.windows import History
+    from evolvent.rollout import imagined
+
+    seeds = []
+
+    def noted(*args, seed, **more):
+        seeds.append(seed)
+        return beam_plan(*args, seed=seed, **more)
+
+    monkeypatch.setattr(imagined, "beam_plan", noted)
+    data = ragged(4, 3, observation=2, dim=1)
+    policy = trajectory_transformer(
+        TrajectoryTransformer(context=2, bins=3, width=8, heads=2, layers=1, train={"updates": 1, "batch": 2},
+                              planning={"keep": 1, "horizon": 1, "memory": 1}), data)  # fmt: skip
+    for step in range(3):
+        policy.actor()(History(observation=np.zeros((2, step + 1, 2), np.float32), seed=np.array([5, 6]),
+                               action=np.zeros((2, step, 1), np.float32), reward=np.zeros((2, step))))  # fmt: skip
+    assert len(set(seeds)) == 6

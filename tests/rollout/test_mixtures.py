@@ -7,9 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from evolvent.errors import BatchMismatch, ConfigError, EnvLost
+from evolvent.errors import BatchMismatch, ConfigError, CorruptRecord, EnvLost
 from evolvent.rollout.arrays import play
 from evolvent.rollout.mixtures import KINDS, mixture
+from evolvent.store.episodes import load_episodes, save_episodes
 from evolvent.worlds.control import CONTROLS, control_named
 from tests.sequence_support import Chain
 
@@ -82,7 +83,7 @@ def test_what_cannot_be_made_is_refused():
     with pytest.raises(ConfigError, match="cartpole"):
         control_named("cartpol")
     with pytest.raises(ConfigError, match="expert"):
-        mixture(CONTROLS["hopper"], kind="medium", episodes=1, seed=0)
+        mixture(dataclasses.replace(CONTROLS["hopper"], expert=None), kind="medium", episodes=1, seed=0)
     with pytest.raises(ConfigError):
         mixture(CONTROLS["cartpole"], kind="good", episodes=1, seed=0)
     with pytest.raises(ConfigError):
@@ -93,3 +94,29 @@ def test_a_foreign_expert_is_taken():
     left = dataclasses.replace(CONTROLS["cartpole"], expert=lambda seen: np.zeros(len(seen), np.int64))
     found = mixture(left, kind="expert", episodes=2, seed=0)
     assert found.episodes.lengths.max() < 15 and found.manifest["world"] == "CartPole-v1"
+
+
+def test_hoppers_expert_hops():
+    pytest.importorskip("mujoco")
+    control = dataclasses.replace(control_named("hopper"), horizon=300)
+    found = {kind: mixture(control, kind=kind, episodes=2, seed=0).episodes for kind in ("random", "expert")}
+    assert found["random"].returns.max() < 200 < 600 < found["expert"].returns.max()
+
+
+def test_hoppers_expert_does_not_depend_on_who_is_beside():
+    expert, seen = control_named("hopper").expert, np.random.default_rng(0).normal(size=(5, 11)).astype(np.float32)
+    alone = np.concatenate([expert(seen[row : row + 1]) for row in range(5)])
+    np.testing.assert_array_equal(expert(seen), alone)
+    assert alone.shape == (5, 3) and alone.dtype == np.float32 and np.abs(alone).max() <= 1
+
+
+def test_episodes_in_a_file(tmp_path):
+    data = mixture(dataclasses.replace(CONTROLS["pendulum"], horizon=5), kind="medium", episodes=3, seed=0).episodes
+    save_episodes(data, tmp_path / "kept")
+    found = load_episodes(tmp_path / "kept")
+    assert found.digest == data.digest and found.dim == 1
+    (tmp_path / "kept").write_bytes(b"torn")
+    with pytest.raises(CorruptRecord):
+        load_episodes(tmp_path / "kept")
+    with pytest.raises(CorruptRecord):
+        load_episodes(tmp_path / "none")

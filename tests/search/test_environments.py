@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -441,3 +442,36 @@ def test_a_budget_is_never_exceeded(setting, name, limit, kind):
                  estimate=TextValue(language, Head()))  # fmt: skip
     assert engine.usage.generated <= (budget.generated or 1e9) and engine.usage.computed <= (budget.computed or 1e9)
     assert result.spent.expansions <= (budget.expansions or 1e9) and result.ended_by in ("done", kind)
+
+
+@settings(max_examples=30, deadline=None)
+@given(name=st.sampled_from(sorted(LANGUAGE_SEARCHES)), limit=st.integers(40, 700), own=st.booleans(),
+       steps=st.integers(2, 8))  # fmt: skip
+def test_what_is_played_can_be_judged(setting, name, limit, own, steps):
+    """A judge reads each path again: as much is played as leaves room for that, and nothing unjudged is chosen."""
+    world, policy, tasks = setting
+    ours, theirs = LocalEngine(policy, slots=16), LocalEngine(policy, slots=16)
+    language = Language(policy, world, max_tokens=steps)
+    budget = Budget(computed=limit)
+    value = TextValue(language, SpanScorer(TagIds(3, 4, 5), None if own else "judge"), whole=True)
+    result = run(lambda root: LANGUAGE_SEARCHES[name](root, budget), world, tasks[0], proposer=language,
+                 engine=Several({"policy": ours, "judge": theirs}), terminal="value", estimate=value)  # fmt: skip
+    assert ours.usage.computed + theirs.usage.computed <= limit
+    assert np.isfinite(result.tree.value[1 : len(result.tree)]).all()
+
+
+def test_samples_that_leave_no_room_for_the_judge_are_given_up(setting):
+    """Of long samples side by side the last are given up, so that what the others came to is judged."""
+    world, _, tasks = setting
+    policy, given_up = ev.policy_for([world], context=160, seed=3), 0  # little more than an episode takes
+    for limit in (200, 700, 1300):
+        language, engine = Language(policy, world, max_tokens=6), LocalEngine(policy, slots=16)
+        search = partial(best_of_n, budget=Budget(computed=limit), rng=np.random.default_rng(0), n=30)
+        result = run(search, world, tasks[0], proposer=language,
+                     engine=Several({"policy": engine, "judge": LocalEngine(policy, slots=16)}), terminal="value",
+                     estimate=TextValue(language, SpanScorer(TagIds(3, 4, 5), "judge"), whole=True))  # fmt: skip
+        lost = sum("no room for the rest" in each.reason for each in result.dropped)
+        given_up += lost
+        assert result.spent.computed <= limit and (not lost or result.ended_by == "computed")
+        assert all(np.isfinite(result.tree.value[node]) for node in result.finished)
+    assert given_up

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -42,7 +43,7 @@ def by_state(result) -> dict[int, tuple[int, float]]:
 
 
 def own_visits(tree, node: int) -> int:
-    return int(tree.visits[node] - tree.visits[tree.children(node)].sum())
+    return int(tree.visits[node] - tree.visits[tree.below(node)].sum())
 
 
 def check_sums(result, *, lazy: bool = True) -> None:
@@ -52,7 +53,7 @@ def check_sums(result, *, lazy: bool = True) -> None:
         own = own_visits(tree, node)
         if tree.width[node] and tree.visits[node]:
             assert own == (1 if lazy and node else 0)
-        below = float(tree.total[tree.children(node)].sum())
+        below = float(tree.total[tree.below(node)].sum())
         value = float(tree.value[node]) if own else 0.0
         assert tree.total[node] == pytest.approx(below + own * value)
 
@@ -190,13 +191,15 @@ def test_more_leaves_ask_less_often():
     leaves=st.integers(1, 4),
     limit=st.tuples(st.sampled_from(["expansions", "generated", "computed"]), st.integers(1, 120)),
     told=st.booleans(),
+    widen=st.sampled_from([0.0, 0.5]),
 )
-def test_never_over_budget(seed, start, leaves, limit, told):
+def test_never_over_budget(seed, start, leaves, limit, told, widen):
     tree = random_tree(seed)
     budget = Budget(**{limit[0]: limit[1]})
-    again = isinstance(start, Commit) and start.trees == "inter"
+    again = widen > 0 or (isinstance(start, Commit) and start.trees == "inter")
     watch = Watch(tree, None if told else lambda state: None, again=again)
-    result = run(search(start, leaves=leaves, budget=budget), watch, budget)
+    explore = Explore(widen=widen)
+    result = run(search(start, leaves=leaves, budget=budget, width=1 if widen else 3, explore=explore), watch, budget)
     assert result.ended_by in ("done", limit[0])
     ends = result.tree.terminal[: len(result.tree)]
     assert (result.chosen is None) == (not ends.any())
@@ -337,6 +340,85 @@ def test_without_noise_the_generator_is_not_used():
     assert rng.bit_generator.state == before
 
 
+# ------------------------------------------------------------------ progressive widening
+
+FLAT = SmallTree({0: (1, 2, 3, 4), 1: (), 2: (), 3: (), 4: ()}, dict.fromkeys(range(5), 0.0),
+                 {1: 0.1, 2: 0.2, 3: 0.9, 4: 0.4})  # fmt: skip
+
+
+def assert_counts(result, expected: dict[int, tuple[int, float]]) -> None:
+    found = by_state(result)
+    for at in (0, 1):
+        counts, by_hand = ({state: both[at] for state, both in each.items()} for each in (found, expected))
+        assert counts == pytest.approx(by_hand)
+
+
+def widened(start, watch, *, width=1, widen=0.5, **options):
+    return run(search(start, width=width, explore=Explore(widen=widen), **options), watch)
+
+
+def test_ten_simulations_of_a_tree_that_widens_by_hand():
+    watch = Watch(FLAT, again=True)
+    result = widened(Restart(99, simulations=10), watch)
+    # One child while N < 4, two while N < 9, then three. The first four simulations have nowhere to go but 1.
+    # N = 4: .1 + .5 * 2 * 1.25 / 5 = .35 < .2 + .5 * 2 * 1.25 = 1.45, so 2. N = 5: .38 < .90. N = 6: .41 < .71.
+    # N = 7: .43 < .61. N = 8: .45 < .55, 2 each time. N = 9: 3, of which nothing but .9 is known, with P = 1/3: 2.15.
+    assert_counts(result, {0: (10, 2.3), 1: (4, 0.4), 2: (5, 1.0), 3: (1, 0.9)})
+    assert [(wish.width, wish.after, wish.first) for batch in watch.batches for wish in batch.expand] == [
+        (1, 0, 0), (1, 1, 1), (1, 2, 2),
+    ]  # fmt: skip
+    assert result.tree.prior[1:4].tolist() == pytest.approx([1 / 3] * 3) and end(result) == 3
+    two = widened(Restart(99, simulations=5), Watch(FLAT, again=True), width=2)
+    assert len(two.tree) == 1 + 4  # floor(2 sqrt(4)) samples at the fifth
+
+
+def test_an_inner_node_widens_by_its_own_visits():
+    deep = SmallTree({0: (1,), 1: (2, 3), 2: (), 3: ()}, dict.fromkeys(range(4), 0.0), {2: 0.3, 3: 0.6})
+    watch = Watch(deep, again=True)
+    result = widened(Restart(99, simulations=5), watch)
+    # 0 is widened in vain at N = 4, it has no other child; 1 is expanded at its second visit and has N = 4 at the last.
+    assert [wish.state for batch in watch.batches for wish in batch.expand] == [0, 1, 0, 1]
+    assert_counts(result, {0: (5, 2.1), 1: (5, 2.1), 2: (3, 0.9), 3: (1, 0.6)})  # its own .6, then 3 * .3, then .6
+
+
+def test_what_is_drawn_again_is_the_child_that_is_there():
+    class Same(Watch):
+        def _children(self, wish):
+            return [replace(super()._children(replace(wish, after=0))[0], count=wish.width, generated=7)]
+
+    result = widened(Restart(99, simulations=30), Same(FLAT, again=True))
+    assert len(result.tree) == 2 and result.tree.counts[1] == 5 and result.tree.generated[1] == 35
+    assert result.tree.visits[1] == 30 and result.tree.width[0] == 1
+
+
+def test_all_children_come_in_the_end_and_the_best_is_found():
+    for seed in SEEDS:
+        tree = random_tree(seed, gap=0.5)
+        for start in (Commit(80), Restart(10**6, simulations=400), Descend(200)):
+            result = widened(start, Watch(tree, again=True), widen=0.8)
+            check_sums(result, lazy=not isinstance(start, Descend))
+            assert tree.reward[end(result)] == tree.best(), (seed, start)
+
+
+def test_what_is_added_is_valued_dropped_and_stirred_like_the_first():
+    told = {0: 0.5, 1: 0.1, 2: math.nan, 3: 0.9, 4: 0.4}
+    result = widened(Restart(99, simulations=12), Watch(FLAT, told.__getitem__, again=True))
+    assert [(each.action, each.reason) for each in result.dropped] == [("2", "its value is nan")]
+    assert end(result) == 3
+    asked = widened(Restart(99, simulations=12), Watch(FLAT, lambda state: None, again=True))
+    assert sorted(asked.tree.states[1:]) == [1, 2, 3] and not np.isnan(asked.tree.value[1:4]).any()
+    noisy_ = [run(search(Commit(20, 1.0, 2), width=1, explore=Explore(noise=0.25, widen=0.5)), Watch(FLAT, again=True))
+              for _ in range(2)]  # fmt: skip
+    assert by_state(noisy_[0]) == by_state(noisy_[1])
+
+
+def test_trees_that_start_anew_draw_what_no_tree_before_has_drawn():
+    watch = Watch(FLAT, again=True)
+    widened(Commit(10, paths=2, trees="inter"), watch)
+    wishes = [(wish.first, wish.after) for batch in watch.batches for wish in batch.expand if wish.state == 0]
+    assert wishes == [(0, 0), (1, 1), (2, 2), (3, 0), (4, 1), (5, 2)]
+
+
 def test_what_is_infinitely_good_is_tried_in_random_order():
     first = set()
     for seed in range(20):
@@ -350,5 +432,7 @@ def test_wrong_settings_are_named_together():
         search(Restart(0), width=0, depth=0, leaves=0)
     with pytest.raises(ConfigError, match=r"(?s)temperature.*noise.*alpha"):
         search(Commit(1, -1.0), explore=Explore(noise=2.0, alpha=0.0))
+    with pytest.raises(ConfigError, match="widen: must be between 0 and 1"):
+        search(Commit(1), explore=Explore(widen=1.5))
     with pytest.raises(ConfigError, match="simulations"):
         search(Commit(0))

@@ -335,6 +335,16 @@ def test_kinds_that_came_before_the_budget_ended_are_kept():
     assert (result.ended_by, result.notes["rollouts"], result.chosen) == ("expansions", 0, ends_of(result)[0])
 
 
+def test_a_budget_with_room_for_one_kind_has_the_votes():
+    """A thought that has an answer is nothing without votes: it would agree with itself."""
+    script = lambda state, kind, number: ("5" if kind == "A2" else "9", kind in ("A1", "A2"))  # noqa: E731
+    result = search(Reasoner(script=script), Budget(expansions=1), rollouts=5)
+    assert [result.tree.kinds[node] for node in ends_of(result)] == ["A2"] and result.tree.value[1] == 1.0
+    both = search(Reasoner(script=script), Budget(expansions=2), rollouts=5)
+    rewards = {(both.tree.kinds[node], both.tree.states[node].answer): both.tree.value[node] for node in ends_of(both)}
+    assert rewards == {("A1", "9"): 0.0, ("A2", "5"): 1.0} and both.tree.states[both.chosen].answer == "5"
+
+
 def test_no_action_at_the_root_and_none_further_down():
     class Nothing(Reasoner):
         def _children(self, wish):

@@ -138,6 +138,20 @@ def test_walks_are_those_of_their_numbers_whatever_goes_side_by_side(seed):
     assert end(valued) == max(by_hand, key=tree.reward.__getitem__)
 
 
+def test_walks_are_judged_before_more_are_made():
+    """Where the budget ends among walks, the ends of those before are valued, and one of them is chosen."""
+    tree, judged = random_tree(2), 0
+    for most in range(4, 40):
+        budget = Budget(computed=most)
+        search = sampled_tree(0, budget, rng(2), width=2, depth=4, paths=40, together=1, valued=True)
+        result = run(search, Watch(tree, value=lambda state: None), budget)
+        if result.ended_by == "computed" and len(result.finished) > 1:
+            known = [not math.isnan(result.tree.value[node]) for node in result.finished]
+            judged += 1
+            assert all(known[:-1]) and known[list(result.finished).index(result.chosen)]
+    assert judged
+
+
 def test_children_are_drawn_by_their_priors():
     tree = SmallTree({0: (1, 2), 1: (), 2: ()}, {0: 0.0, 1: math.log(0.8), 2: math.log(0.2)}, {1: 0.1, 2: 0.2})
     result = run(sampled_tree(0, FREE, rng(1), width=2, depth=1, paths=2000, together=2000), Watch(tree))

@@ -19,10 +19,11 @@ from evolvent.engine.several import Several
 from evolvent.errors import ConfigError, ContextOverflow, EngineError, NoLegalAction, ScoringError, WeightsChanged
 from evolvent.learn.parts import flatten
 from evolvent.models.dialects import Words
+from evolvent.reward.generative import GenerativeScorer, Verdict
 from evolvent.reward.process import SpanScorer, TagIds
 from evolvent.search.beam import beam
 from evolvent.search.gumbel import gumbel_mcts
-from evolvent.search.mcts import Commit, Descend, mcts
+from evolvent.search.mcts import Commit, Descend, Explore, mcts
 from evolvent.search.meter import Meter
 from evolvent.search.records import Budget, Expand, Found, SearchResult, Spent, Wanted
 from evolvent.search.samples import best_of_n, greedy
@@ -66,6 +67,9 @@ SEARCHES = {
     "mcts": lambda root, budget, rng: mcts(root, budget, rng, width=3, depth=24, start=Commit(simulations=4)),
     "descend": lambda root, budget, rng: mcts(root, budget, rng, width=3, depth=24, start=Descend(paths=2)),
     "leaves": lambda root, budget, rng: mcts(root, budget, rng, width=3, depth=24, start=Commit(6), leaves=3),
+    "widened": lambda root, budget, rng: mcts(
+        root, budget, rng, width=2, depth=24, start=Commit(simulations=5), leaves=2, explore=Explore(widen=0.6)
+    ),
     "gumbel": lambda root, budget, rng: gumbel_mcts(root, budget, rng, width=3, depth=24, simulations=4, considered=3),
 }
 
@@ -153,6 +157,55 @@ def test_a_budget_is_never_exceeded(policy, judge, name, level, limit, kind, sco
     assert found.ended_by in ("done", kind) and found.spent.generated == engine.usage.generated
 
 
+QUESTION = Verdict((9, 10, 11), 40, 41)
+SCORERS = {
+    "tags": lambda how: SpanScorer(TAGS, "judge"), "own tags": lambda how: SpanScorer(TAGS),
+    "verifier": lambda how: GenerativeScorer(QUESTION, model="judge"),
+    "rollouts": lambda how: Rollouts(number_of, 2, how, len(PROMPT), 1),
+}  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(name=st.sampled_from(sorted(set(SEARCHES) - {"greedy"})), limit=st.integers(20, 400),
+       kind=st.sampled_from(["generated", "computed"]), scoring=st.sampled_from(sorted(SCORERS)),
+       reduce=st.sampled_from(["last", "min"]), level=st.sampled_from(["span", "token"]))  # fmt: skip
+def test_what_is_drawn_can_be_judged(policy, judge, name, limit, kind, scoring, reduce, level):
+    """Nothing is sampled for which there is no room to value it: a search decides for nothing unjudged."""
+    engine = Several({"policy": LocalEngine(policy, slots=32), "judge": LocalEngine(judge, slots=32)})
+    how = writing(level, max_tokens=12, reduce=reduce)
+    found = alone(begun(name, budget=Budget(**{kind: limit})), engine, how=how, scorer=SCORERS[scoring](how))
+    assert np.isfinite(found.tree.value[1 : len(found.tree)]).all()
+    assert getattr(found.spent, kind) <= limit
+
+
+def test_what_a_budget_has_room_for_is_judged_in_order(policy):
+    """A scorer that says too little is stopped, but what fits is told."""
+
+    @dataclass
+    class Sly:
+        model: str | None = None
+
+        def scores(self, asked):
+            yield [LogitsAsk(None, [9 + at, *range(10, 19)]) for at in range(len(asked))]
+            return [(0.5,) * len(item.ends) for item in asked]
+
+        def most(self, ends, length):
+            return Spent()
+
+    root, engine = begin_text(PROMPT, seed=3), LocalEngine(policy, slots=8)
+    (free,) = told(engine, Expand(root, 8), scorer=Sly()).children
+    shares = []
+    for limit in range(60, 110, 5):
+        search = wish(Expand(root, 8), left=Budget(computed=limit))
+        found = alone(search, LocalEngine(policy, slots=8), scorer=Sly())
+        assert found.spent.computed <= limit
+        if found.children[0] is not None:
+            known = [child.value is not None for child in found.children[0]]
+            assert known == sorted(known, reverse=True) and (all(known) or found.short == "computed")
+            shares.append(sum(known))
+    assert len(set(shares)) > 1 and shares == sorted(shares) and max(shares) <= len(free)
+
+
 def number_of(text: str) -> float:
     return len(text) % 5 / 4
 
@@ -223,18 +276,19 @@ def test_samples_derive_from_the_tokens_before_them(policy):
 
 
 def test_no_two_samples_of_a_search_share_their_random_numbers(policy):
-    engine = Watching(policy)
-    alone(begun("beam"), engine)
-    seeds = [seed for ask in engine.samples for seed in ask.seeds]
-    assert len(seeds) == len(set(seeds)) > 20
+    for name in ("beam", "widened"):
+        engine = Watching(policy)
+        alone(begun(name), engine)
+        seeds = [seed for ask in engine.samples for seed in ask.seeds]
+        assert len(seeds) == len(set(seeds)) > 20
 
 
 # ------------------------------------------------------------------ what is written
 
 
-def wish(*wanted: Expand, evaluate=()):
+def wish(*wanted: Expand, evaluate=(), left=None):
     """A search that wants this once and returns what it was told."""
-    found = yield Wanted(wanted, evaluate)
+    found = yield Wanted(wanted, evaluate, left or Budget())
     return found
 
 
@@ -283,6 +337,8 @@ def test_tokens_are_the_likeliest_ones(policy):
     expected = logits - np.log(np.exp(logits).sum())
     np.testing.assert_allclose([child.logprob for child in children], expected[order], atol=1e-6)
     assert all(child.state.pending == child.state.written and child.generated == 0 for child in children)
+    (later,) = told(engine, Expand(root, 2, first=4, after=4), how=writing("token")).children
+    assert [child.state.written for child in later] == [(token,) for token in order[4:]]
     (only,) = told(engine, Expand(root, 6, greedy=True), how=writing("token")).children
     assert [child.state.written for child in only] == [(order[0],)]
 
@@ -537,7 +593,7 @@ def test_a_meter_counts_a_failed_batch_as_the_most_it_could_cost():
     next(work)
     with pytest.raises(EngineError):
         work.throw(EngineError("lost"))
-    assert (meter.spent.generated, meter.spent.computed) == (10, 2 + 2 * 4 + 2)
+    assert (meter.spent.generated, meter.spent.computed) == (10, 2 + 2 * 4)  # what they share is fed once
 
 
 # ------------------------------------------------------------------ records

@@ -129,7 +129,7 @@ class Watch:
             counts = {end: drawn.count(end) for end in dict.fromkeys(drawn)}
         else:
             likeliest = sorted(below, key=lambda child: -self.tree.logprob[child])
-            counts = dict.fromkeys(likeliest[: 1 if wish.greedy else wish.width], 1)
+            counts = dict.fromkeys(likeliest[wish.after :][: 1 if wish.greedy else wish.width], 1)
         return [self._child(end, count, wish) for end, count in counts.items()]
 
     def _child(self, state: int, count: int, wish: Expand) -> Child:
@@ -173,9 +173,10 @@ def check(result: SearchResult) -> None:
     assert result.chosen is None or result.chosen in result.finished
     assert (result.chosen is None) == (not result.finished)
     for node in range(size):
-        below = range(size)[tree.children(node)]
-        assert all(tree.parent[child] == node and tree.depth[child] == tree.depth[node] + 1 for child in below)
-        assert not below or math.isclose(tree.prior[tree.children(node)].sum(), 1.0)
+        below = tree.below(node)
+        assert len(below) == tree.width[node] and (tree.parent[below] == node).all()
+        assert (tree.depth[below] == tree.depth[node] + 1).all()
+        assert not len(below) or math.isclose(tree.prior[below].sum(), 1.0)
 
 
 def end(result: SearchResult) -> int | None:

@@ -202,3 +202,63 @@ def test_episodes_of_other_files_are_refused(tmp_path):
                 file["episode_1/terminations"] = np.zeros(0, bool)
         with pytest.raises(SampleInvalid):
             read_minari(folder)
+
+
+def arrow(tmp_path, table, *, rows=2, **options):
+    """A data set of Minari whose only episode is this table, by its own writer's layout."""
+    (tmp_path / "metadata.json").write_text(json.dumps({"data_format": "arrow"}))
+    (tmp_path / "0").mkdir(exist_ok=True)
+    path = tmp_path / "0" / "part-0.arrow"
+    with pa.OSFile(str(path), "wb") as sink:
+        writer = pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options))
+        for batch in table.to_batches(max_chunksize=rows):
+            writer.write_batch(batch)
+        writer.close()
+    return path
+
+
+def columns(**changed):
+    flags = {"terminations": [False, True, False], "truncations": [False] * 3}
+    return pa.table({"observations": numbers([np.ones(2)] * 3), "actions": [0.5, -0.5, 0.0], "rewards": [1.0, 2.0, 0.0],
+                     **flags, **changed})  # fmt: skip
+
+
+def test_arrow_in_several_batches(tmp_path):
+    arrow(tmp_path, columns(actions=[[0.5], [-0.5], [0.0]]))
+    found = read_minari(tmp_path)
+    assert found.reward.tolist() == [1.0, 2.0] and found.action.tolist() == [[0.5], [-0.5]] and found.terminated.all()
+
+
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+def test_compressed_arrow_is_refused_before_it_is_unpacked(tmp_path, codec):
+    rows = 1_000_000  # 48 MB of zeros in a few kB
+    zeros = pa.array(np.zeros(rows))
+    table = pa.table({"observations": zeros, "actions": zeros, "rewards": zeros, "terminations": np.zeros(rows, bool),
+                      "truncations": np.zeros(rows, bool)}).combine_chunks()  # fmt: skip
+    path = arrow(tmp_path, table, rows=rows, compression=codec)
+    before = pa.total_allocated_bytes()
+    with pytest.raises(SampleInvalid, match="compressed"):
+        read_minari(tmp_path)
+    assert pa.total_allocated_bytes() - before < 2 * path.stat().st_size + 4_000_000
+
+
+@pytest.mark.parametrize("column", [
+    pa.array(["x", "y", "z"]), pa.nulls(3), pa.array([1.0, 1.0, 2.0]).dictionary_encode(),
+    pa.RunEndEncodedArray.from_arrays(pa.array([3], pa.int32()), pa.array([1.0])),
+    pa.array([[1.0], [1.0, 2.0], [1.0]]), pa.array([[1.0], None, [1.0]]),
+    pa.array([[], [], []], pa.list_(pa.float64(), 0)),
+])  # fmt: skip
+def test_arrow_columns_that_are_no_numbers(tmp_path, column):
+    arrow(tmp_path, columns(observations=column))
+    with pytest.raises(SampleInvalid):
+        read_minari(tmp_path)
+
+
+def test_arrow_lists_that_repeat_themselves(tmp_path):
+    """Borders that go back and forth would make a large array of a small file."""
+    borders = pa.array([0, 1000, 0, 1000], pa.int32())
+    again = pa.Array.from_buffers(pa.list_(pa.float64()), 3, [None, borders.buffers()[1]],
+                                  children=[pa.array(np.zeros(1000))])  # fmt: skip
+    arrow(tmp_path, columns(observations=again))
+    with pytest.raises(SampleInvalid):
+        read_minari(tmp_path)

@@ -41,6 +41,7 @@ WITH_TORCH_IN_CLI = tuple(
         "export",
         "search",
         "searchers",
+        "sequences",
         "teams",
     )
 )

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evolvent.errors import ConfigError, InvalidAction, SessionGone, VersionMismatch
+from evolvent.grade.call_forms import spelled
 from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.serve.toolcalls import action_of, tools_of
 from evolvent.trajectory import Task
@@ -24,7 +25,7 @@ from evolvent.worlds.functions.catalogue import catalogue
 from evolvent.worlds.functions.episode import FORMS, read_calls, write_calls
 from evolvent.worlds.functions.naming import fresh_names, renamed_talk
 from evolvent.worlds.functions.panels import call_samples
-from evolvent.worlds.functions.spelling import decode_words, encode_words, resolved, show_tools, spelled
+from evolvent.worlds.functions.spelling import decode_words, encode_words, resolved, show_tools
 from evolvent.worlds.functions.tasks import read_talk, spec_of, without_defaults
 from evolvent.worlds.functions.world import Functions
 from evolvent.worlds.panel import Sizes, digest
@@ -86,7 +87,7 @@ def test_words_by_hand() -> None:
         Call("f", {"when": "new york", "low": -3, "to": {"a b": 2}}),
     )
     assert encode_words(()) == "[]"
-    assert spelled("_find__hotel_") == "find hotel"
+    assert spelled("_find__hotel_") == spelled("find\thotel") == "find hotel" and spelled("__") == "__"
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,8 @@ def test_any_function_that_makes_an_environment():
 def test_mistakes_are_refused():
     with pytest.raises(ConfigError, match=r"identitiy(\n|.)*did you mean 'mamujoco'"):
         ForeignWorld("mamujocco", horizon=5, row={"identitiy": True})
+    with pytest.raises(ConfigError, match=r"unknown setting of foraging 'agent'(.|\n)*did you mean 'agents'"):
+        ForeignWorld("foraging", horizon=5, settings={"agent": 3})
     with pytest.raises(ConfigError, match="tier"):
         ForeignWorld("foraging", horizon=5).tasks("train", "longer")
     with pytest.raises(ConfigError, match="no tasks"):

@@ -260,6 +260,38 @@ def test_what_has_failed_is_made_anew():
     assert len(made) == 4, "one that works is kept"
 
 
+def test_what_has_failed_is_closed():
+    made = []
+
+    def make(task):
+        made.append(Counting(**dict(task.spec)["env"]))
+        return ParallelRow(made[-1], horizon=10)
+
+    batch = RowTeam(make_counting(task()).spec, [task(what="raise", at=2)], 1, host=LocalRows(make))
+    batch.reset([0])
+    for _ in range(4):
+        batch.step(idle(batch))
+    assert [env.closed for env in made] == [1, 1, 0], "the third goes on"
+    batch.close()
+    assert [env.closed for env in made] == [1, 1, 1]
+
+
+def test_one_that_cannot_be_closed_either_costs_no_more():
+    class Stuck(Counting):
+        def close(self):
+            raise RuntimeError("still busy")
+
+    rows = LocalRows(lambda task: ParallelRow(Stuck(what="reset", at=0), horizon=10))
+    for _ in range(2):
+        assert rows.begin({0: (task(), 1)})[0].message.endswith("RuntimeError: no beginning")
+
+
+def test_a_task_of_another_team_is_refused():
+    batch = RowTeam(make_counting(task(agents=3)).spec, [task(agents=2)], 1, host=LocalRows(make_counting))
+    with pytest.raises(ConfigError, match=r"a task whose team is another; got \(2, 4\); expected \(3, 4\)"):
+        batch.reset([0])
+
+
 def test_three_beginnings_that_fail():
     batch = team(2, what="reset", at=0)
     with pytest.raises(EnvLost, match=r"3 episodes in a row did not begin.*no beginning"):

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from rich.console import Console
 
 from evolvent.cli.console import rate
 from evolvent.cli.names import worlds
-from evolvent.cli.players import PlayedByOverWorlds, kept, playing
+from evolvent.cli.placed import HERE, Placed, placed
+from evolvent.cli.players import PlayedByOverWorlds, Playing, kept, playing
 from evolvent.cli.progress import Progress
 from evolvent.cli.record import Record, new_folder, recorded
 from evolvent.cli.settings import Command, read_given
 from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.rollout.collect import collect, trajectory_name
 from evolvent.store.store import Store
-from evolvent.trajectory import Start, Task
+from evolvent.trajectory import Start, Task, Trajectory
 from evolvent.worlds.base import World
+
+if TYPE_CHECKING:
+    from evolvent.scale.ray_players import Players
 
 __all__ = ["COMMAND", "Collect", "run"]
 
+_PREFIX = "collect"  # of the ids
 
-class Collect(PlayedByOverWorlds):
+
+class Collect(PlayedByOverWorlds, Placed):
     """Everything that can be chosen about `evolvent collect`."""
 
     to: Path | None = Field(default=None, description="folder of the run; none: the next runs/collect-N")
@@ -33,12 +40,19 @@ class Collect(PlayedByOverWorlds):
     limit: int = Field(default=200, ge=1, description="most tasks of a world and tier")
     samples: int = Field(default=1, ge=1, description="episodes per task")
 
+    @model_validator(mode="after")
+    def _travels(self) -> Collect:
+        if self.on != HERE and (self.agent == "endpoint" or self.shown.memory is not None):
+            raise ValueError("--on is for the agents expert, random and policy, without a memory")
+        return self
+
 
 COMMAND = Command(
     "collect",
     "Play tasks with an expert, at random, with a policy or an endpoint; keep every episode.",
     Collect,
     resumes=True,
+    free=("on",),
 )
 
 
@@ -54,14 +68,16 @@ def run(words: Sequence[str], console: Console) -> int:
     config = given.config
     made = worlds(config.worlds)
     starts = _starts(made, config)
-    with playing(config, made, verb="collect") as by:
+    with (
+        playing(config, made, verb="collect") as by,
+        placed(config.on, config.worlds, made, threads=config.threads) as players,
+    ):
         folder = given.resume or new_folder("collect", config.to)
         record = Record("collect", config, config.seed)
         with Store.open(folder / "trajectories", writing=True) as store, recorded(folder, record):
             known = {found.id: found.success for found in store.trajectories()}
             todo = [start for start in starts if _name(start) not in known]
-            played = collect(made, todo, by.agent, engine=by.engine, seed=config.seed, slots=config.slots, name=_name)
-            with Progress(console) as progress:
+            with Progress(console) as progress, closing(_played(made, todo, by, config, players)) as played:
                 new = [one.success for one in kept(played, store, progress, count=len(todo))]
     results = [*known.values(), *new]
     unscored = sum(success is None for success in results)
@@ -72,8 +88,19 @@ def run(words: Sequence[str], console: Console) -> int:
     return 1 if unscored else 0
 
 
+def _played(
+    worlds: Mapping[str, World], todo: Sequence[Start], by: Playing, config: Collect, players: Players | None
+) -> Generator[Trajectory, None, None]:
+    """The episodes, played here or on a cluster."""
+    if players is None:
+        return collect(worlds, todo, by.agent, engine=by.engine, seed=config.seed, slots=config.slots, name=_name)
+    from evolvent.scale.ray_verbs import collect_on
+
+    return collect_on(players, todo, by.agent, seed=config.seed, slots=config.slots, prefix=_PREFIX)
+
+
 def _name(start: Start) -> str:
-    return trajectory_name(start, "collect")
+    return trajectory_name(start, _PREFIX)
 
 
 def _starts(worlds: Mapping[str, World], config: Collect) -> list[Start]:

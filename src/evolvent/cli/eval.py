@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from pydantic import Field
@@ -10,14 +11,17 @@ from rich.console import Console
 
 from evolvent.cli.jobs import Job, PanelConfig, check_panel, opened, results_table
 from evolvent.cli.names import policy, worlds
+from evolvent.cli.placed import Placed, placed
 from evolvent.cli.progress import Planned
 from evolvent.cli.record import Record, new_folder
 from evolvent.cli.settings import Command, OverWorlds, read_given
+from evolvent.scale.local import LocalVerbs
+from evolvent.scale.ray_verbs import RayVerbs
 
 __all__ = ["COMMAND", "Eval", "run"]
 
 
-class Eval(OverWorlds):
+class Eval(OverWorlds, Placed):
     """Everything that can be chosen about `evolvent eval`."""
 
     policy: str = Field(description="a model folder, a run (its last policy), or a size (xs, s, m; untrained)")
@@ -31,7 +35,12 @@ class Eval(OverWorlds):
 
 
 COMMAND = Command(
-    "eval", "Measure a policy on the panels of its worlds, with intervals.", Eval, main="policy", resumes=True
+    "eval",
+    "Measure a policy on the panels of its worlds, with intervals.",
+    Eval,
+    main="policy",
+    resumes=True,
+    free=("on",),
 )
 
 
@@ -46,12 +55,14 @@ def run(words: Sequence[str], console: Console) -> int:
     folder = given.resume or new_folder("eval", config.to)
     measured = policy(config.policy, list(made.values()), seed=config.seed)
     panel = config.panel.panel(temperature=config.temperature)
-    job = Job(
-        folder, made, Record("eval", config, config.seed, ("base",)), panel=panel,
-        slots=config.slots, max_tokens=config.max_tokens, threads=config.threads, plan=(Planned("evaluate", size),),
-    )  # fmt: skip
-    with opened(job, console) as running:
-        rows = running.evaluate(measured, 0)
+    with placed(config.on, config.worlds, made, threads=config.threads) as players:
+        job = Job(
+            folder, made, Record("eval", config, config.seed, ("base",)), panel=panel, slots=config.slots,
+            max_tokens=config.max_tokens, threads=config.threads, plan=(Planned("evaluate", size),),
+            verbs=LocalVerbs if players is None else partial(RayVerbs, players=players),
+        )  # fmt: skip
+        with opened(job, console) as running:
+            rows = running.evaluate(measured, 0)
     results_table(console, rows)
     console.print(f"run {folder}", soft_wrap=True)
     return 1 if any(row.errors for row in rows) else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +14,7 @@ from rich.console import Console
 
 from evolvent.cli.jobs import Job, PanelConfig, check_panel, opened
 from evolvent.cli.names import policy, world_origins, worlds
+from evolvent.cli.placed import Placed, placed
 from evolvent.cli.progress import Planned
 from evolvent.cli.record import Record, new_folder
 from evolvent.cli.settings import Command, OverWorlds, read_given
@@ -21,6 +23,8 @@ from evolvent.files import write_atomic
 from evolvent.learn.learner import TrainConfig
 from evolvent.methods.agentevol import EMBEDDED, FORMULATED, PUBLISHED, AgentEvol, agentevol
 from evolvent.scale.initial import demonstrations
+from evolvent.scale.local import LocalVerbs
+from evolvent.scale.ray_verbs import RayVerbs
 from evolvent.trajectory import Task
 from evolvent.view import read_run, summary
 from evolvent.worlds.audit import audit
@@ -29,7 +33,7 @@ from evolvent.worlds.base import World
 __all__ = ["COMMAND", "Evolve", "explored", "run", "stages"]
 
 
-class Evolve(OverWorlds):
+class Evolve(OverWorlds, Placed):
     """Everything that can be chosen about `evolvent evolve`."""
 
     policy: str = Field(default="xs", description="a size (xs, s, m), a model folder, or a run")
@@ -74,6 +78,7 @@ COMMAND = Command(
         "formulated": {"method": dict(FORMULATED)},
     },
     resumes=True,
+    free=("on",),
 )
 
 
@@ -91,19 +96,21 @@ def run(words: Sequence[str], console: Console) -> int:
     shown, tried = chosen_tasks(made, config)
     folder = given.resume or new_folder("evolve", config.to)
     initial = policy(config.policy, list(made.values()), seed=config.seed)
-    job = Job(
-        folder, made, Record("evolve", config, config.seed, ("evolve", "control"), "agentevol"), train=config.train,
-        panel=config.panel.panel(), slots=config.slots, max_tokens=config.max_tokens, threads=config.threads,
-        plan=stages(config, len(tried), panel),
-    )  # fmt: skip
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
-    with opened(job, console) as running:
-        write_floors(folder, made, config)
-        taught = demonstrations(list(made.values()), shown, seed=config.seed, namings=config.namings)
-        best = agentevol(initial, tried, taught, config=config.method, run=running)
-        idle = config.method.model_copy(update={"keep": "none", "samples": 0})
-        agentevol(initial, tried, taught, config=idle, run=running.arm("control"))
-        best.save(folder / "model")
+    with placed(config.on, config.worlds, made, threads=config.threads) as players:
+        job = Job(
+            folder, made, Record("evolve", config, config.seed, ("evolve", "control"), "agentevol"),
+            train=config.train, panel=config.panel.panel(), slots=config.slots, max_tokens=config.max_tokens,
+            threads=config.threads, plan=stages(config, len(tried), panel),
+            verbs=LocalVerbs if players is None else partial(RayVerbs, players=players),
+        )  # fmt: skip
+        with opened(job, console) as running:
+            write_floors(folder, made, config)
+            taught = demonstrations(list(made.values()), shown, seed=config.seed, namings=config.namings)
+            best = agentevol(initial, tried, taught, config=config.method, run=running)
+            idle = config.method.model_copy(update={"keep": "none", "samples": 0})
+            agentevol(initial, tried, taught, config=idle, run=running.arm("control"))
+            best.save(folder / "model")
     console.print(summary(read_run(folder), width=console.width))
     console.print(f"model  {folder / 'model'}\nreport {folder / 'report.html'}", soft_wrap=True)
     return 0

@@ -95,7 +95,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
         what = f"{found.policy} has weights of 8 bits already"
         problems.append(Problem("policy", what, "name the folder that it was made of"))
     if found.licence != "unknown":
-        license_of(found.licence, problems)
+        license_of(found.licence, problems, where="--licence")
     if problems:
         raise ConfigError(problems)
     return found

@@ -95,8 +95,12 @@ def run(words: Sequence[str], console: Console) -> int:
     return 0
 
 
-def license_of(name: str | None, problems: list[Problem]) -> License | None:
-    """The licence of an SPDX id in any case, or of `LicenseRef-NAME`; adds to the problems where it is neither."""
+def license_of(name: str | None, problems: list[Problem], *, where: str = "--license") -> License | None:
+    """The licence of an SPDX id in any case, or of `LicenseRef-NAME`; adds to the problems where it is neither.
+
+    Args:
+        where: the option that named it.
+    """
     if name is None:
         return None
     known = {spdx.lower(): spdx for spdx in LICENSES}
@@ -108,7 +112,7 @@ def license_of(name: str | None, problems: list[Problem]) -> License | None:
         return License(name, "other", own[1].lower())
     near = nearest(name.lower(), known)
     hint = f"did you mean {known[near]!r}?" if near else "give an SPDX id such as Apache-2.0, MIT or CC-BY-4.0"
-    problems.append(Problem("--license", f"unknown licence {name!r}", f"{hint}; your own is LicenseRef-NAME"))
+    problems.append(Problem(where, f"unknown licence {name!r}", f"{hint}; your own is LicenseRef-NAME"))
     return None
 
 

@@ -344,13 +344,14 @@ def _tables(console: Console, found: Sequence[SearchCell]) -> None:
     columns = ("method", "budget", "right, % (95 %)", "any", "generated", "computed", "CPU s")
     for world in dict.fromkeys(cell.world for cell in found):
         own = [cell for cell in found if cell.world == world]
+        room = 7 if all(" " not in cell.method for cell in own) else 6  # CPU seconds give way to names of detectors
         console.print(plain(f"\n{world}: {max(cell.n for cell in own)} tasks"), soft_wrap=True)
         rows = [(
             cell.method, None if cell.budget is None else f"{cell.budget:,}", _right(cell),
             None if cell.passed is None else f"{100 * cell.passed:.1f}", f"{cell.generated:,.0f}",
             None if cell.computed is None else f"{cell.computed:,.0f}", f"{cell.cpu_s:.2f}",
         ) for cell in own]  # fmt: skip
-        console.print(table(console, columns, rows, numbers=columns[1:]))
+        console.print(table(console, columns[:room], [row[:room] for row in rows], numbers=columns[1:room]))
     for cell in (cell for cell in found if cell.unanswered):
         where = f"{cell.world}, {cell.method}" + ("" if cell.budget is None else f" at {cell.budget:,}")
         console.print(plain(f"{where}: {cell.unanswered} of {cell.n} searches came to no end within their limits, "

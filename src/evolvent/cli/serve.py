@@ -209,8 +209,8 @@ def _policy(config: Serve, access: Access) -> tuple[App, str]:
 def _uvicorn(config: Serve, app: App, access: Access) -> uvicorn.Config:
     # httptools, which uvicorn prefers where it is installed, keeps headers of any length, whoever sends them.
     return uvicorn.Config(
-        app, http="h11", log_level="info" if config.log_requests else "warning", access_log=config.log_requests,
-        lifespan="on",
+        app, http="h11", lifespan="on", access_log=config.log_requests,
+        log_config=None, log_level="info" if config.log_requests else "warning",  # where to is said once, for all logs
         ws_max_size=access.body_bytes, ws_per_message_deflate=False, server_header=False, proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_S, timeout_graceful_shutdown=_GRACE_S,
     )  # fmt: skip

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from rich.console import Console
 
 from evolvent.cli.console import table
@@ -20,7 +21,7 @@ from evolvent.cli.names import needs_train
 from evolvent.cli.record import Record, new_folder, recorded
 from evolvent.cli.settings import Command, read_given
 from evolvent.config import Config
-from evolvent.errors import ConfigError, unknown
+from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.files import write_atomic
 from evolvent.learn.teams.updates import TeamUpdates
 from evolvent.methods.mat import MAT, PRESETS
@@ -29,6 +30,8 @@ from evolvent.view.escape import plain
 if TYPE_CHECKING:
     from evolvent.methods.mat import TrainedTeam
     from evolvent.trajectory import Task
+    from evolvent.worlds.teams.base import TeamBatch
+    from evolvent.worlds.teams.extras import ForeignWorld
     from evolvent.worlds.teams.games import GameWorld
     from evolvent.worlds.teams.particles import ParticleWorld
     from evolvent.worlds.teams.relay import RelayWorld
@@ -36,10 +39,14 @@ if TYPE_CHECKING:
 
     World = GameWorld | RelayWorld | RescueWorld | ParticleWorld
 
-__all__ = ["COMMANDS", "TEAM_WORLDS", "TrainMat", "run", "team_world"]
+__all__ = ["COMMANDS", "FOREIGN", "TEAM_WORLDS", "TrainMat", "foreign_world", "run", "team_world"]
 
 _GAMES = ("climbing", "penalty", "team", "distinct", "chain")
 TEAM_WORLDS = (*_GAMES, "relay", "rescue", "spread", "hunt")
+FOREIGN: Mapping[str, int] = {"mamujoco": 1000, "foraging": 50, "warehouse": 500, "particles": 25, "vmas": 100,
+                              "parallel": 1000}  # fmt: skip
+"""The makers of `worlds.teams.extras` (extra `marl`), and the steps of an episode where no horizon is given."""
+
 _FILMS = 3  # episodes of the report
 _SMALL = MAT(rows=64, steps=20, decisions=200_000,
              update=TeamUpdates(lr=5e-4, epochs=10, minibatches=4, clip=0.1, entropy=0.01))  # fmt: skip
@@ -48,9 +55,19 @@ _SMALL = MAT(rows=64, steps=20, decisions=200_000,
 class TrainMat(Config):
     """Everything that can be chosen about `evolvent train mat`."""
 
-    world: str = Field(default="rescue", description=f"the team's world: {', '.join(TEAM_WORLDS)}")
+    world: str = Field(default="rescue", description=f"the team's world: {', '.join(TEAM_WORLDS)}; of the extra"
+                       f" marl: {', '.join(FOREIGN)}")  # fmt: skip
+    settings: tuple[str, ...] = Field(default=(), description="of a world of the extra, as name=value: scenario=Ant,"
+                                      "parts=4x2")  # fmt: skip
+    horizon: int | None = Field(default=None, ge=1, description="steps of its episodes; none: the usual number")
+    disabled: tuple[int, ...] = Field(default=(), description="its agents whose actions do nothing, from 0")
+    workers: int = Field(default=0, ge=0, description="processes that it is played in; 0: this one")
     tier: Literal["seen", "longer"] = Field(default="seen", description="whose training tasks are learned on")
-    agents: int | None = Field(default=None, ge=1, description="only tasks of so many agents; none: of every size")
+    agents: int | None = Field(
+        default=None,
+        ge=1,
+        description="only tasks of so many agents; none: of every size; in a world of the extra, how many there are",
+    )
     start: Path | None = Field(default=None, description="a run of train mat, or a policy's folder, to begin from")
     episodes: int = Field(default=128, ge=1, description="that the policy is measured on afterwards")
     to: Path | None = Field(default=None, description="folder of the run; none: the next runs/mat-N")
@@ -60,17 +77,29 @@ class TrainMat(Config):
     @field_validator("world")
     @classmethod
     def _known(cls, name: str) -> str:
-        if name not in TEAM_WORLDS:
-            problem = unknown("world", name, TEAM_WORLDS)
+        if name not in (*TEAM_WORLDS, *FOREIGN):
+            problem = unknown("world", name, (*TEAM_WORLDS, *FOREIGN))
             raise ValueError(f"{problem.what} ({problem.hint})")
         return name
+
+    @model_validator(mode="after")
+    def _foreign(self) -> TrainMat:
+        """What only worlds of the extra take is refused for others; theirs is checked without their packages."""
+        if self.world in FOREIGN:
+            foreign_world(self)
+            return self
+        given = [name for name in ("settings", "horizon", "disabled", "workers") if getattr(self, name)]
+        if given:
+            raise ConfigError([Problem(name, f"{self.world} takes none", f"for {', '.join(FOREIGN)}")
+                               for name in given])  # fmt: skip
+        return self
 
 
 COMMANDS: dict[str, Command[Any]] = {
     "mat": Command(
         "train mat", "A team decides in sequence (MAT); also MAT-Dec, MAPPO and HAPPO on the same loop.", TrainMat,
         main="world", presets={"small": {}, **{name: {"mat": dict(given)} for name, given in PRESETS.items()}},
-        resumes=True, free=("threads",),
+        resumes=True, free=("threads", "workers", "mat.decisions", "mat.keep_every"),
     ),
 }  # fmt: skip
 """The command, for `evolvent train`."""
@@ -92,6 +121,45 @@ def team_world(name: str) -> World:
     return makers[name]()
 
 
+def foreign_world(config: TrainMat) -> ForeignWorld:
+    """The world of the extra `marl` that is asked for; its package is not imported.
+
+    Raises:
+        ConfigError: settings that it does not have or that are no `name=value`, all at once.
+    """
+    from evolvent.worlds.teams.extras import ForeignWorld
+
+    wrong = [Problem("settings", f"got {one!r}", "expected name=value, such as parts=4x2")
+             for one in config.settings if not one.partition("=")[0] or "=" not in one]  # fmt: skip
+    if wrong:
+        raise ConfigError(wrong)
+    settings = {name: _value(text) for name, _, text in (one.partition("=") for one in config.settings)}
+    if config.agents is not None:
+        settings["agents"] = config.agents
+    row = {"disabled": list(config.disabled)} if config.disabled else None
+    return ForeignWorld(config.world, horizon=config.horizon or FOREIGN[config.world], settings=settings, row=row)
+
+
+def _value(text: str) -> Any:
+    """A JSON value where it is one, else the text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _batch(config: TrainMat, split: str, rows: int) -> TeamBatch:
+    """Episodes of the asked tasks, side by side; MissingExtra names the extra of a package that is not there."""
+    tasks = _tasks(config, split)
+    if config.world not in FOREIGN:
+        return team_world(config.world).batch(tasks, rows)
+    from evolvent.rollout.team_workers import ProcessRows
+    from evolvent.worlds.teams.extras import make_row
+
+    host = ProcessRows(make_row, rows, workers=config.workers) if config.workers else None
+    return foreign_world(config).batch(tasks, rows, host=host)
+
+
 def run(words: Sequence[str], console: Console) -> int:
     """Train a team and measure it; returns the exit code. `words` begin with "mat"."""
     given = read_given(COMMANDS[words[0]], words[1:], console)
@@ -102,12 +170,12 @@ def run(words: Sequence[str], console: Console) -> int:
     import torch
 
     torch.set_num_threads(config.threads)
-    tasks = _tasks(config, "train")
-    folder = given.resume or new_folder("mat", config.to)
-    console.print(plain(f"run {folder}, {len(tasks)} tasks of {config.world}"), soft_wrap=True)
-    with recorded(folder, Record("train mat", config, config.mat.seed, (config.mat.kind,), "mat")):
-        trained = _trained(folder, config, console)
-        _measure(folder, config, trained, console)
+    with closing(_batch(config, "train", config.mat.rows)) as batch:
+        folder = given.resume or new_folder("mat", config.to)
+        console.print(plain(f"run {folder}, {len(batch.tasks)} tasks of {config.world}"), soft_wrap=True)
+        with recorded(folder, Record("train mat", config, config.mat.seed, (config.mat.kind,), "mat")):
+            trained = _trained(folder, config, batch, console)
+            _measure(folder, config, trained, console)
     console.print(plain(f"policy {folder / 'policy'}"), soft_wrap=True)
     return 0
 
@@ -115,9 +183,11 @@ def run(words: Sequence[str], console: Console) -> int:
 def _tasks(config: TrainMat, split: str) -> list[Any]:
     """Tasks of the world, of the asked size, of the first panel that has such: for training never "test" unless there
     is no other, and for measuring that one unless there is none (then the development and training panels stand in)."""
-    world = team_world(config.world)
+    world = foreign_world(config) if config.world in FOREIGN else team_world(config.world)
     if config.tier not in world.tiers:
         raise ConfigError([unknown("tier", config.tier, world.tiers)])
+    if config.world in FOREIGN:
+        return list(world.tasks(split, config.tier))  # one task a split; how many agents is a setting
     panels = ("train", "dev", "test") if split == "train" else ("test", "dev", "train")
     found = [world.tasks(name, config.tier) for name in panels]
     for tasks in found:
@@ -134,12 +204,11 @@ def _team_size(task: Task) -> int:
     return int(task.kind.split()[0])
 
 
-def _trained(folder: Path, config: TrainMat, console: Console) -> TrainedTeam:
+def _trained(folder: Path, config: TrainMat, batch: TeamBatch, console: Console) -> TrainedTeam:
     """Train, or take up a training; the policy and its history are kept."""
     from evolvent.methods.mat import mat
     from evolvent.models.team_files import save_team
 
-    batch = team_world(config.world).batch(_tasks(config, "train"), config.mat.rows)
     start = config.start
     if start is not None and (start / "policy").is_dir():
         start = start / "policy"
@@ -162,10 +231,14 @@ def _measure(folder: Path, config: TrainMat, trained: TrainedTeam, console: Cons
     from evolvent.view.teams import team_page
     from evolvent.worlds.teams.base import Drawn
 
-    world, tasks = team_world(config.world), _tasks(config, "test")
-    batch = world.batch(tasks, min(config.mat.rows, config.episodes))
-    policy = TeamPolicy(trained.policy.model, batch.spec)
-    found = play_episodes(batch, policy, config.episodes, stage="measured")
+    world = foreign_world(config) if config.world in FOREIGN else team_world(config.world)
+    tasks = _tasks(config, "test")
+    decisions = int(trained.history[-1]["decisions"])
+    with closing(_batch(config, "test", min(config.mat.rows, config.episodes))) as batch:
+        policy = TeamPolicy(trained.policy.model, batch.spec)
+        found = play_episodes(batch, policy, config.episodes, stage=f"measured-{decisions}")
+        films = [(tasks[number].kind, film(batch, policy, number)) for number in range(min(_FILMS, len(tasks)))
+                 if isinstance(batch, Drawn)]  # fmt: skip
     with Store.open(folder / "trajectories", writing=True) as store:
         known = set(store.ids())
         for trajectory in found:
@@ -173,10 +246,8 @@ def _measure(folder: Path, config: TrainMat, trained: TrainedTeam, console: Cons
                 store.append(trajectory)
     row = outcome_row(config.mat.kind, world, found)
     write_atomic(folder / "table.json", json.dumps([row], indent=1))
-    films = [(tasks[number].kind, film(batch, policy, number)) for number in range(min(_FILMS, len(tasks)))
-             if isinstance(batch, Drawn)]  # fmt: skip
     facts = {"world": config.world, "tasks": f"{len(tasks)} of the {tasks[0].split} panel",
-             "seed": str(config.mat.seed), "decisions": f"{config.mat.decisions:,}"}  # fmt: skip
+             "seed": str(config.mat.seed), "decisions": f"{decisions:,}"}  # fmt: skip
     page = team_page({"title": f"{config.mat.kind} on {config.world}", "facts": facts, "rows": [row],
                       "history": trained.history}, films)  # fmt: skip
     write_atomic(folder / "report.html", page)

@@ -45,6 +45,7 @@ _ACTING = {
     "p3": "Learn what is easy enough and diverse, round by round (P3).",
     "agdc": "Search for what is not seen, and know when it is found; no DATA.",
     "mat": "A team decides in sequence (MAT, MAPPO, HAPPO); no DATA.",
+    "sequence": "Recorded episodes as sequences: DT, ODT, TT, Q-Transformer, BC.",
 }
 _FAILED = 1
 _SIZE = re.compile(r"\d+(\.\d+)?")
@@ -75,6 +76,10 @@ def run(words: Sequence[str], console: Console) -> int:
         from evolvent.cli.teams import run as teams
 
         return teams(words, console)
+    if words[0] == "sequence":
+        from evolvent.cli.sequences import run as sequences
+
+        return sequences(words, console)
     rank = int(os.environ.get("RANK", "0"))
     voice = Voice(rank, console if rank == 0 else console_for(io.StringIO(), {}), Meeting())
     try:

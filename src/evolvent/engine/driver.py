@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -45,10 +46,14 @@ class Counts:
 
 @dataclass(slots=True, eq=False)
 class _Task(Generic[T]):
-    """A work that is alive: the answers it has so far and how many are still missing."""
+    """A work that is alive: the answers it has so far and how many are still missing.
+
+    It runs in a context of its own, as tasks of asyncio do: what it tells the logs of itself is told of it alone.
+    """
 
     index: int
     work: Work[T]
+    context: Context = field(default_factory=copy_context)
     answers: list[Answer] = field(default_factory=list)
     missing: int = 0
     turn: int = 0  # counts what it yielded: answers to earlier asks are ignored
@@ -122,7 +127,8 @@ class _Driver(Generic[T]):
             with boundary(EvolventError, "a work failed"):
                 try:
                     answers: Sequence[Answer] | None = task.answers if task.turn else None
-                    asks = work.send(answers) if error is None else work.throw(error)  # type: ignore[arg-type]
+                    go_on, given = (work.send, answers) if error is None else (work.throw, error)
+                    asks = task.context.run(go_on, given)  # type: ignore[arg-type]
                 except StopIteration as stop:
                     return Done(task.index, stop.value)
         except EvolventError as problem:
@@ -144,7 +150,7 @@ class _Driver(Generic[T]):
         """Hand an ask on; returns the error of one that is refused."""
         if isinstance(ask, Wait):
             self._counts.waits += 1
-            self._calls[self._waits.start(ask)] = (task, task.turn, at)
+            self._calls[self._waits.start(ask, task.context)] = (task, task.turn, at)
             return None
         if self._engine is None:
             return ConfigError("a work asks a model, but the driver has no engine", value=type(ask).__name__,
@@ -204,7 +210,7 @@ class _Driver(Generic[T]):
             for task in self._alive.values():
                 try:
                     with boundary(EvolventError, "a work failed while it was closed"):
-                        task.work.close()
+                        task.context.run(task.work.close)
                 except EvolventError as problem:
                     log.warning("%s", problem)
         finally:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -36,6 +37,7 @@ class Outcome:
 class _Call:
     number: int
     wait: Wait
+    context: Context
     started: float | None = None  # set by the thread that runs it
     worker: _Worker | None = None
     over: bool = False
@@ -64,10 +66,14 @@ class Waits:
         self._running: dict[int, _Call] = {}
         self._heard: SimpleQueue[tuple[_Call, Outcome]] = SimpleQueue()
 
-    def start(self, wait: Wait) -> int:
-        """Run a call as soon as a thread is free; returns the number that its outcome will carry."""
+    def start(self, wait: Wait, context: Context | None = None) -> int:
+        """Run a call as soon as a thread is free; returns the number that its outcome will carry.
+
+        Args:
+            context: the call runs in a copy of it; None: of the present one.
+        """
         self._number += 1
-        self._queue.append(_Call(self._number, wait))
+        self._queue.append(_Call(self._number, wait, copy_context() if context is None else context.copy()))
         self._spread()
         return self._number
 
@@ -120,7 +126,7 @@ class Waits:
             outcome = Outcome(call.number, error=WorldError("a wait ended its thread", value=repr(call.wait.call)))
             try:
                 with boundary(EvolventError, "a wait failed"):
-                    outcome = Outcome(call.number, call.wait.call())
+                    outcome = Outcome(call.number, call.context.run(call.wait.call))
             except EvolventError as error:
                 outcome = Outcome(call.number, error=unwrapped(error))
             finally:

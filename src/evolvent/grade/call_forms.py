@@ -21,7 +21,7 @@ from evolvent.errors import ConfigError, InvalidAction, SampleInvalid
 from evolvent.grade.literals import LONGEST, Source, json_value, python_source, python_value
 from evolvent.messages import Call, Tool
 
-__all__ = ["MOST_CALLS", "Form", "decode_calls", "encode_calls", "made_call"]
+__all__ = ["MOST_CALLS", "Form", "decode_calls", "encode_calls", "made_call", "spelled"]
 
 Form = Literal["python", "json", "xml", "java", "javascript"]
 MOST_CALLS = 256
@@ -70,6 +70,11 @@ def made_call(text: str, *, form: Form) -> bool:
         return bool(decode_calls(text, form=form))
     except InvalidAction:
         return False
+
+
+def spelled(name: str) -> str:
+    """A name as words, for models over whole words: `find_hotel` is `find hotel`. One of underscores only stays."""
+    return " ".join(filter(None, re.split(r"[_\s]+", name))) or name
 
 
 def encode_calls(calls: Sequence[Call], *, form: Form) -> str:

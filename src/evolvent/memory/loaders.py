@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import re
+import stat
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from evolvent.errors import CorruptRecord, EvolventError, LimitExceeded, SampleInvalid, boundary
-from evolvent.files import disk_errors
+from evolvent.errors import CorruptRecord, EvolventError, LimitExceeded, SampleInvalid, UnsafePath, boundary
+from evolvent.files import disk_errors, safe_join
 from evolvent.store.exchange import Imported
 from evolvent.trajectory import Score, Step, Task, Trajectory, canonical_json
 from evolvent.worlds.household.game import FAMILIES
@@ -23,6 +24,7 @@ from evolvent.worlds.household.game import FAMILIES
 __all__ = ["household_family", "read_trad"]
 
 _LONGEST = 4 << 20  # bytes of one file
+_LARGEST, _MOST = 256 << 20, 100_000  # bytes and files of an archive, unpacked
 _FORMS = tuple(
     (family.name, re.compile(wording.format(obj=r"\w+", recep=r"\w+")))
     for family in FAMILIES.values()
@@ -46,7 +48,8 @@ def read_trad(path: Path) -> Imported:
     Returns:
         The good episodes in the order of their ids, and for each other file an error that names it and the byte.
     Raises:
-        StoreUnavailable: the path cannot be read. SampleInvalid: a file that is no zip.
+        StoreUnavailable: the path cannot be read. SampleInvalid: a file that is no zip. LimitExceeded: a zip that
+            would unpack to more than 256 MiB or 100,000 files; nothing of it is unpacked.
     """
     good: list[Trajectory] = []
     bad: list[SampleInvalid] = []
@@ -70,6 +73,7 @@ def _files(path: Path) -> Iterator[tuple[str, bytes | EvolventError]]:
             return
         try:
             with zipfile.ZipFile(path) as archive:
+                _check_size(path, archive.infolist())
                 for entry in archive.infolist():
                     if entry.filename.endswith(".json") and not entry.is_dir():
                         yield entry.filename, _unpacked(archive, entry)
@@ -77,11 +81,24 @@ def _files(path: Path) -> Iterator[tuple[str, bytes | EvolventError]]:
             raise SampleInvalid(f"{path} is neither a folder nor a zip", value=str(error)) from error
 
 
+def _check_size(path: Path, entries: list[zipfile.ZipInfo]) -> None:
+    """Refuse an archive by what its index tells, before anything is unpacked; no entry gives more than that."""
+    size = sum(entry.file_size for entry in entries)
+    if size > _LARGEST or len(entries) > _MOST:
+        raise LimitExceeded(f"{path} would unpack to too much", value=f"{size} bytes in {len(entries)} files",
+                            expected=f"at most {_LARGEST} bytes in {_MOST} files")  # fmt: skip
+
+
 def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes | EvolventError:
+    """The bytes of an entry. Nothing is written; still one that is made to leave a folder is refused."""
     try:
+        safe_join(Path.cwd(), entry.filename)
+        kind = stat.S_IFMT(entry.external_attr >> 16)
+        if kind not in (0, stat.S_IFREG):
+            raise UnsafePath("an entry that is no plain file", value=entry.filename, expected="a file")
         with boundary(SampleInvalid, "it cannot be unpacked"), archive.open(entry) as opened:
             return opened.read(_LONGEST + 1)
-    except SampleInvalid as error:
+    except EvolventError as error:
         return error
 
 

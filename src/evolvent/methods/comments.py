@@ -70,7 +70,7 @@ COMMENTED_FILTERED: Mapping[str, object] = {"augment": True, "filter": True}
 
 def comments(
     policy: Policy, sources: Sequence[Source], *, config: Comments, run: Run[Policy],
-    examples: Sequence[Source] | None = None,
+    examples: Sequence[Source] | None = None, beside: Sequence[Parts] = (),
 ) -> Policy:  # fmt: skip
     """Comment the code, learn it, and again; returns the policy of the last round.
 
@@ -82,6 +82,7 @@ def comments(
         run: its worlds hold `Commenting`, by its name, unless nothing is commented; its longest action is the longest
             answer.
         examples: code with comments that the generator learns from; None: the sources.
+        beside: what is learned among every corpus, so that it is not forgotten over it.
     Raises:
         NothingToLearn: no pair, or no code is left. ConfigError: two sources of one id, a run without the world,
             bounds between which nothing lies.
@@ -100,7 +101,7 @@ def comments(
         write_atomic(run.folder / "comments.json", plain_json(told) + "\n")
         if not parts:
             raise NothingToLearn("no code is left to learn", value=row, expected="sources that pass the filters")
-        policy = run.fit(policy, parts, weighted_nll, tokens=config.tokens)
+        policy = run.fit(policy, [*parts, *beside], weighted_nll, tokens=config.tokens)
         run.evaluate(policy, number)
     return policy
 

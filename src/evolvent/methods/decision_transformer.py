@@ -26,6 +26,7 @@ from evolvent.store.episodes import Episodes
 
 if TYPE_CHECKING:
     from evolvent.learn.sequences.acting import ArrayActor
+    from evolvent.learn.sequences.state import Keeping
     from evolvent.learn.sequences.windows import Standard
     from evolvent.models.sequences import DecisionModel
 
@@ -71,13 +72,19 @@ class ReturnConditioned:
         return conditioned(self.model, self.standard, target=target, context=context, greedy=greedy)
 
 
-def decision_transformer(config: DecisionTransformer, episodes: Episodes) -> ReturnConditioned:
+def decision_transformer(
+    config: DecisionTransformer, episodes: Episodes, *, keep: Keeping | None = None
+) -> ReturnConditioned:
     """Train on episodes; actions that are numbers lie in -1..1.
 
+    Args:
+        keep: where the training is kept; one that is begun again there goes on.
     Raises:
-        ConfigError: an episode longer than the horizon, or actions outside -1..1. NonFinite: learning broke down.
+        ConfigError: an episode longer than the horizon, or actions outside -1..1; a training of other settings is kept
+            there. NonFinite: learning broke down.
     """
     from evolvent.learn.sequences.losses import action_error, action_nll
+    from evolvent.learn.sequences.state import begun
     from evolvent.learn.sequences.training import fit_windows, seeded
     from evolvent.learn.sequences.windows import WindowSource
     from evolvent.models.sequences import DecisionModel, SequenceShape
@@ -97,7 +104,7 @@ def decision_transformer(config: DecisionTransformer, episodes: Episodes) -> Ret
         found = model(read.observation, read.action, to_go=read.to_go, time=read.time, seen=read.seen)
         return missed(found, read.action, read.decided)
 
-    history = fit_windows(model, loss, config.train, seed=config.seed)
+    history = fit_windows(model, loss, config.train, seed=config.seed, keep=begun(keep, config, episodes.digest))
     return ReturnConditioned(model, source.standard, history)
 
 

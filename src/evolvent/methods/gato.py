@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from pydantic import Field as Setting
 
 from evolvent.config import Config
-from evolvent.errors import ConfigError, unknown
+from evolvent.errors import BatchMismatch, ConfigError, unknown
 from evolvent.learn.sequences.training import SequenceTraining
 from evolvent.models.gato import BINS, NUMBERS, SEPARATOR, Field, GatoStep, decoded, step_tokens
 from evolvent.store.episodes import Episodes
 
 if TYPE_CHECKING:
     from evolvent.learn.sequences.acting import ArrayActor
+    from evolvent.learn.sequences.state import Keeping
     from evolvent.learn.sequences.windows import History
     from evolvent.models.gato_model import GatoModel
 
@@ -48,11 +49,13 @@ class Gato(Config):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GatoTask:
-    """Episodes of a task as tokens, step by step. `action`: what its actions are; `size`: choices, or numbers each."""
+    """Episodes of a task as tokens, step by step. `action`: what its actions are; `size`: choices, or numbers each;
+    `observation`: numbers that are seen (0: a text)."""
 
     episodes: tuple[tuple[GatoStep, ...], ...]
     action: Literal["choice", "number", "text"]
     size: int = 0
+    observation: int = 0
 
 
 def array_task(episodes: Episodes) -> GatoTask:
@@ -61,7 +64,8 @@ def array_task(episodes: Episodes) -> GatoTask:
     rows = [step_tokens((Field("number", seen),), Field(kind, np.atleast_1d(done)))
             for seen, done in zip(episodes.observation, episodes.action, strict=True)]  # fmt: skip
     cuts = zip(episodes.starts, episodes.lengths, strict=True)
-    return GatoTask(tuple(tuple(rows[first : first + n]) for first, n in cuts), kind, episodes.actions or episodes.dim)
+    return GatoTask(tuple(tuple(rows[first : first + n]) for first, n in cuts), kind, episodes.actions or episodes.dim,
+                    episodes.observation.shape[1])  # fmt: skip
 
 
 def text_task(episodes: Sequence[Sequence[tuple[str, str]]]) -> GatoTask:
@@ -72,21 +76,26 @@ def text_task(episodes: Sequence[Sequence[tuple[str, str]]]) -> GatoTask:
 
 @dataclass(frozen=True)
 class Generalist:
-    """One policy for all its tasks. `history`: update and loss."""
+    """One policy for all its tasks: what their actions are, how many, and how many numbers are seen. `history`: update
+    and loss."""
 
     model: GatoModel
-    tasks: Mapping[str, tuple[str, int]]
+    tasks: Mapping[str, tuple[str, int, int]]
     context: int
     history: tuple[dict[str, float], ...] = ()
 
     def actor(self, name: str) -> ArrayActor:
-        """Who acts in a task of arrays; ConfigError for a task that it does not know, or one of texts."""
-        kind, size = self._known(name)
+        """Who acts in a task of arrays; ConfigError for a task that it does not know, or one of texts; BatchMismatch,
+        while acting, for observations of another world."""
+        kind, size, seen = self._known(name)
         if kind == "text":
             raise ConfigError("a task of texts", value=name, hint="use `reply`")
         allowed = np.arange(size) if kind == "choice" else np.arange(NUMBERS, NUMBERS + BINS)
 
         def act(history: History) -> NDArray[Any]:
+            if history.observation.shape[-1] != seen:
+                raise BatchMismatch(f"observations of another size than {name} has",
+                                    value=history.observation.shape[-1], expected=seen)  # fmt: skip
             made = self._continued([self._prefix(history, row, kind) for row in range(len(history.seed))],
                                    allowed, most=1 if kind == "choice" else size)  # fmt: skip
             return made[:, 0] if kind == "choice" else decoded(made, action=True).astype(np.float32)
@@ -102,7 +111,7 @@ class Generalist:
         made = self._continued([steps], np.arange(256), most=most, stop=_END)[0]
         return bytes(made.tolist()).decode(errors="replace").partition("\n")[0]
 
-    def _known(self, name: str) -> tuple[str, int]:
+    def _known(self, name: str) -> tuple[str, int, int]:
         if name not in self.tasks:
             raise ConfigError([unknown("task", name, self.tasks)])
         return self.tasks[name]
@@ -123,13 +132,16 @@ class Generalist:
         return self.model.written(tokens, place, allowed=allowed, most=most, stop=stop)
 
 
-def gato(config: Gato, tasks: Mapping[str, GatoTask]) -> Generalist:
-    """Train one policy on all tasks, each as often as any other.
+def gato(config: Gato, tasks: Mapping[str, GatoTask], *, keep: Keeping | None = None) -> Generalist:
+    """Train one policy on all tasks, each as often as any other, or take up the training that is kept in `keep`.
 
     Raises:
-        ConfigError: no task, or one without a step. NonFinite: learning broke down.
+        ConfigError: no task, or one without a step; a training of other settings is kept there.
+        NonFinite: learning broke down.
     """
     from evolvent.learn.sequences.losses import action_nll
+    from evolvent.learn.sequences.state import begun
+    from evolvent.learn.sequences.steps import step_batch, step_window, steps_digest
     from evolvent.learn.sequences.training import fit_windows, seeded
     from evolvent.models.gato_model import GatoModel, GatoShape
 
@@ -143,14 +155,16 @@ def gato(config: Gato, tasks: Mapping[str, GatoTask]) -> Generalist:
     model, names = seeded(lambda: GatoModel(shape), config.seed), sorted(tasks)
 
     def loss(rng: np.random.Generator) -> Any:
-        drawn = [_window(tasks[names[at]], config.context, rng)
+        drawn = [step_window(tasks[names[at]].episodes, config.context, rng)
                  for at in rng.integers(len(names), size=config.train.batch)]  # fmt: skip
-        rows, place, seen, learned = _batch(drawn, model)
+        rows, place, seen, learned = step_batch(drawn, model)
         logits = model(rows[:, :-1], place[:, :-1], seen=seen[:, :-1])
         return action_nll(logits, rows[:, 1:], learned[:, 1:] & seen[:, :-1])
 
-    history = fit_windows(model, loss, config.train, seed=config.seed)
-    return Generalist(model, {name: (task.action, task.size) for name, task in tasks.items()}, config.context, history)
+    data = " ".join(f"{name} {steps_digest(tasks[name].episodes)}" for name in names)
+    history = fit_windows(model, loss, config.train, seed=config.seed, keep=begun(keep, config, data))
+    known = {name: (task.action, task.size, task.observation) for name, task in tasks.items()}
+    return Generalist(model, known, config.context, history)
 
 
 def save_generalist(policy: Generalist, folder: Path) -> None:
@@ -168,32 +182,8 @@ def load_generalist(folder: Path) -> Generalist:
 
     model, extra = load_sequence(GatoModel, GatoShape, folder)
     with described(folder):
-        tasks = {name: (_DONE[kind], int(size)) for name, (kind, size) in extra["tasks"].items()}
+        tasks = {name: (_DONE[kind], int(size), int(seen)) for name, (kind, size, seen) in extra["tasks"].items()}
         return Generalist(model, tasks, max(1, int(extra["context"])))
-
-
-def _window(task: GatoTask, context: int, rng: np.random.Generator) -> Sequence[GatoStep]:
-    """Steps in a row of one episode; every step is as likely the newest one as any other."""
-    ends = np.cumsum([len(episode) for episode in task.episodes])
-    at = int(rng.integers(ends[-1]))
-    episode = int(np.searchsorted(ends, at, side="right"))
-    newest = at - int(ends[episode]) + len(task.episodes[episode])
-    return task.episodes[episode][max(0, newest + 1 - context) : newest + 1]
-
-
-def _batch(drawn: Sequence[Sequence[GatoStep]], model: GatoModel) -> Any:
-    """Rows, places, seen and learned, `[B, L]` each, padded on the left."""
-    import torch
-
-    longest = max(sum(len(step.tokens) for step in steps) for steps in drawn)
-    found = np.zeros((4, len(drawn), longest), np.int64)
-    for number, steps in enumerate(drawn):
-        tokens = model.rows(np.concatenate([step.tokens for step in steps]))
-        at = slice(longest - len(tokens), longest)
-        place = np.concatenate([np.arange(len(step.tokens)) for step in steps])
-        found[:, number, at] = tokens, place, np.ones_like(tokens), np.concatenate([step.learned for step in steps])
-    rows, place, seen, learned = torch.from_numpy(found)
-    return rows, place, seen.bool(), learned.bool()
 
 
 def _text(text: str) -> Field:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["MAT", "PRESETS", "TrainedTeam", "mat"]
 
 _STATE = "training.safetensors"
+_FREE = ("decisions", "keep_every")  # may differ where a training is taken up: they say when to stop and to write
 
 
 class MAT(Config):
@@ -105,7 +106,8 @@ def mat(
     Args:
         batch: `config.rows` episodes side by side.
         start: a policy to begin from, of a team of any size (few-shot).
-        folder: where states are kept; a training that is begun again there goes on where it was.
+        folder: where states are kept; a training that is begun again there goes on where it was, also to more
+            decisions than were asked for at first.
         told: called with each row of the history.
     Raises:
         ConfigError: a batch of another size; a folder with the state of other settings. ShapeMismatch: a start whose
@@ -124,7 +126,8 @@ def mat(
     model = make_team(shape, seed=config.seed) if start is None else load_team(start, expected=shape)
     policy = TeamPolicy(model, batch.spec)
     learner = TeamLearner(policy, config.update, seed=config.seed)
-    settings = {**as_dict(config), "start": str(start), "tasks": [task.id for task in batch.tasks]}
+    kept = {name: value for name, value in as_dict(config).items() if name not in _FREE}
+    settings = {**kept, "start": str(start), "tasks": [task.id for task in batch.tasks], "spec": repr(batch.spec)}
     state = read_state(folder / _STATE, learner, settings=settings) if folder else None
     state = state or TeamState(decisions=0, first=0, running=np.zeros(batch.size), batch=None, history=())
     collector, running = _taken_up(batch, state, config.seed)

@@ -10,8 +10,9 @@ It departs from the paper in its optimizer (AdamW for LAMB). Actions are numbers
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from evolvent.store.episodes import Episodes, joined
 
 if TYPE_CHECKING:
     from evolvent.learn.sequences.acting import ArrayActor
+    from evolvent.learn.sequences.state import Keeping
     from evolvent.models.sequences import DecisionModel
 
 __all__ = ["OnlineDT", "TrainedOnline", "online_dt"]
@@ -101,18 +103,40 @@ class _Dual:
         torch.autograd.backward(temperature_loss(self.log, entropy, floor=self.floor))
         self.optimizer.step()
 
+    def state_dict(self) -> dict[str, Any]:
+        """The temperature, its optimizer's moments, and the entropies so far."""
+        import torch
+
+        from evolvent.learn.sequences.state import moments
+
+        return {"log": self.log, "entropy": torch.tensor(self.entropy, dtype=torch.float64), **moments(self.optimizer)}
+
+    def load_state_dict(self, state: Mapping[str, Any], /) -> None:
+        """Back to what `state_dict` gave."""
+        from evolvent.learn.sequences.state import load_moments
+
+        self.log.data.copy_(state["log"])
+        self.entropy[:] = state["entropy"].tolist()
+        load_moments(self.optimizer, {name: value for name, value in state.items() if "/" in name})
+
 
 def online_dt(
-    config: OnlineDT, episodes: Episodes, *, explore: Callable[[ArrayActor, int], Episodes] | None = None
+    config: OnlineDT, episodes: Episodes, *, explore: Callable[[ArrayActor, int], Episodes] | None = None,
+    keep: Keeping | None = None,
 ) -> TrainedOnline:  # fmt: skip
     """Learn from episodes, then from `config.rounds` episodes that are played.
 
     Args:
-        episodes: actions are numbers in -1..1; at first the best `replay` of them are kept.
+        episodes: actions are numbers in -1..1. Of more than `replay` the best are kept, and the worst of these are the
+            first to go when new ones come; else the first go first (published code).
         explore: plays one episode with an actor, by its number.
+        keep: where the training is kept; one that is begun again there goes on. `explore` is then asked again for the
+            episodes that were played: let it return those, not new ones.
     Raises:
-        ConfigError: discrete actions, actions outside -1..1, rounds without `explore`. NonFinite: learning broke down.
+        ConfigError: discrete actions, actions outside -1..1, rounds without `explore`; a training of other settings is
+            kept there. NonFinite: learning broke down.
     """
+    from evolvent.learn.sequences.state import begun
     from evolvent.learn.sequences.training import fit_windows, made_optimizer, seeded
     from evolvent.learn.sequences.windows import Standard, WindowSource
     from evolvent.models.sequences import DecisionModel, SequenceShape
@@ -124,13 +148,17 @@ def online_dt(
     )  # fmt: skip
     model = seeded(lambda: DecisionModel(shape), config.seed)
     standard, optimizer, dual = Standard.of(episodes), made_optimizer(model, config.train), _Dual(config, model)
-    replay = episodes.chosen(np.sort(np.argsort(-episodes.returns, kind="stable")[: config.replay]))
+    crowded = len(episodes.lengths) > config.replay
+    best = np.argsort(episodes.returns, kind="stable")[-config.replay :]
+    replay = episodes.chosen(best) if crowded else episodes
     sources = [WindowSource(replay, context=config.context, standard=standard)]
 
     def loss(rng: np.random.Generator) -> Any:
         return dual.loss(sources[-1], rng)
 
-    history = list(fit_windows(model, loss, config.train, seed=config.seed, optimizer=optimizer, after=dual.step))
+    fit = partial(fit_windows, model, loss, seed=config.seed, optimizer=optimizer, after=dual.step,
+                  keep=begun(keep, config, episodes.digest, dual=dual))  # fmt: skip
+    history = list(fit(config.train))
     policy, played = ReturnConditioned(model, standard), []
     online = config.train.model_copy(update={"updates": config.updates})
     done = config.train.updates
@@ -143,7 +171,7 @@ def online_dt(
         whole = joined([replay, new])
         replay = whole.chosen(np.arange(len(whole.lengths))[-config.replay :])
         sources[-1] = WindowSource(replay, context=config.context, standard=standard)
-        history += fit_windows(model, loss, online, seed=config.seed, first=done, optimizer=optimizer, after=dual.step)
+        history += fit(online, first=done)
         done += config.updates
     trained = ReturnConditioned(model, standard, tuple(history))
     return TrainedOnline(trained, float(dual.log.detach().exp()), tuple(dual.entropy), tuple(played))

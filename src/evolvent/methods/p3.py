@@ -9,8 +9,8 @@ Yang et al., "P3: A Policy-Driven, Pace-Adaptive, and Diversity-Promoted Framewo
     fine-tune on what was chosen
 
 Scores and features are recomputed every round with the policy as it is. `within` chooses lines inside of samples too:
-those that are not chosen are read and not learned. Easiness as quality on top of the pace prefers the easy twice, so
-quality is off unless asked for. Each part can be left out; the ablations are settings.
+those that are not chosen are read and not learned. The published code has q = s; easiness as quality on top of the pace
+prefers the easy twice, so here quality is off unless asked for. Each part can be left out; the ablations are settings.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["FULL", "NO_DIFFICULTY", "NO_DIVERSITY", "NO_PACE", "P3", "Chosen", "
 
 
 class P3(Config):
-    """What can be chosen about P3. The defaults are the paper's."""
+    """What can be chosen about P3. The defaults are the paper's, but for `quality`, which is on there."""
 
     rounds: int = Field(default=5, ge=1, description="rounds of choosing and learning (E)")
     count: int = Field(default=1000, ge=1, description="samples chosen in a round (k)")

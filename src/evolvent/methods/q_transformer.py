@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from evolvent.learn.sequences.acting import ArrayActor
+    from evolvent.learn.sequences.state import Keeping
     from evolvent.learn.sequences.windows import History, Standard, Windows
     from evolvent.models.q_sequence import QSequence
 
@@ -84,16 +85,20 @@ class Autoregressive:
         return torch.from_numpy(action_bins(action.numpy(), bins=self.model.shape.bins))
 
 
-def q_transformer(config: QTransformer, episodes: Episodes) -> Autoregressive:
+def q_transformer(config: QTransformer, episodes: Episodes, *, keep: Keeping | None = None) -> Autoregressive:
     """Train on episodes; actions that are numbers lie in -1..1.
 
+    Args:
+        keep: where the training is kept; one that is begun again there goes on.
     Raises:
-        SampleInvalid: actions outside -1..1. NonFinite: learning broke down.
+        SampleInvalid: actions outside -1..1. ConfigError: a training of other settings is kept there.
+        NonFinite: learning broke down.
     """
     import torch
 
     from evolvent.learn.sequences.losses import unseen_to_floor
     from evolvent.learn.sequences.q_targets import learned_steps, q_targets
+    from evolvent.learn.sequences.state import begun
     from evolvent.learn.sequences.training import fit_windows, seeded
     from evolvent.learn.sequences.windows import WindowSource, to_go
     from evolvent.learn.soft import td_loss
@@ -130,7 +135,8 @@ def q_transformer(config: QTransformer, episodes: Episodes) -> Autoregressive:
         for late, new in zip(lagging.parameters(), model.parameters(), strict=True):
             late.lerp_(new, config.polyak)
 
-    history = fit_windows(model, loss, config.train, seed=config.seed, after=follow)
+    keep = begun(keep, config, episodes.digest, lagging=lagging)
+    history = fit_windows(model, loss, config.train, seed=config.seed, after=follow, keep=keep)
     return Autoregressive(model, source.standard, policy.discrete, history)
 
 

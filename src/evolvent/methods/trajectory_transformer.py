@@ -25,9 +25,11 @@ from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem, SampleInvalid
 from evolvent.learn.sequences.training import SequenceTraining
 from evolvent.store.episodes import Episodes
+from evolvent.trajectory import sample_seed
 
 if TYPE_CHECKING:
     from evolvent.learn.sequences.acting import ArrayActor
+    from evolvent.learn.sequences.state import Keeping
     from evolvent.learn.sequences.windows import History
     from evolvent.models.sequence_bins import QuantileBins
     from evolvent.models.trajectory_model import TrajectoryModel
@@ -49,8 +51,8 @@ class Planning(Config):
 
 def _fits(planning: Planning, context: int) -> None:
     if planning.memory >= context:
-        raise ConfigError([Problem("planning.memory", f"{planning.memory} steps and the next one do not fit a context"
-                                   f" of {context}", "give fewer")])  # fmt: skip
+        what = f"{planning.memory} steps and the next one do not fit a context of {context}"
+        raise ConfigError([Problem("planning.memory", what, "give fewer")])
 
 
 class TrajectoryTransformer(Config):
@@ -105,9 +107,10 @@ class Planner:
         shape, how = self.model.shape, self.planning
 
         def act(history: History) -> NDArray[Any]:
+            seeds = [sample_seed("plan", int(seed), history.step) for seed in history.seed]
             chosen = [beam_plan(self._imagine, prefix, columns=shape.action, width=how.width, keep=how.keep,
-                                horizon=how.horizon, gamma=self.gamma, seed=int(seed) + history.step).first
-                      for prefix, seed in zip(self._prefixes(history), history.seed, strict=True)]  # fmt: skip
+                                horizon=how.horizon, gamma=self.gamma, seed=seed).first
+                      for prefix, seed in zip(self._prefixes(history), seeds, strict=True)]  # fmt: skip
             found = self.bins.decoded(np.array(chosen), first=shape.observation)
             return found[:, 0].astype(np.int64) if self.discrete else found.astype(np.float32)
 
@@ -130,19 +133,22 @@ class Planner:
         from evolvent.rollout.imagined import Imagined
 
         shape = self.model.shape
-        most = (self.planning.memory - 1) * shape.columns + shape.observation
+        back = (self.planning.memory - 1) * shape.columns + shape.observation
         found = self.model.continued(torch.from_numpy(tokens), torch.from_numpy(draws).float(),
                                      kept=self.planning.kept).numpy()  # fmt: skip
         made = found[:, tokens.shape[1] : tokens.shape[1] + shape.action + 3]
         paid = self.bins.decoded(made[:, shape.action :], first=shape.observation + shape.action)
-        return Imagined(found[:, -most:], made[:, : shape.action], paid[:, 0], paid[:, 1], paid[:, 2] > 0.5)
+        return Imagined(found[:, -back:], made[:, : shape.action], paid[:, 0], paid[:, 1], paid[:, 2] > 0.5)
 
 
-def trajectory_transformer(config: TrajectoryTransformer, episodes: Episodes) -> Planner:
-    """Train on episodes. ConfigError: more choices than bins. NonFinite: learning broke down."""
+def trajectory_transformer(
+    config: TrajectoryTransformer, episodes: Episodes, *, keep: Keeping | None = None
+) -> Planner:  # fmt: skip
+    """Train, or go on in `keep`. ConfigError: more choices than bins, other settings. NonFinite: learning broke."""
     import torch
 
     from evolvent.learn.losses import target_logprobs, weighted_nll
+    from evolvent.learn.sequences.state import begun
     from evolvent.learn.sequences.training import fit_windows, seeded
     from evolvent.learn.sequences.transitions import TransitionSource
     from evolvent.models.trajectory_model import TrajectoryModel, TrajectoryShape
@@ -156,9 +162,8 @@ def trajectory_transformer(config: TrajectoryTransformer, episodes: Episodes) ->
                             action=episodes.dim or 1, context=config.context, width=config.width, heads=config.heads,
                             layers=config.layers, dropout=config.dropout)  # fmt: skip
     model = seeded(lambda: TrajectoryModel(shape), config.seed)
-    column = torch.arange(shape.columns)
-    acts = (column >= shape.observation) & (column < shape.observation + shape.action)
-    weight = torch.where(acts, config.action_weight, 1.0).repeat(config.context)[1:]
+    past = torch.arange(shape.columns) - shape.observation
+    weight = torch.where((past >= 0) & (past < shape.action), config.action_weight, 1.0).repeat(config.context)[1:]
 
     def loss(rng: np.random.Generator) -> Any:
         tokens, seen, learned = source.draw(rng, config.train.batch)
@@ -167,7 +172,7 @@ def trajectory_transformer(config: TrajectoryTransformer, episodes: Episodes) ->
         logp = target_logprobs(logits[mask], tokens[:, 1:][mask])
         return weighted_nll(logp, weight.expand(mask.shape)[mask]), mask.sum()
 
-    history = fit_windows(model, loss, config.train, seed=config.seed)
+    history = fit_windows(model, loss, config.train, seed=config.seed, keep=begun(keep, config, episodes.digest))
     return Planner(model, source.bins, config.planning, config.gamma, bool(episodes.actions), history)
 
 
@@ -191,6 +196,5 @@ def load_planner(folder: Path) -> Planner:
         bins = QuantileBins(*(tuple(np.array(x, np.float64) for x in extra[name]) for name in ("borders", "middles")))
         if bins.counts != model.shape.counts:
             raise SampleInvalid("bins of another model", value=bins.counts, expected=model.shape.counts)
-        planning = Planning(**extra["planning"])
-        _fits(planning, model.shape.context)
+        _fits(planning := Planning(**extra["planning"]), model.shape.context)
         return Planner(model, bins, planning, float(extra["gamma"]), bool(extra["discrete"]))

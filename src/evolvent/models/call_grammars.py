@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from evolvent.errors import ConfigError, SampleInvalid, unknown
+from evolvent.grade.call_forms import spelled
 from evolvent.grade.literals import python_source
 from evolvent.messages import Tool
 from evolvent.models.call_schemas import Limits, Narrow, narrow
@@ -151,7 +152,7 @@ class _Rules:
 
     def spelled(self, name: str) -> str:
         """A name as the form writes it."""
-        return _spelled(name) if self.form == "words" else name
+        return spelled(name) if self.form == "words" else name
 
     def schema(self, schema: Mapping[str, Any]) -> str:
         """A value that a JSON Schema describes, by llguidance's own rules."""
@@ -269,10 +270,6 @@ class _Rules:
 
 
 # ---------------------------------------------------------------------------------------------------- names
-
-
-def _spelled(name: str) -> str:
-    return " ".join(filter(None, re.split(r"[_\s]+", name))) or name
 
 
 def _plain_words(value: Any, *, spaced: bool) -> bool:

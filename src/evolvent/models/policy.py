@@ -43,7 +43,7 @@ from evolvent.models.tuned import (
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Base", "Policy", "load_policy", "tiny_policy"]
+__all__ = ["Base", "Policy", "load_policy", "refuse_pickle", "tiny_policy"]
 
 _NOTE, _BASE = "evolvent.json", "base"
 _TOKENIZERS = {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json"}
@@ -284,8 +284,17 @@ def _read_note(folder: Path) -> dict[str, Any]:
     return note if isinstance(note, dict) else {}
 
 
+def refuse_pickle(path: Path) -> None:
+    """Raise UnsafeFile for a file in a form that runs code when it is read; other paths pass."""
+    if path.is_file() and path.suffix in _PICKLES:
+        raise UnsafeFile(f"{path} is a pickle, which can run code when it is read", value=path.name,
+                         expected="a folder with *.safetensors",
+                         hint="convert it where you trust it: model.save_pretrained(folder)")  # fmt: skip
+
+
 def _check_folder(folder: Path) -> None:
     """Everything that can be wrong with a folder before a model is built."""
+    refuse_pickle(folder)
     if not folder.is_dir():
         raise ConfigError("no such model folder", value=str(folder), expected="a folder with config.json")
     names = {path.name for path in folder.iterdir()}

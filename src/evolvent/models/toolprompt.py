@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from evolvent.errors import InvalidAction, SampleInvalid
-from evolvent.grade.calls import Form, decode_calls, encode_calls
+from evolvent.grade.call_forms import Form, decode_calls, encode_calls, spelled
 from evolvent.messages import ROLES, Call, CallSample, Message, Tool
 from evolvent.models.dialects import Dialect
 from evolvent.schemas import is_flat, json_schema
@@ -166,10 +166,10 @@ class Compact:
     def render(self, sample: CallSample) -> Rendered:
         """Raises SampleInvalid: a schema that is none, two names of one spelling, or a call that cannot be written."""
         for names in ([tool.name for tool in sample.tools], *(_parameters(tool) for tool in sample.tools)):
-            if len({_spelled(name) for name in names}) < len(list(names)):
+            if len({spelled(name) for name in names}) < len(list(names)):
                 raise SampleInvalid(f"sample {sample.id!r} has two names that are spelled alike", value=list(names))
         _refuse_turns(sample)
-        lines = [f"{_spelled(tool.name)} ( {self._parameters(tool)} ) : {tool.description}" for tool in sample.tools]
+        lines = [f"{spelled(tool.name)} ( {self._parameters(tool)} ) : {tool.description}" for tool in sample.tools]
         lines += [f"{one.role} : {_said(one, self._calls)}" for one in sample.messages]
         target = self._calls(sample.calls)
         if any(self.read(text, sample) != _bare(sample.calls) for text in (target, " ".join(_PIECE.findall(target)))):
@@ -184,7 +184,7 @@ class Compact:
 
     @staticmethod
     def _calls(calls: Sequence[Call]) -> str:
-        return "[" + ", ".join([f"{_spelled(call.name)}({_arguments(call.arguments)})" for call in calls]) + "]"
+        return "[" + ", ".join([f"{spelled(call.name)}({_arguments(call.arguments)})" for call in calls]) + "]"
 
     def tokens(self, sample: CallSample, dialect: Dialect) -> ToolTokens:
         """Raises SampleInvalid, see `render`; VocabularyMismatch from a dialect of closed vocabulary."""
@@ -192,19 +192,15 @@ class Compact:
 
     def read(self, text: str, sample: CallSample) -> tuple[Call, ...]:
         """Raises InvalidAction."""
-        known = {_spelled(tool.name): tool for tool in sample.tools}
+        known = {spelled(tool.name): tool for tool in sample.tools}
         seen = "\n".join(_texts(sample))
         found = []
         for call in decode_calls(_joined(text), form="python"):
-            tool = known.get(_spelled(call.name))
-            names = {_spelled(name): name for name in _parameters(tool)} if tool else {}
-            arguments = {names.get(_spelled(key), key): _restored(one, seen) for key, one in call.arguments.items()}
+            tool = known.get(spelled(call.name))
+            names = {spelled(name): name for name in _parameters(tool)} if tool else {}
+            arguments = {names.get(spelled(key), key): _restored(one, seen) for key, one in call.arguments.items()}
             found.append(Call(tool.name if tool else call.name, arguments))
         return tuple(found)
-
-
-def _spelled(name: str) -> str:
-    return " ".join(filter(None, re.split(r"[_\s]+", name))) or name
 
 
 def _parameters(tool: Tool) -> list[str]:
@@ -214,7 +210,7 @@ def _parameters(tool: Tool) -> list[str]:
 
 def _parameter(name: str, one: Any, needed: bool) -> str:
     schema = one if isinstance(one, Mapping) else {}
-    parts = [_spelled(name), ":", _kind(schema), "" if needed else "?", str(schema.get("description") or "")]
+    parts = [spelled(name), ":", _kind(schema), "" if needed else "?", str(schema.get("description") or "")]
     if "default" in schema:
         parts += ["=", _literal(schema["default"])]
     return " ".join(filter(None, parts))
@@ -243,13 +239,13 @@ def _literal(value: Any) -> str:
 
 
 def _arguments(arguments: Mapping[str, Any]) -> str:
-    return ", ".join([f"{_spelled(key)}={_literal(_respelled(one))}" for key, one in arguments.items()])
+    return ", ".join([f"{spelled(key)}={_literal(_respelled(one))}" for key, one in arguments.items()])
 
 
 def _respelled(value: Any) -> Any:
     """A value with the keys of its objects in pieces; they are names."""
     if isinstance(value, Mapping):
-        return {_spelled(key): _respelled(one) for key, one in value.items()}
+        return {spelled(key): _respelled(one) for key, one in value.items()}
     return [_respelled(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 

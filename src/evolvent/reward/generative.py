@@ -18,6 +18,7 @@ from evolvent.learn.parts import Parts
 from evolvent.learn.trees import branched
 from evolvent.reward.endings import Ending, Paths, chance, checked, read_endings
 from evolvent.reward.solutions import Solution
+from evolvent.search.records import Spent
 
 __all__ = ["GenerativeScorer", "Verdict", "verdict_parts"]
 
@@ -68,6 +69,11 @@ class GenerativeScorer:
         flat = [chance(logits[self.verdict.yes], logits[self.verdict.no]) for own in found for logits in own]
         cuts = np.cumsum([0, *(len(item.ends) for item in asked)]).tolist()
         return checked(asked, [flat[a:b] for a, b in pairwise(cuts)])
+
+    def most(self, ends: int, length: int) -> Spent:
+        """The question at each end; a rendering, not known before, is taken to be as long as the path."""
+        again = 0 if self.render is None else length
+        return Spent(computed=ends * (len(self.verdict.question) + again))
 
     def _rendered(self, item: Ending) -> list[Ending]:
         """One prompt for each end of a path."""

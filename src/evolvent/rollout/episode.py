@@ -14,6 +14,7 @@ import numpy as np
 from evolvent.agents.base import Agent, Mind
 from evolvent.engine.asks import Answer, Ask, Wait, Work
 from evolvent.errors import EnvLost, ErrorRecord, EvolventError, StepTimeout, boundary
+from evolvent.logs import in_episode
 from evolvent.rollout.branches import Moment, Origins, check_replayed, resuming
 from evolvent.trajectory import Branch, EndedBy, Start, Step, Task, Trajectory, Value, unscored
 from evolvent.worlds.base import Env, Forkable, Info, Reply, World
@@ -78,6 +79,7 @@ def episode(
         seed: of this episode alone: the trajectory depends on neither order nor concurrency.
         origins: what a branch leaves.
     """
+    in_episode(name)
     stage = _Stage(world, start.task)
     opening = _Opening(stage, start, agent, seed, limits, origins or Origins())
     try:

@@ -2,20 +2,16 @@
 
 Each process keeps some of the rows and answers for one row after the other, so that a process that dies or stays silent
 names the row it was at. That row's episode is lost; the process is killed and started again, and the other rows that it
-kept are reported as interrupted, to be played again (`worlds.teams.rows`). Messages are length-prefixed: a header in
-JSON and the arrays' bytes. Nothing is pickled.
+kept are reported as interrupted, to be played again (`worlds.teams.rows`). Messages are those of `evolvent.workers`: a
+header in JSON and the arrays' bytes. Nothing is pickled.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import select
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -25,13 +21,14 @@ from numpy.typing import NDArray
 from evolvent.deadline import Deadline
 from evolvent.errors import ConfigError, EnvLost, ErrorRecord, EvolventError, Problem, StepTimeout, boundary
 from evolvent.trajectory import Task
+from evolvent.workers import Caller, Piped, packed
 from evolvent.worlds.teams.parallel import Moment, Row
 from evolvent.worlds.teams.rows import Interrupted, LocalRows
 
 __all__ = ["ProcessRows", "serve"]
 
 _BOOT = "import sys; from evolvent.rollout.team_workers import serve; serve(sys.argv[1:])"
-_HEAD, _MOST = 4, 2**28
+_MOST = 2**28  # bytes of an answer
 Answer = Moment | ErrorRecord | Interrupted
 
 
@@ -101,7 +98,8 @@ class ProcessRows:
         for at, rows in busy.items():
             body = b"".join(np.ascontiguousarray(arrays[row]).tobytes() for row in rows if row in arrays)
             try:
-                self._process(at).send({"what": what, "rows": [asked[row] for row in rows]}, body, Deadline(wall_s))
+                message = packed({"what": what, "rows": [asked[row] for row in rows]}, body)
+                self._process(at).send(message, Deadline(wall_s))
             except EvolventError as error:
                 found.update(self._lose(at, rows, [], error))  # it died between two messages: no row is to blame
         for at, rows in busy.items():
@@ -110,7 +108,7 @@ class ProcessRows:
                 if row in found or process is None:
                     break
                 try:
-                    found[row] = process.read(Deadline(wall_s), row)
+                    found[row] = process.answer(Deadline(wall_s), row)
                     self._begun.add(row)
                 except EvolventError as error:
                     found.update(self._lose(at, rows[:place] + rows[place + 1 :], [row], error))
@@ -136,36 +134,21 @@ class ProcessRows:
         return process
 
 
-class _Process:
-    """One process, seen from the caller's side."""
+class _Process(Piped):
+    """One process of `ProcessRows`."""
 
-    def __init__(self, words: list[str]) -> None:
-        path = os.pathsep.join(filter(None, (*sys.path, os.environ.get("PYTHONPATH"))))
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _BOOT, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path}, bufsize=0,
-            start_new_session=True,
-        )  # fmt: skip
+    def __init__(self, words: Sequence[str]) -> None:
+        super().__init__(_BOOT, words, name="a team environment", lost=EnvLost, late=StepTimeout, most=_MOST)
 
     def ready(self, deadline: Deadline) -> None:
         """Wait until the function is imported."""
-        answer, _ = self._frame(deadline)
+        answer, _ = self.read(deadline)
         if not answer.get("ready"):
             raise EnvLost("a process of team environments does not start", value=answer.get("failed"))
 
-    def send(self, header: Mapping[str, Any], body: bytes, deadline: Deadline) -> None:
-        """One message. StepTimeout: it does not read. EnvLost: it is gone."""
-        unsent = memoryview(_packed(header, body))
-        with boundary(EnvLost, "a process of team environments ended"):
-            asked = self._process.stdin
-            while asked is not None and unsent:
-                if not select.select([], [asked], [], deadline.left())[1]:
-                    raise StepTimeout("a team environment", value=f"{deadline.total_s:g} s", expected="to read")
-                unsent = unsent[os.write(asked.fileno(), unsent[: select.PIPE_BUF]) :]
-
-    def read(self, deadline: Deadline, row: int) -> Moment | ErrorRecord:
-        """The answer of one row. StepTimeout: none in time. EnvLost: the process ended."""
-        header, body = self._frame(deadline)
+    def answer(self, deadline: Deadline, row: int) -> Moment | ErrorRecord:
+        """Of one row. StepTimeout: none in time. EnvLost: the process ended."""
+        header, body = self.read(deadline)
         if header.get("row") != row:
             raise EnvLost(
                 "a process of team environments answers for another row", value=header.get("row"), expected=row
@@ -174,60 +157,19 @@ class _Process:
             return ErrorRecord(header["error"]["kind"], header["error"]["message"])
         return _moment(header, body)
 
-    def _frame(self, deadline: Deadline) -> tuple[dict[str, Any], bytes]:
-        sizes = [int.from_bytes(self._exactly(_HEAD, deadline), "little") for _ in range(2)]
-        if sum(sizes) > _MOST:
-            raise EnvLost("a team environment's answer", value=f"{sum(sizes)} bytes", expected=f"at most {_MOST}")
-        with boundary(EnvLost, "a process of team environments answered no message"):
-            header: dict[str, Any] = json.loads(self._exactly(sizes[0], deadline))
-        return header, self._exactly(sizes[1], deadline)
-
-    def _exactly(self, size: int, deadline: Deadline) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            out = self._process.stdout
-            if out is None or not select.select([out], [], [], deadline.left())[0]:
-                raise StepTimeout(
-                    "a team environment", value=f"{deadline.total_s:g} s", expected="an answer before that"
-                )
-            part = os.read(out.fileno(), size - len(data))
-            if not part:
-                raise EnvLost("a process of team environments ended", value=f"exit code {self._code()}")
-            data += part
-        return bytes(data)
-
-    def _code(self) -> int | str:
-        with suppress(subprocess.TimeoutExpired):
-            return self._process.wait(1.0)
-        return "unknown"
-
-    def kill(self) -> None:
-        """End it with its process group, and wait for that."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                stream.close()
-
 
 _SAID = ("reward", "terminated", "truncated", "success")
 _ARRAYS = ("observation", "alive", "available", "state")
 
 
-def _packed(header: Mapping[str, Any], body: bytes) -> bytes:
-    text = json.dumps(header).encode("ascii")
-    return len(text).to_bytes(_HEAD, "little") + len(body).to_bytes(_HEAD, "little") + text + body
-
-
-def _answer(row: int, moment: Moment | ErrorRecord | Interrupted) -> bytes:
+def _answer(row: int, moment: Moment | ErrorRecord | Interrupted) -> tuple[dict[str, Any], bytes]:
     if not isinstance(moment, Moment):
         why = moment if isinstance(moment, ErrorRecord) else ErrorRecord("EnvLost", moment.why)
-        return _packed({"row": row, "error": {"kind": why.kind, "message": why.message[:2000]}}, b"")
+        return {"row": row, "error": {"kind": why.kind, "message": why.message[:2000]}}, b""
     arrays = {name: getattr(moment, name) for name in _ARRAYS if getattr(moment, name) is not None}
     header = {"row": row, "arrays": {name: [list(array.shape), array.dtype.str] for name, array in arrays.items()},
               **{name: getattr(moment, name) for name in _SAID}}  # fmt: skip
-    return _packed(header, b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values()))
+    return header, b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values())
 
 
 def _moment(header: Mapping[str, Any], body: bytes) -> Moment:
@@ -255,23 +197,16 @@ def serve(words: Sequence[str]) -> None:
         words: module, function, seconds of a step, seconds of a beginning.
     """
     module, name, step_s, begin_s = words
-    incoming, outgoing = os.dup(0), os.dup(1)
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)
-    os.dup2(null, 1)
+    caller = Caller()
     try:
         with boundary(EnvLost, "the function cannot be imported", name=f"{module}:{name}"):
             rows = LocalRows(getattr(import_module(module), name))
     except EvolventError as error:
-        _write(outgoing, _packed({"failed": str(error)[:2000]}, b""))
+        caller.write({"failed": str(error)[:2000]})
         return
-    _write(outgoing, _packed({"ready": True}, b""))
-    while (sizes := _take(incoming, 2 * _HEAD)) is not None:
-        header = _take(incoming, int.from_bytes(sizes[:_HEAD], "little"))
-        body = _take(incoming, int.from_bytes(sizes[_HEAD:], "little"))
-        if header is None or body is None:
-            return
-        asked, at = json.loads(header), 0
+    caller.write({"ready": True})
+    while (message := caller.read()) is not None:
+        asked, body, at = json.loads(message[0]), message[1], 0
         for one in asked["rows"]:
             begins = asked["what"] == "begin"
             signal.setitimer(signal.ITIMER_REAL, float(begin_s if begins else step_s) + 1.0)
@@ -282,20 +217,4 @@ def serve(words: Sequence[str]) -> None:
                 actions, at = _array(body, at, one["shape"], one["kind"])
                 moment = rows.step({one["row"]: actions})[one["row"]]
             signal.setitimer(signal.ITIMER_REAL, 0.0)
-            _write(outgoing, _answer(one["row"], moment))
-
-
-def _take(incoming: int, size: int) -> bytes | None:
-    data = bytearray()
-    while len(data) < size:
-        part = os.read(incoming, size - len(data))
-        if not part:
-            return None
-        data += part
-    return bytes(data)
-
-
-def _write(outgoing: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(outgoing, left) :]
+            caller.write(*_answer(one["row"], moment))

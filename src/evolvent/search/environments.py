@@ -10,22 +10,22 @@ import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from evolvent.engine.asks import Answer, Ask, To, Wait, Work
 from evolvent.errors import ConfigError, EvolventError, ScoringError
 from evolvent.search.careful import Careful, passing
 from evolvent.search.functions import answered, fitting
-from evolvent.search.meter import Meter, OverBudget
+from evolvent.search.meter import Meter, OverBudget, limited
 from evolvent.search.proposers import EnvState, Language, Proposal, Proposer, Proposing
 from evolvent.search.records import Budget, Child, EndedBy, Expand, Found, Search, SearchResult, Spent, Wanted
-from evolvent.search.scorers import Scorer
+from evolvent.search.scorers import Bounded, Scorer
 from evolvent.search.stage import Stage
 from evolvent.trajectory import Task, Value, sample_seed
 from evolvent.worlds.base import World
 from evolvent.worlds.held import Limits
 
-__all__ = ["Estimate", "StateValue", "TextValue", "over_env"]
+__all__ = ["Estimate", "Foreseen", "StateValue", "TextValue", "over_env"]
 
 Asks = Sequence["Ask | To | Wait"]
 
@@ -40,6 +40,18 @@ class Estimate(Protocol):
 
     def values(self, states: Sequence[EnvState]) -> Work[list[float]]:
         """One value a state, in rewards; NaN where there is none."""
+        ...
+
+
+@runtime_checkable
+class Foreseen(Protocol):
+    """An estimate that says beforehand what it may ask, so that nothing is tried that could not be estimated."""
+
+    def most(self, states: Sequence[EnvState], steps: Sequence[int], meter: Meter) -> Spent:
+        """The most that estimating states costs, each of them reached from the state named here by so many steps.
+
+        What observations will say is not known: they are taken to be as long as the first or the last one.
+        """
         ...
 
 
@@ -80,6 +92,18 @@ class TextValue:
         if [len(own) for own in found] != [1] * len(states):
             raise ScoringError("a scorer gave not one score for each state", value=[len(own) for own in found][:8])
         return [own[0] - (state.earned if self.whole else 0.0) for own, state in zip(found, states, strict=True)]
+
+    def most(self, states: Sequence[EnvState], steps: Sequence[int], meter: Meter) -> Spent:
+        """See `Foreseen`. What the engine that writes has fed for an action is not counted again."""
+        spent, context = Spent(), self.language.policy.context
+        paths = [self.language.path(state) for state in states]
+        for state, path, count in zip(states, paths, steps, strict=True):
+            heard = self.language.heard(state)
+            action = 1 if self.model is None else self.language.max_tokens  # the last token is still to be fed
+            new = min(count * (action + heard), context - len(path))
+            own = self.scorer.most(1, len(path) + new) if isinstance(self.scorer, Bounded) else Spent(computed=1)
+            spent += Spent(computed=new) + own
+        return spent + Spent(computed=meter.unknown(paths, model=self.model))
 
 
 def over_env(
@@ -151,14 +175,14 @@ class _Wishes:
         self._careful = Careful(self._meter)
         self._values: dict[EnvState, float] = {}
         self._problems: dict[EnvState, str] = {}
+        self._short: EndedBy | None = None  # the limit for which samples were given up
 
     def answer(self, wanted: Wanted) -> Work[Found]:
         """Propose, step, value, and tell."""
-        self._meter.spent = Spent()
+        self._meter.spent, self._short = Spent(), None
         wishes = wanted.expand
-        (states, begun), short = fitting(
-            wanted, [Spent()] * len(wanted.evaluate), [self._worst(wish) for wish in wishes]
-        )
+        worst = [self._worst(wish) if limited(wanted.left) else Spent() for wish in wishes]
+        (states, begun), short = fitting(wanted, [Spent()] * len(wanted.evaluate), worst)
         made = yield from self._children(wishes[:begun], wanted.left)
         new = [child.state for wish, own in zip(wishes, made, strict=False) if wish.valued
                for child in own if not child.problem]  # fmt: skip
@@ -169,19 +193,27 @@ class _Wishes:
         return Found(
             [*children, *[None] * (len(wishes) - begun)],
             [*values, *[None] * (len(wanted.evaluate) - states)],
-            self._meter.spent, short or told,
+            self._meter.spent, short or self._short or told,
         )  # fmt: skip
 
     def _worst(self, wish: Expand) -> Spent:
-        """The most that proposing costs; what estimates ask is bounded when they ask it."""
+        """The most that proposing costs, and estimating what is one step on; of whole samples see also `_on`."""
         state: EnvState = wish.state
         if state.over:
             return Spent()
         width = 1 if wish.greedy else wish.width
+        step = self._meter.worst(self._proposer.asks(Proposing(state, range(width), wish.greedy)))
+        if wish.valued:
+            step += self._foreseen([state] * width, [1] * width)
         if not wish.whole:
-            return self._meter.worst(self._proposer.asks(Proposing(state, range(width), wish.greedy)))
+            return step
         one = self._proposer.rest(state, steps=self._horizon - len(state.rewards))
-        return Spent(width * one.generated, width * one.computed)
+        return Spent(max(step.generated, width * one.generated), max(step.computed, width * one.computed))
+
+    def _foreseen(self, states: Sequence[EnvState], steps: Sequence[int]) -> Spent:
+        """The most that estimating what is so many steps below some states costs."""
+        estimate = self._estimate
+        return estimate.most(states, steps, self._meter) if isinstance(estimate, Foreseen) else Spent()
 
     def _children(
         self, wishes: Sequence[Expand], left: Budget
@@ -202,7 +234,8 @@ class _Wishes:
                 yield from self._take(path, proposal)
             going += [(wish, path) for path in paths if wish.whole]
             found.append(paths)
-        while going := [(wish, path) for wish, path in going if not (path.problem or path.state.over)]:
+        whole = [(wish, path) for wish, path in going if wish.valued and self._terminal == "value"]
+        while going := self._on(going, [path for _, path in whole], left):
             asked = [Proposing(path.state, [path.number], wish.greedy, False) for wish, path in going]
             proposed = iter((yield from self._proposer.propose(asked, ask)))
             for (_, path), proposals in zip(going, proposed, strict=True):
@@ -211,6 +244,25 @@ class _Wishes:
                 else:
                     path.problem = "there is no action to take"
         return [_children(wish, paths) for wish, paths in zip(wishes, found, strict=True)]
+
+    def _on(
+        self, going: Sequence[tuple[Expand, _Path]], whole: Sequence[_Path], left: Budget
+    ) -> list[tuple[Expand, _Path]]:  # fmt: skip
+        """The samples that go on: as many as leave room to estimate what `whole` has made; the last are given up."""
+        on = [(wish, path) for wish, path in going if not (path.problem or path.state.over)]
+        while on and limited(left):
+            steps = [Proposing(path.state, [path.number], wish.greedy, False) for wish, path in on]
+            asks = [ask for step in steps for ask in self._proposer.asks(step)]
+            made = [path for path in whole if not path.problem and not self._proposer.full(path.state)]
+            more = self._meter.worst(asks) + self._foreseen(
+                [path.state for path in made], [0 if path.state.over else 1 for path in made]
+            )
+            limit = left.over(self._meter.spent, more=more)
+            if limit is None:
+                break
+            self._short = limit
+            on.pop()[1].problem = "the budget had no room for the rest of it"
+        return on
 
     def _take(self, path: _Path, proposal: Proposal) -> Generator[Asks, Sequence[Answer], None]:
         """One step of a path; what fails is noted there."""
@@ -241,16 +293,20 @@ class _Wishes:
     def _estimated(self, states: Sequence[EnvState], left: Budget) -> Work[EndedBy | None]:
         """Have states estimated; one that fails does not stop the others. Returns the limit that some did not fit."""
         due = [state for state in dict.fromkeys(states) if self._open(state)]
-        if not due:
-            return None
-        try:
-            problem = yield from self._told(due, left)
-            for state in due if problem else ():
-                why = problem if len(due) == 1 else (yield from self._told([state], left))
-                if why:
-                    self._problems[state] = why
-        except OverBudget as over:
-            return over.limit
+        size = len(due)
+        while due:
+            part = due[:size]
+            try:
+                problem = yield from self._told(part, left)
+                for state in part if problem else ():
+                    why = problem if len(part) == 1 else (yield from self._told([state], left))
+                    if why:
+                        self._problems[state] = why
+            except OverBudget as over:
+                if size == 1:
+                    return over.limit
+                size //= 2
+            due = [state for state in due if self._open(state)]
         return None
 
     def _open(self, state: EnvState) -> bool:

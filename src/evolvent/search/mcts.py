@@ -88,12 +88,16 @@ class Explore:
         muzero: values as MuZero's search sees them: between 0 and 1 over siblings and parent, 0 for a child that was
             not visited, and the root's own value is its first visit. Otherwise as they are, a child that was not
             visited by its own value, and the first simulation of all goes to the highest value (`N_parent` is 0).
+        widen: progressive widening, for where actions are many (Couetoux et al., "Continuous upper confidence trees",
+            LION 2011; Chaslot et al., 2008): a node that was visited N times gets children until
+            `floor(width N^widen)` samples were drawn there; equal ones are one child. 0: `width` for good.
     """
 
     select: Select = puct
     noise: float = 0.0
     alpha: float = 0.3
     muzero: bool = False
+    widen: float = 0.0
 
 
 def mcts(
@@ -124,14 +128,17 @@ def mcts(
         wrong.append(Problem("noise", f"must be between 0 and 1, got {explore.noise}"))
     if not 0 < explore.alpha < np.inf:
         wrong.append(Problem("alpha", f"must be finite and above 0, got {explore.alpha}"))
+    if not 0 <= explore.widen <= 1:
+        wrong.append(Problem("widen", f"must be between 0 and 1, got {explore.widen}"))
     if start.stop is not None and isinstance(start, Commit) and start.temperature:
         wrong.append(Problem("stop", "moves are drawn by visits that fewer simulations would change", "temperature 0"))
     if wrong:
         raise ConfigError(wrong)
     way = _Way(explore, rng)
     simulator = Simulator(
-        Tree(root), Asking(budget), way, width=width, depth=depth, lazy=not isinstance(start, Descend)
-    )
+        Tree(root), Asking(budget), way, width=width, depth=depth, lazy=not isinstance(start, Descend),
+        widen=explore.widen,
+    )  # fmt: skip
     return _search(_Run(simulator, way, leaves), start)
 
 
@@ -169,8 +176,7 @@ def _commit(run: _Run, start: Commit) -> Generator[Wanted, Found, None]:
         if path and start.trees == "intra":
             tree.forget()
         elif path:
-            tree.renew()
-            simulator.first += simulator.width
+            simulator.renew()
         node = 0
         run.moves.append([])
         while not tree.terminal[node] and tree.depth[node] < simulator.depth:
@@ -245,14 +251,21 @@ class _Way:
         if not tree.expanded(node):
             yield from simulator.grow([node])
         if self.explore.noise and tree.width[node]:
-            prior = tree.prior[tree.children(node)]
-            noisy = dirichlet_noise(prior, self.rng, share=self.explore.noise, alpha=self.explore.alpha)
-            self.noisy = (node, noisy)
+            self._stir(tree, node)
+
+    def _stir(self, tree: Tree, node: int) -> None:
+        """Noise on the priors of all children of a root."""
+        prior = tree.prior[tree.below(node)]
+        self.noisy = (node, dirichlet_noise(prior, self.rng, share=self.explore.noise, alpha=self.explore.alpha))
 
     def __call__(self, simulator: Simulator, node: int) -> int:
         tree = simulator.tree
         at, q, visits, parent_visits = simulator.counts(node)
-        prior = self.noisy[1][at - tree.first[node]] if node == self.noisy[0] else tree.prior[at]
+        prior = tree.prior[at]
+        if node == self.noisy[0]:
+            if len(self.noisy[1]) != tree.width[node]:  # it was widened
+                self._stir(tree, node)
+            prior = self.noisy[1][~tree.dead[tree.below(node)]]
         if self.explore.muzero:
             own = tree.total[node] / tree.visits[node] if tree.visits[node] else 0.0
             q = between(q, visits=visits, parent=float(own))

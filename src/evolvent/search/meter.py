@@ -11,7 +11,7 @@ from collections.abc import Generator, Sequence
 from typing import TypeVar
 
 from evolvent.engine.asks import Answer, Ask, LogitsAsk, Node, SampleAsk, ScoreAsk, To, Wait, Work
-from evolvent.engine.nodes import Place, Trie
+from evolvent.engine.nodes import Place, Segment, Trie
 from evolvent.errors import EvolventError, ScoringError, boundary
 from evolvent.search.records import Budget, EndedBy, Spent
 
@@ -42,20 +42,23 @@ class Meter:
         self._held: dict[int, tuple[Node, Place]] = {}  # what the search holds: nodes by identity
 
     def worst(self, asks: Sequence[Ask | To | Wait]) -> Spent:
-        """The most that asks can cost."""
+        """The most that asks of one batch can cost; what they share is fed once."""
         generated = computed = 0
-        for model, ask in _plain(asks):
-            place, need = self._place(model, ask)
-            computed += _unknown(place, need, mark=False)
+        seen: dict[Segment, int] = {}
+        places = [(ask, *self._place(model, ask)) for model, ask in _plain(asks)]  # all first: one may cut another's
+        for ask, place, need in places:
+            computed += _unknown(place, need, seen)
             if isinstance(ask, SampleAsk):
                 generated += len(ask.seeds) * ask.max_tokens
                 computed += len(ask.seeds) * (ask.max_tokens - 1)
         return Spent(generated, computed)
 
-    def unknown(self, tokens: Sequence[int], *, model: str | None = None) -> int:
-        """How many tokens of a path have to be fed to a model."""
+    def unknown(self, paths: Sequence[Sequence[int]], *, model: str | None = None) -> int:
+        """How many tokens of some paths have to be fed to a model; what they share is fed once."""
         trie = self._trie(model)
-        return _unknown(_placed(trie, (trie.root, 0), list(tokens)), len(tokens), mark=False)
+        seen: dict[Segment, int] = {}
+        places = [_placed(trie, (trie.root, 0), list(path)) for path in paths]
+        return sum(_unknown(place, place[1], seen) for place in places)
 
     def asked(self, asks: Sequence[Ask | To | Wait], *, held: bool = True) -> Asked:
         """Ask, and count. Where that fails, it counts as much as it could have cost.
@@ -126,7 +129,7 @@ class Meter:
         for (model, ask), answer in zip(_plain(asks), _answers(asks, answers), strict=True):
             place, need = self._place(model, ask)
             alive.append(place)
-            computed += _unknown(place, need, mark=True)
+            computed += _unknown(place, need)
             if isinstance(ask, ScoreAsk) or (isinstance(ask, LogitsAsk) and ask.keep):
                 self._hold(answer.node, place)
             if isinstance(ask, SampleAsk):
@@ -136,7 +139,7 @@ class Meter:
                     computed += len(sample.ids) - 1  # each sample is fed on its own; its last token is not
                     if held:
                         end = _placed(trie, place, sample.ids.tolist())
-                        _unknown(end, end[1] - 1, mark=True)
+                        _unknown(end, end[1] - 1)
                         self._hold(sample.node, end)
         self.spent += Spent(generated, computed)
 
@@ -165,15 +168,22 @@ def _placed(trie: Trie, start: Place, tokens: list[int]) -> Place:
     return place
 
 
-def _unknown(place: Place, need: int, *, mark: bool) -> int:
-    """How many of the first `need` tokens of a path were not computed yet; mark: now they are."""
+def _unknown(place: Place, need: int, seen: dict[Segment, int] | None = None) -> int:
+    """How many of the first `need` tokens of a path were not computed yet. Now they are, or with `seen` they are there.
+
+    Args:
+        seen: up to where segments would be computed, beside what was.
+    """
     count = 0
     for segment in place[0].path():
         last = min(segment.end, need)
-        if last > segment.computed:
-            count += last - segment.computed
-            if mark:
+        known = segment.computed if seen is None else max(segment.computed, seen.get(segment, segment.start))
+        if last > known:
+            count += last - known
+            if seen is None:
                 segment.computed = last
+            else:
+                seen[segment] = last
         elif last > segment.start:  # what comes before a token was computed with it
             break
     return count

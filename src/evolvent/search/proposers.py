@@ -224,13 +224,26 @@ class Language:
             return self.policy.dialect.open(self.world.instructions, str(state.observation))
         return self.policy.dialect.turn(str(state.observation), stopped=said.stopped)
 
+    def path(self, state: EnvState) -> list[int]:
+        """All tokens of the conversation up to the next action."""
+        said: _Said | None = state.mind
+        return [*([] if said is None else said.node.tokens()), *self.reads(state)]
+
+    def heard(self, state: EnvState) -> int:
+        """The tokens of the first observation of the episode or of the last, whichever has more."""
+        first = state
+        while first.above is not None:
+            first = first.above
+        said = {str(first.observation), str(state.observation)}
+        return max(len(self.policy.dialect.turn(text, stopped=False)) for text in said)
+
     def ending(self, state: EnvState, *, ours: bool) -> Ending:
         """The place where a state's next action begins, to be scored there; `ours`: by the engine that writes."""
         said: _Said | None = state.mind
         tokens = tuple(self.reads(state))
         if ours or said is None:
             return Ending(None if said is None else said.node, tokens, (len(tokens),))
-        path = (*said.node.tokens(), *tokens)
+        path = tuple(self.path(state))
         return Ending(None, path, (len(path),))
 
     def _ask(self, wish: Proposing) -> SampleAsk:

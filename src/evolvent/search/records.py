@@ -36,6 +36,7 @@ class Expand:
         valued: their values are wanted too.
         kind: a kind of action, where there are several (`search/rstar.py`).
         first: number of the first sample, so that a later wish for the same state draws other ones.
+        after: children that came of earlier wishes for it: where the likeliest are taken, those after them.
     """
 
     state: State
@@ -45,6 +46,7 @@ class Expand:
     valued: bool = True
     kind: str = ""
     first: int = 0
+    after: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,11 +220,11 @@ def _open(on: _Growing, node: int) -> Steps:
         widths = {"A2": on.reasoning.last_votes}
     else:
         widths = {kind: actions[kind] for kind in FOLLOWING[tree.kinds[node]] if kind in actions}
-    wishes = [Expand(tree.states[node], width, whole=kind == "A2", valued=False, kind=kind)
-              for kind, width in widths.items()]  # fmt: skip
+    asked = sorted(widths, key=lambda kind: kind != "A2")  # votes first: without them no other end has a reward
+    wishes = [Expand(tree.states[node], widths[kind], whole=kind == "A2", valued=False, kind=kind) for kind in asked]
     found = yield from on.asking.ask(wishes)
-    told = [replace(child, kind=kind, value=None)
-            for kind, children in zip(widths, found.children, strict=True) for child in children or ()]  # fmt: skip
+    by = dict(zip(asked, found.children, strict=True))
+    told = [replace(child, kind=kind, value=None) for kind in widths for child in by[kind] or ()]
     if any(children is not None for children in found.children):
         tree.grow(node, _rewarded(told, on.answer, on.same))
     tree.check_root()

@@ -66,6 +66,7 @@ def best_of_n(
         ended = reached.limit
     if drawn or ended == "done":
         tree.grow(0, drawn)
+    if ended == "done":
         tree.check_root()
     ends = _ends(tree)
     notes = {} if vote is None else vote.notes()
@@ -163,8 +164,8 @@ def _walked(walks: _Walks, paths: int, together: int, *, valued: bool = False, v
                     ended_well = bool(tree.terminal[node] and not tree.dead[node])
                     vote.cast(tree.states[node], done=node, readable=ended_well)
                 vote.look()
-        if valued:
-            yield from value(tree, asking, [node for node in at if tree.terminal[node]])
+            if valued:  # lot by lot: what was drawn is judged before more is
+                yield from value(tree, asking, [node for node in at if tree.terminal[node]])
     except Exhausted as reached:
         ended = reached.limit
     ends = tuple(node for node in at if tree.terminal[node] and not tree.dead[node])
@@ -187,6 +188,8 @@ def _draw(wish: Expand, asking: Asking, drawn: list[Child], vote: Vote | None) -
                 yield from _value(asking, drawn)
             if vote is not None and _voted(vote, children):
                 return
+            if found.short is not None:  # some were given up
+                raise Exhausted(found.short)
         elif size == 1:
             raise Exhausted(found.short or "generated")
         else:

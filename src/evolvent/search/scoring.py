@@ -37,16 +37,20 @@ class Scoring:
             ScoringError: not one score for each end. EvolventError: one that is not `careful.passing`.
         """
         due = list(dict.fromkeys(each for state in states for each in self._due(state)))
-        if self._scorer is None or not due:
-            return None
-        try:
-            problem = yield from self._told(due, left)
-            for state in due if problem else ():
-                why = problem if len(due) == 1 else (yield from self._told([state], left))
-                if why:
-                    self._problems[state] = why
-        except OverBudget as over:
-            return over.limit
+        size = len(due)
+        while due and self._scorer is not None:
+            part = due[:size]
+            try:
+                problem = yield from self._told(part, left)
+                for state in part if problem else ():
+                    why = problem if len(part) == 1 else (yield from self._told([state], left))
+                    if why:
+                        self._problems[state] = why
+            except OverBudget as over:
+                if size == 1:
+                    return over.limit
+                size //= 2
+            due = [state for state in due if state not in self._scores and state not in self._problems]
         return None
 
     @property
@@ -81,20 +85,27 @@ class Scoring:
             due = self._due(state)
             if due:
                 model = None if self._scorer is None else self._scorer.model
-                fed = self._meter.unknown([*state.prompt, *state.written], model=model)
-                spent += Spent(computed=fed) + self._most(sum(len(self._ends(each)) for each in due), state.length)
+                fed = self._meter.unknown([[*state.prompt, *state.written]], model=model)
+                ends = [end for each in due for end in self._ends(each)]
+                spent += Spent(computed=fed) + self._most(len(ends), min(ends, default=0))
         return spent
 
-    def worst_below(self, state: TextState, *, children: int, tokens: int, ends: int) -> Spent:
-        """The most that valuing so many children of a state can cost, each of so many tokens and ends of spans."""
+    def worst_below(self, state: TextState, *, children: int, tokens: int, ends: int, whole: bool) -> Spent:
+        """The most that valuing so many children of a state can cost, each of so many tokens and ends of spans.
+
+        Args:
+            whole: each goes on to the end of the text, so that nothing is left to write after its last span.
+        """
         if self._scorer is None:
             return Spent()
         model = self._scorer.model
-        above = sum(len(self._ends(each)) for each in self._due(state)) if self._writing.reduce != "last" else 0
-        path = self._meter.unknown([*state.prompt, *state.written], model=model) if model is not None else 0
+        due = self._due(state) if self._writing.reduce != "last" else []
+        above = [end for each in due for end in self._ends(each)]
+        path = self._meter.unknown([[*state.prompt, *state.written]], model=model) if model is not None else 0
         spent = Spent(computed=path + children * (tokens if model is not None else 1))
-        for count in (above, *[ends] * children):
-            spent += self._most(count, state.length + tokens)
+        spent += self._most(len(above), min(above, default=0))
+        for _ in range(children):  # a short child leaves more to write after it than a long one
+            spent += self._most(ends, state.length + (tokens if whole else 1))
         return spent
 
     def _needed(self, state: TextState) -> list[TextState]:
@@ -116,7 +127,11 @@ class Scoring:
         return [each for each in self._needed(state) if each not in self._scores and each not in self._problems]
 
     def _most(self, ends: int, length: int) -> Spent:
-        """What a scorer says beforehand; of one that does not, one token an end is expected (its tag)."""
+        """What a scorer says beforehand; of one that does not, one token an end is expected (its tag).
+
+        Args:
+            length: tokens of prompt and text up to the first of the ends, at the least.
+        """
         if not ends:
             return Spent()
         return self._scorer.most(ends, length) if isinstance(self._scorer, Bounded) else Spent(computed=ends)

@@ -57,6 +57,9 @@ class SearchConfig(Config):
     considered: int = Field(default=4, ge=1, description="actions of the root that gumbel halves among")
     leaves: int = Field(default=1, ge=1, description="leaves of MCTS that are expanded at once")
     explore: float = Field(default=1.25, ge=0, description="PUCT's c_init")
+    widen: float = Field(
+        default=0.0, ge=0, le=1, description="MCTS: after N visits a node has width * N^widen samples; 0: width"
+    )
     noise: float = Field(default=1.0, ge=0, description="scale of gumbel's noise at the root; 0: none")
     prune: float = Field(default=0.7, gt=0, le=1, description="share of children that depth_first leaves out")
     sampled: bool = Field(default=False, description="noise at the root and sampled moves, to gather data")
@@ -158,4 +161,5 @@ class SearchConfig(Config):
 
     @property
     def _explore(self) -> Explore:
-        return Explore(partial(puct, c_init=self.explore), noise=0.25 if self.sampled else 0.0)
+        noise = 0.25 if self.sampled else 0.0
+        return Explore(partial(puct, c_init=self.explore), noise=noise, widen=self.widen)

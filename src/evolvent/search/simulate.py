@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.search.asking import Asking, expand, value
-from evolvent.search.records import EndedBy, Found, SearchResult, Wanted
+from evolvent.search.asking import Asking, Exhausted, value
+from evolvent.search.records import EndedBy, Expand, Found, SearchResult, Wanted
 from evolvent.search.tree import Tree
 
 __all__ = ["Choose", "Simulator", "alive", "conclude"]
@@ -35,29 +35,65 @@ class Simulator:
         choose: which child of an expanded node to go to.
         width: children of a node, as they are asked for. depth: nodes that deep are not expanded.
         lazy: see above; otherwise descents.
+        widen: progressive widening: a node with children that was visited N times is asked for more of them until
+            `floor(width N^widen)` samples were drawn there (Couetoux et al., LION 2011); 0: `width` for good.
     Attributes:
         root: where simulations start; it is expanded, and counts as visited.
         first: number of the first sample to ask for.
+        drawn: how many samples were asked for of each node.
         ended: where simulations ended, in order of completion.
     """
 
     def __init__(
-        self, tree: Tree, asking: Asking, choose: Choose, *, width: int, depth: int, lazy: bool = True
-    ) -> None:
+        self, tree: Tree, asking: Asking, choose: Choose, *, width: int, depth: int, lazy: bool = True,
+        widen: float = 0.0,
+    ) -> None:  # fmt: skip
         self.tree, self.asking, self.choose = tree, asking, choose
-        self.width, self.depth, self.lazy = width, depth, lazy
+        self.width, self.depth, self.lazy, self.widen = width, depth, lazy, widen
         self.root = self.first = 0
+        self.drawn: dict[int, int] = {}
         self.ended: list[int] = []
         self._waiting: Counter[int] = Counter()  # how many simulations that wait went through a node
 
     def grow(self, nodes: Sequence[int]) -> Generator[Wanted, Found, None]:
-        """Expand nodes and see to it that all of their children have values; those without any child are dead."""
-        new = list(dict.fromkeys(nodes))
-        yield from expand(self.tree, self.asking, new, width=self.width, first=self.first)
-        yield from value(self.tree, self.asking, [int(child) for node in new for child in alive(self.tree, node)])
-        for node in new:
-            if node and not self.tree.width[node]:
-                self.tree.drop(node, "there is no action to take in it")
+        """Expand nodes, or widen them, and see to it that all of their children have values.
+
+        Those without any child are dead.
+        """
+        tree, asked = self.tree, list(dict.fromkeys(nodes))
+        had = [self.drawn.get(node, 0) for node in asked]
+        wishes = [Expand(tree.states[node], self._due(node) - drawn, first=self.first + drawn, after=drawn)
+                  for node, drawn in zip(asked, had, strict=True)]  # fmt: skip
+        found = yield from self.asking.ask(wishes)
+        for node, wish, children in zip(asked, wishes, found.children, strict=True):
+            if children is None:
+                continue
+            self.drawn[node] = self.drawn.get(node, 0) + wish.width
+            if tree.expanded(node):
+                tree.widen(node, children)
+            else:
+                tree.grow(node, children)
+        if 0 in asked:
+            tree.check_root()
+        if found.short is not None:
+            raise Exhausted(found.short)
+        yield from value(tree, self.asking, [int(child) for node in asked for child in alive(tree, node)])
+        for node in asked:
+            if node and not tree.width[node]:
+                tree.drop(node, "there is no action to take in it")
+
+    def renew(self) -> None:
+        """Begin a new tree of other samples at the root; what was under it stays on record."""
+        self.tree.renew()
+        self.first += max(self.drawn.values(), default=self.width)
+        self.drawn.clear()
+
+    def _due(self, node: int) -> int:
+        """How many samples are to have been drawn in a node."""
+        visits = int(self.tree.visits[node])
+        if not self.widen or not self.tree.expanded(node) or not visits:
+            return max(self.width, self.drawn.get(node, 0))
+        return max(int(self.width * visits**self.widen + 1e-9), self.drawn.get(node, 0))
 
     def round(self, starts: Sequence[int], *, leaves: int) -> Generator[Wanted, Found, None]:
         """Simulate from each of some nodes until `leaves` wait, and bring those to their end.
@@ -96,7 +132,7 @@ class Simulator:
         """Go down until a value can be backed up, or until children have to be waited for: of the node returned."""
         tree = self.tree
         while not self._ends(node):
-            if not tree.expanded(node):
+            if not tree.expanded(node) or (self.widen and self._due(node) > self.drawn[node]):
                 self._mark(node, 1)
                 return [node]
             node = self.choose(self, node)
@@ -119,8 +155,8 @@ class Simulator:
 
 def alive(tree: Tree, node: int) -> NDArray[np.int64]:
     """The children of a node that can be gone to."""
-    where = tree.children(node)
-    found: NDArray[np.int64] = where.start + np.flatnonzero(~tree.dead[where])
+    below = tree.below(node)
+    found: NDArray[np.int64] = below[~tree.dead[below]]
     return found
 
 

@@ -102,7 +102,8 @@ class _Texts:
         children = 1 if wish.greedy else wish.width
         many = wish.whole and self._writing.level == "span" and self._writing.reduce != "last"
         ends = tokens if many else 1
-        return spent + self._scoring.worst_below(wish.state, children=children, tokens=tokens, ends=ends)
+        below = self._scoring.worst_below(wish.state, children=children, tokens=tokens, ends=ends, whole=wish.whole)
+        return spent + below
 
     def _asks(self, wish: Expand) -> list[Ask]:
         """What an engine is asked for a wish; at token level also for the node, without which it would forget."""
@@ -177,7 +178,7 @@ class _Texts:
         scaled = output.values.astype(np.float64) / temperature
         logprobs = scaled - scaled.max()
         logprobs -= np.log(np.exp(logprobs).sum())
-        chosen = np.argsort(-logprobs, kind="stable")[: 1 if wish.greedy else wish.width]
+        chosen = np.argsort(-logprobs, kind="stable")[wish.after :][: 1 if wish.greedy else wish.width]
         above = replace(above, node=output.node, pending=())
         return [self._token(wish.state, above, int(token), float(logprobs[token]))
                 for token in chosen if logprobs[token] > -np.inf]  # fmt: skip

@@ -1,6 +1,6 @@
 """A search tree: numbers in arrays, one entry a node, so that selection looks at all children of a node at once.
 
-The children of a node are made together and lie next to each other.
+The children of a node that are made together lie next to each other.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.errors import NoLegalAction
+from evolvent.errors import EngineError, NoLegalAction
 from evolvent.search.children import Child, Dropped, State
 
 __all__ = ["Tree"]
@@ -25,7 +25,8 @@ class Tree:
 
     Attributes, each `[capacity]` with the entries of the first `len(tree)` nodes in use:
         parent: -1 for the root. depth: actions from the root.
-        first, width: where a node's children begin and how many they are; first -1: it was never expanded.
+        first, width: where a node's children begin and how many they are; first -1: it was never expanded. Those that
+            were added later (`widen`) lie elsewhere.
         visits, total: N, and S, the sum of the values that were backed up through the node.
         prior: the share of exp(logprob) among the siblings. logprob: mean over the action's tokens.
         value: as it was told when the node was made or valued; NaN: not told.
@@ -57,6 +58,7 @@ class Tree:
         self.kinds: list[str] = [""]
         self.generated: list[int] = [0]
         self.dropped: list[Dropped] = []
+        self._added: dict[int, list[int]] = {}  # children that were added to a node later
         self.parent[0] = self.first[0] = -1
         self.prior[0], self.value[0] = 1.0, math.nan
 
@@ -68,9 +70,22 @@ class Tree:
         return bool(self.first[node] >= 0)
 
     def children(self, node: int) -> slice:
-        """Where the children of a node lie in all arrays; empty where there are none."""
+        """Where the children of a node lie in all arrays; empty where there are none.
+
+        Raises:
+            EngineError: children were added to it, and do not lie next to the others: see `below`.
+        """
+        if node in self._added:
+            raise EngineError("children of a widened node do not lie together", value=node, hint="take below(node)")
         first = int(self.first[node])
         return slice(first, first + int(self.width[node])) if first >= 0 else slice(0, 0)
+
+    def below(self, node: int) -> NDArray[np.int64]:
+        """The children of a node `[A]`, in the order in which they were made."""
+        added = self._added.get(node, [])
+        first, own = int(self.first[node]), int(self.width[node]) - len(added)
+        made = np.arange(first, first + own) if first >= 0 else np.zeros(0, np.int64)
+        return np.concatenate([made, np.asarray(added, np.int64)]) if added else made
 
     def grow(self, node: int, children: Sequence[Child]) -> range:
         """Add the children of a node that was not expanded; returns their numbers.
@@ -79,10 +94,37 @@ class Tree:
         dropped, each with its reason, and never valued 0. Priors are of those that stay.
         """
         kept = [child for child in children if not self._drops(node, child)]
+        self.first[node], self.width[node] = len(self), len(kept)
+        return self._append(node, kept)
+
+    def widen(self, node: int, children: Sequence[Child]) -> range:
+        """Add more children to a node that was expanded; returns the numbers of those that are new.
+
+        One whose action a child of it has already is that child again, which counts it. Priors are those of all its
+        children then. What is dropped is as in `grow`.
+        """
+        known = {self.actions[at]: int(at) for at in self.below(node)}
+        new = []
+        for child in children:
+            at = known.get(child.action)
+            if at is not None and not child.problem:
+                self.counts[at] += child.count
+                self.generated[at] += child.generated
+            elif not self._drops(node, child):
+                new.append(child)
+        made = self._append(node, new)
+        if made:
+            self._added.setdefault(node, []).extend(made)
+            self.width[node] += len(made)
+            every = self.below(node)
+            self.prior[every] = _shares(self.logprob[every])
+        return made
+
+    def _append(self, node: int, kept: Sequence[Child]) -> range:
+        """Put children at the end of all arrays; their priors are among themselves."""
         first = len(self)
         end = first + len(kept)
         self._reserve(end)
-        self.first[node], self.width[node] = first, len(kept)
         if not kept:
             return range(first, first)
         where = slice(first, end)
@@ -117,7 +159,7 @@ class Tree:
         """List a child that is in the tree among the dropped; it, and parents that have no other left, are dead."""
         self.dropped.append(Dropped(int(self.parent[node]), self.actions[node], reason))
         self.dead[node] = True
-        while (node := int(self.parent[node])) >= 0 and self.dead[self.children(node)].all():
+        while (node := int(self.parent[node])) >= 0 and self.dead[self.below(node)].all():
             self.dead[node] = True
 
     def _reserve(self, count: int) -> None:
@@ -132,7 +174,7 @@ class Tree:
 
     def check_root(self, node: int = 0) -> None:
         """Raise NoLegalAction where a node that must be acted in was expanded and has no child to go to."""
-        if self.expanded(node) and self.dead[self.children(node)].all():
+        if self.expanded(node) and self.dead[self.below(node)].all():
             reasons = sorted({each.reason for each in self.dropped if each.node == node})
             raise NoLegalAction("there is no action to take at the root of a search", value=reasons or "none offered",
                                 expected="at least one legal action with a finite value")  # fmt: skip
@@ -172,6 +214,7 @@ class Tree:
     def renew(self) -> None:
         """Let the root be as if it had never been expanded; what was under it stays on record, with its N and S."""
         self.first[0], self.width[0] = -1, 0
+        self._added.pop(0, None)
         self.visits[0], self.total[0], self.dead[0] = 0, 0.0, False
 
     def leaves(self) -> Iterable[int]:

@@ -15,6 +15,7 @@ from evolvent import __version__
 from evolvent.errors import AtCapacity, EvolventError, Problem, boundary
 from evolvent.serve.catalogue import Catalogue
 from evolvent.serve.host import Host
+from evolvent.serve.metrics import EXPOSITION, Measured, MeasuredHost, exposition
 from evolvent.serve.wire import NotFound, encoded, error_row
 from evolvent.trajectory import Json
 from evolvent.web import Access, App, Message, Receive, Scope, Send, answer, guarded, reject
@@ -58,10 +59,10 @@ class Prefix(BaseRoute):
 
 
 class Told(BaseRoute):
-    """One path that only tells something: `GET` answers what the function returns, a JSON body."""
+    """One path that only tells something: `GET` answers what the function returns, JSON unless another kind is said."""
 
-    def __init__(self, path: str, tell: Callable[[], bytes]) -> None:
-        self.path, self._tell = path, tell
+    def __init__(self, path: str, tell: Callable[[], bytes], *, kind: str = "application/json") -> None:
+        self.path, self._tell, self._kind = path, tell, kind
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Whether it is this path, asked by HTTP."""
@@ -70,7 +71,7 @@ class Told(BaseRoute):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer; other methods than GET and HEAD are not allowed."""
         if scope["method"] in ("GET", "HEAD"):
-            await answer(send, 200, self._tell())
+            await answer(send, 200, self._tell(), kind=self._kind.encode())
         else:
             await not_allowed(scope, send, ("GET", "HEAD"))
 
@@ -79,15 +80,22 @@ def build(host: Host, catalogue: Catalogue, *, access: Access, faces: Sequence[F
     """The whole server as an ASGI app.
 
     Its lifespan enters the host (where that is an asynchronous context manager) and then the faces that last. Beside
-    the routes of the faces there are `GET /` and `GET /health`.
+    the routes of the faces there are `GET /`, `GET /health` and `GET /metrics`, behind the same guard.
     """
+    counted = MeasuredHost(host)
     own = [Told("/", lambda: _root(host)), Told("/health", lambda: _health(host))]
-    routes = [*own, *(route for face in faces for route in face.routes(host, catalogue))]
-    return _Server(guarded(_Answering(_Index(routes)), access), host, faces)
+    own.append(
+        Told("/metrics", lambda: exposition([*counted.families(), *measured.families()]), kind=EXPOSITION)
+    )  # fmt: skip
+    routes = [*own, *(route for face in faces for route in face.routes(counted, catalogue))]
+    heads = [part for route in routes for part in _fixed(getattr(route, "path", ""))[:1]]
+    measured = Measured(guarded(_Answering(_Index(routes)), access), heads)
+    return _Server(measured, host, faces)
 
 
 def _root(host: Host) -> bytes:
-    return encoded({"name": "evolvent", "evolvent": __version__, "worlds": list(host.worlds), "health": "/health"})
+    return encoded({"name": "evolvent", "evolvent": __version__, "worlds": list(host.worlds),
+                    "health": "/health", "metrics": "/metrics"})  # fmt: skip
 
 
 def _health(host: Host) -> bytes:

@@ -9,14 +9,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.errors import ConfigError, SampleInvalid
+from evolvent.errors import ConfigError, CorruptRecord, MissingExtra, SampleInvalid
+from evolvent.files import write_atomic
 
-__all__ = ["Episodes", "joined"]
+__all__ = ["Episodes", "joined", "load_episodes", "save_episodes"]
+
+_ARRAYS = ("observation", "final", "action", "reward", "lengths", "terminated")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -121,6 +125,29 @@ def joined(parts: Sequence[Episodes]) -> Episodes:
     if len(kinds) != 1:
         raise ConfigError("episodes of different worlds cannot be joined", value=sorted(kinds),
                           expected="one (observation, actions, dim)")  # fmt: skip
-    names = ("observation", "final", "action", "reward", "lengths", "terminated")
-    whole = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    whole = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
     return Episodes(**whole, actions=parts[0].actions)
+
+
+def save_episodes(episodes: Episodes, path: Path) -> None:
+    """Write them as one safetensors file; NoSpace or StoreUnavailable where that fails, MissingExtra without it."""
+    try:
+        from safetensors.numpy import save
+    except ImportError as error:
+        raise MissingExtra("train", "episodes in a file") from error
+    arrays = {name: np.ascontiguousarray(getattr(episodes, name)) for name in _ARRAYS}
+    write_atomic(path, save(arrays, metadata={"actions": str(episodes.actions)}))
+
+
+def load_episodes(path: Path) -> Episodes:
+    """Read what `save_episodes` wrote; CorruptRecord: no file of episodes, SampleInvalid: wrong ones."""
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as error:
+        raise MissingExtra("train", "episodes in a file") from error
+    try:
+        with safe_open(path, framework="numpy") as file:
+            arrays = {name: file.get_tensor(name) for name in _ARRAYS}
+            return Episodes(**arrays, actions=int((file.metadata() or {})["actions"]))
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise CorruptRecord(f"{path} holds no episodes: {error}", offset=0) from error

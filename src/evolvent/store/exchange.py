@@ -7,6 +7,8 @@ written back with the same text, order, ids, roles and calls.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +24,8 @@ from evolvent.store.schema import decode, encode
 from evolvent.trajectory import Score, Step, Task, Trajectory, Value
 
 __all__ = [
-    "Imported", "chat_row", "read_agenttraj", "read_jsonl", "read_messages", "write_agenttraj", "write_jsonl",
-    "write_messages",
+    "Imported", "chat_row", "read_agenttraj", "read_jsonl", "read_messages", "write_agenttraj", "write_csv",
+    "write_jsonl", "write_messages",
 ]  # fmt: skip
 
 
@@ -273,6 +275,48 @@ def _assistant(step: Step, text: str) -> Message:
     thought = {"reasoning_content": step.thought} if step.thought is not None else {}
     content = None if calls and not text else text
     return Message("assistant", content, calls, extra={**thought, **step.info.get("assistant", {})})
+
+
+# --------------------------------------------------------------------------------------------------- spreadsheets
+
+_COLUMNS = ("id", "world", "kind", "tier", "split", "sample", "steps", "generated", "raw", "unit", "success",
+            "ended_by", "error", "message", "last_action")  # fmt: skip
+_FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")  # what a cell of a formula begins with, in full width too
+
+
+def write_csv(trajectories: Iterable[Trajectory], path: Path) -> int:
+    """Write a table for people, a row an episode; returns how many rows there are.
+
+    Text that a spreadsheet would take for a formula gets an apostrophe in front and stays text: ids, errors and actions
+    are written by worlds and models. Numbers are numbers; what was not scored is an empty cell.
+    """
+
+    count = 0
+    with atomic_writer(path) as file:
+        file.write(_csv_line(_COLUMNS))
+        for one in trajectories:
+            task, error = one.task, one.error
+            file.write(_csv_line((
+                one.id, task.world, task.kind, task.tier, task.split, one.sample, len(one.steps), one.generated(),
+                one.score.raw, one.score.unit, one.score.success, one.ended_by, error and error.kind,
+                error and error.message, str(one.steps[-1].action) if one.steps else None,
+            )))  # fmt: skip
+            count += 1
+    return count
+
+
+def _csv_line(values: Sequence[object]) -> bytes:
+    line = io.StringIO(newline="")
+    csv.writer(line).writerow([_cell(value) for value in values])
+    return line.getvalue().encode("utf-8", "backslashreplace")
+
+
+def _cell(value: object) -> object:
+    """A value as a cell; text is inert."""
+    if not isinstance(value, str):
+        return value
+    plain = value.replace("\0", "")
+    return f"'{plain}" if plain.lstrip(" ").startswith(_FORMULA) else plain
 
 
 # -------------------------------------------------------------------------------------------- the store's records

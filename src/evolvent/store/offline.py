@@ -24,6 +24,7 @@ __all__ = ["read_d4rl", "read_minari"]
 _EPISODE = re.compile(r"episode_[0-9]{1,12}")
 _FLAT = ("observations", "actions", "rewards", "terminals")
 _ROOM, _DENSE = 1 << 26, 100  # a file may hold so many bytes of arrays, and so many for each byte that it has
+_ARROW, _BATCH = b"ARROW1", 3  # what an Arrow file begins with; the kind of message that holds rows
 _DEEP = 8  # groups in groups of arrays
 _EACH = ("observations", "actions", "rewards", "terminations", "truncations")
 
@@ -111,18 +112,82 @@ def _minari_tables(folder: Path) -> Iterator[tuple[str, Mapping[str, NDArray[Any
     episodes = [each for each in folder.iterdir() if each.name.isdecimal()]
     for episode in sorted(episodes, key=lambda each: int(each.name)):
         try:
-            table = pa.concat_tables([_arrow(path) for path in sorted(episode.glob("*.arrow"))])
-            found = {name: np.array(table[name].to_pylist(), np.float64) for name in _EACH}
+            parts = [_arrow(path) for path in sorted(episode.glob("*.arrow"))]
+            found = {name: np.concatenate([part[name] for part in parts]) for name in _EACH}
         except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
             raise SampleInvalid(f"{episode} cannot be read", value=str(error)) from error
         yield episode.name, {name: array if name == "observations" else array[:-1] for name, array in found.items()}
 
 
-def _arrow(path: Path) -> Any:
+def _arrow(path: Path) -> dict[str, NDArray[Any]]:
+    """The columns of an Arrow file, `[N, ...]` each. Read is the stream inside the file, piece by piece, so that what
+    is compressed is refused before it is unpacked."""
     import pyarrow as pa
 
-    with pa.OSFile(str(path)) as file:
-        return pa.ipc.open_file(file).read_all().select(list(_EACH))
+    raw = pa.py_buffer(path.read_bytes())
+    if raw.slice(0, len(_ARROW)).to_pybytes() != _ARROW:
+        raise pa.ArrowInvalid("no Arrow file")
+    stream = raw.slice(8)
+    for message in pa.ipc.MessageReader.open_stream(stream):
+        if message.type == "dictionary" or _compressed(message.metadata.to_pybytes()):
+            raise SampleInvalid(f"{path} is compressed, or encoded by a dictionary", expected="plain columns")
+    table = pa.ipc.open_stream(stream).read_all().select(list(_EACH))
+    for field in table.schema:
+        _plain(field.type, f"{field.name} of {path}")
+    table.validate(full=True)  # borders of lists that go back and forth would repeat the same numbers for ever
+    room = _Room(path)
+    return {name: _numbers(table[name].combine_chunks(), name, room) for name in _EACH}
+
+
+def _compressed(metadata: bytes) -> bool:
+    """Whether a piece of an Arrow stream says that its buffers are compressed (Message.fbs: field 2 of a message is its
+    header, field 3 of a batch of rows the compression)."""
+
+    def at(table: int, field: int) -> int:
+        vtable = table - int.from_bytes(metadata[table : table + 4], "little", signed=True)
+        slot = 4 + 2 * field
+        size = int.from_bytes(metadata[vtable : vtable + 2], "little")
+        offset = int.from_bytes(metadata[vtable + slot : vtable + slot + 2], "little") if slot < size else 0
+        return table + offset if offset else 0
+
+    message = int.from_bytes(metadata[:4], "little")
+    kind, header = at(message, 1), at(message, 2)
+    if not kind or metadata[kind] != _BATCH or not header:
+        return False
+    return at(header + int.from_bytes(metadata[header : header + 4], "little"), 3) != 0
+
+
+def _plain(kind: Any, where: str) -> None:
+    """Refuse columns that are no numbers, and no lists of them of one length or of their own."""
+    import pyarrow as pa
+
+    for _ in range(_DEEP):
+        if pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+            return
+        if pa.types.is_fixed_size_list(kind) and kind.list_size < 1:
+            break
+        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+            break
+        kind = kind.value_type
+    raise SampleInvalid(f"{where} holds no numbers", value=str(kind), expected="numbers, or lists of them")
+
+
+def _numbers(column: Any, name: str, room: _Room) -> NDArray[Any]:
+    """`[N, ...]` float64 of a column of numbers or of equally long lists."""
+    import pyarrow as pa
+
+    shape = [len(column)]
+    while not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
+               or pa.types.is_boolean(column.type)):  # fmt: skip
+        if column.null_count:
+            raise ValueError(f"{name} has a row without numbers")
+        lengths = np.unique(column.value_lengths().to_numpy(zero_copy_only=False)) if len(column) else np.ones(1)
+        if len(lengths) != 1:
+            raise ValueError(f"rows of {name} differ in length")
+        shape.append(int(lengths[0]))
+        column = column.flatten()
+    room.take(name, 8 * len(column))
+    return np.asarray(column.to_numpy(zero_copy_only=False), np.float64).reshape(shape)
 
 
 def _minari_episode(name: str, found: Mapping[str, NDArray[Any]], how: tuple[float, int]) -> Episodes:

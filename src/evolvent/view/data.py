@@ -19,7 +19,7 @@ from evolvent.view.values import as_count, as_list, as_mapping, as_number, as_nu
 
 __all__ = [
     "Episode", "EpisodeStep", "Evaluated", "Measured", "Metric", "ReportData", "Result", "RunInfo", "StageRow", "Token",
-    "read_run",
+    "parsed_file", "read_run",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -237,6 +237,15 @@ def _document(path: Path, notes: list[str]) -> Any:
     if data and value is None:
         notes.append(f"{path.name} is not readable as JSON")
     return value
+
+
+def parsed_file(path: Path) -> Any:
+    """The JSON value of a file of a run; None where it is missing or holds none.
+
+    Raises:
+        StoreUnavailable: it cannot be opened.
+    """
+    return _document(path, [])
 
 
 def _rows(path: Path, read: Callable[[Mapping[str, Any]], T | None], notes: list[str]) -> Iterator[T]:

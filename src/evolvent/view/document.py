@@ -12,6 +12,7 @@ from functools import cache
 from importlib.resources import files
 from math import isnan, log
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -26,7 +27,7 @@ from evolvent.view.reinforcement import practised
 from evolvent.view.search import searched
 from evolvent.view.training import training_page
 
-__all__ = ["page", "report"]
+__all__ = ["environment", "page", "report", "report_values"]
 
 _UNSURE = (0.9, 0.7, 0.4, 0.15)  # probabilities at which the shade of a token changes
 
@@ -44,19 +45,24 @@ def report(run: Path, to: Path) -> None:
 
 def page(data: ReportData) -> str:
     """The report as one HTML document."""
-    shown, training, practice = panels(data), training_page(data), practised(data)
-    text = _environment().get_template("report.html").render(
-        data=data, info=data.info, head=headline(data, shown), main=main_arm(data), style=_style_sheet(),
-        panels=shown, strips=sections.strips(data, shown), practice=practice,
-        worlds=sections.multiples(data, shown, by="iteration" if practice else "round"),
-        pictures=pictures([row for row in data.credit if practice and row.stage == practice.stage]),
-        curves=[] if training else sections.curves(data), speeds=[] if training else sections.speeds(data),
-        cost=sections.cost(data), training=training, search=None if training or practice else searched(data),
-        kinds=[(panel, kinds(panel)) for panel in shown], pairs=pairs(data), floors=sections.floors(data),
-        config=sections.flat(data.info.config), versions=sections.flat(data.info.versions),
-        errors=[row for row in data.results if row.errors],
-    )  # fmt: skip
+    text = environment().get_template("report.html").render(style=_style_sheet(), **report_values(data))
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def report_values(data: ReportData) -> dict[str, Any]:
+    """All that `report_body.html` shows, by the names that it has there."""
+    shown, training, practice = panels(data), training_page(data), practised(data)
+    return {
+        "data": data, "info": data.info, "head": headline(data, shown), "main": main_arm(data), "panels": shown,
+        "strips": sections.strips(data, shown), "practice": practice,
+        "worlds": sections.multiples(data, shown, by="iteration" if practice else "round"),
+        "pictures": pictures([row for row in data.credit if practice and row.stage == practice.stage]),
+        "curves": [] if training else sections.curves(data), "speeds": [] if training else sections.speeds(data),
+        "cost": sections.cost(data), "training": training, "search": None if training or practice else searched(data),
+        "kinds": [(panel, kinds(panel)) for panel in shown], "pairs": pairs(data), "floors": sections.floors(data),
+        "config": sections.flat(data.info.config), "versions": sections.flat(data.info.versions),
+        "errors": [row for row in data.results if row.errors],
+    }  # fmt: skip
 
 
 # ---------------------------------------------------------------- templates
@@ -70,18 +76,19 @@ def _final(value: object) -> object:
 
 
 @cache
-def _environment() -> Environment:
-    environment = Environment(
+def environment() -> Environment:
+    """The templates of this room with their filters; whatever they print is text unless it is markup."""
+    made = Environment(
         loader=PackageLoader("evolvent.view"), autoescape=True, finalize=_final, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {
+    made.filters |= {
         "arm": sections.arm_style, "count": _count, "credit_scale": credit_scale, "credit_tokens": credit_tokens,
         "marked": marked, "marker": charts.marker, "moment": _moment,
         "percent": _percent, "points": _points, "range": _range, "rate_of_work": _rate_of_work, "seconds": _seconds,
         "short": _short, "signed": _signed, "size": _size, "token_class": _token_class, "value": _value,
     }  # fmt: skip
-    return environment
+    return made
 
 
 @cache

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from evolvent.view.dots import DotRow, dot_plot
 from evolvent.view.escape import clip, large, plain
 
-__all__ = ["leaderboard_page", "leaderboard_rows"]
+__all__ = ["board_picture", "leaderboard_page", "leaderboard_rows"]
 
 Data = Mapping[str, Any]
 _KINDS = {"expert": "expert", "random": "control", "policy": "evolve"}
@@ -42,12 +42,13 @@ def leaderboard_page(data: Data) -> str:
     environment.filters |= {"percent": _percent, "ends": _ends, "shade": _shade, "large": large}
     sheet = Markup(files("evolvent.view").joinpath("style.css").read_text(encoding="utf-8"))
     text = environment.get_template("leaderboard.html").render(
-        data=data, sheet=sheet, picture=_picture(data["players"])
+        data=data, sheet=sheet, picture=board_picture(data["players"])
     )
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _picture(players: Sequence[Data]) -> Markup:
+def board_picture(players: Sequence[Data]) -> Markup:
+    """Each player's overall success with its interval; small marks are single worlds."""
     rows = []
     for player in players:
         whole = player["overall"] or {}

@@ -15,7 +15,7 @@ from evolvent.view.charts import Bar, Event, Frame, Line, binned, line_chart, st
 from evolvent.view.data import Evaluated, Measured, Metric, ReportData, RunInfo
 from evolvent.view.sections import Figure
 
-__all__ = ["Kind", "Series", "Training", "training_page"]
+__all__ = ["Kind", "Memory", "Series", "Training", "peak_memory", "training_page"]
 
 _CURVES = (("loss", "Loss"), ("grad_norm", "Gradient norm"), ("lr", "Learning rate"))
 _SPEEDS = (
@@ -106,6 +106,22 @@ class Training:
     measured: Sequence[tuple[Evaluated, Measured]]
     failed: Sequence[Evaluated]
     evaluating: float
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Memory at the peak of the leading rank, in bytes: by kind, whole, and what the process held before."""
+
+    kinds: Sequence[Kind]
+    bar: Markup | None
+    peak: float | None
+    process: float | None
+
+
+def peak_memory(rows: Sequence[Metric]) -> Memory:
+    """The memory of whatever a run has trained; nothing of a run that has logged none."""
+    kinds, peak, process = _memory(rows)
+    return Memory(kinds, _bar(kinds), peak, process)
 
 
 def training_page(data: ReportData) -> Training | None:

@@ -15,7 +15,6 @@ model, Q-learning). Return-conditioned imitation finds the best way only where s
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +38,8 @@ class Stitching:
     """The maze's rules. Cells are numbered row by row; a move into a wall changes nothing.
 
     Attributes:
-        cells: how many there are. horizon: steps after which an episode is cut.
+        cells: how many there are. places: (row, column) of each on the map. horizon: steps after which an episode is
+            cut.
     """
 
     horizon = 12
@@ -47,7 +47,7 @@ class Stitching:
     def __init__(self) -> None:
         places = [(row, col) for row, line in enumerate(_MAP) for col, mark in enumerate(line) if mark != "#"]
         number = {place: cell for cell, place in enumerate(places)}
-        self.cells = len(places)
+        self.cells, self.places = len(places), tuple(places)
         self._named = {_MAP[row][col]: cell for cell, (row, col) in enumerate(places)}
         self._next = [[number.get((row + up, col + right), cell) for up, right in _MOVES]
                       for cell, (row, col) in enumerate(places)]  # fmt: skip
@@ -62,6 +62,11 @@ class Stitching:
         if mark not in self._named or mark == ".":
             raise ConfigError("no such cell", value=mark, expected=sorted(set(self._named) - {"."}))
         return self._named[mark]
+
+    def mark(self, cell: int) -> str:
+        """What stands in a cell on the map: a letter, or a dot."""
+        row, column = self.places[cell]
+        return _MAP[row][column]
 
     def step(self, cell: int, action: int) -> tuple[int, float, bool]:
         """Where an action leads, what it pays, and whether the episode ends there."""
@@ -170,10 +175,10 @@ def reachable(maze: Stitching, episodes: Episodes, *, start: str = "A") -> Reach
                      _best(maze, known, first, maze.horizon))  # fmt: skip
 
 
-def _best(maze: Stitching, known: dict[int, set[int]], cell: int, left: int) -> float:
-    """The best return of known steps, by trying them all; 0 where none is left."""
-    found: Sequence[float] = [
-        paid + (0.0 if over or left == 1 else _best(maze, known, after, left - 1))
-        for after, paid, over in (maze.step(cell, action) for action in known.get(cell, ()))
-    ]
-    return max(found, default=0.0)
+def _best(maze: Stitching, known: dict[int, set[int]], cell: int, steps: int) -> float:
+    """The best return of `steps` known steps from a cell, by dynamic programming; 0 where none is left."""
+    best = [0.0] * maze.cells
+    for _ in range(steps):
+        found = [[maze.step(here, action) for action in known.get(here, ())] for here in range(maze.cells)]
+        best = [max((paid + (0.0 if over else best[after]) for after, paid, over in row), default=0.0) for row in found]
+    return best[cell]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from evolvent.config import Config
 from evolvent.errors import NonFinite
+from evolvent.learn.sequences.state import Keeping, Progress
 from evolvent.trajectory import sample_rng, sample_seed
 
 __all__ = ["SequenceTraining", "fit_windows", "made_optimizer", "seeded"]
@@ -48,24 +49,27 @@ def made_optimizer(model: nn.Module, settings: SequenceTraining) -> torch.optim.
 def fit_windows(
     model: nn.Module, loss: Callable[[np.random.Generator], tuple[Tensor, Tensor]], settings: SequenceTraining, *,
     seed: int, first: int = 0, optimizer: torch.optim.Optimizer | None = None,
-    after: Callable[[int], None] | None = None,
+    after: Callable[[int], None] | None = None, keep: Keeping | None = None,
 ) -> tuple[dict[str, float], ...]:  # fmt: skip
-    """Train in place; the model evaluates afterwards. Dropout and windows depend on `seed` and the update alone.
+    """Train in place; the model evaluates afterwards. Dropout and windows depend on `seed` and the update alone, so
+    that a training that was kept and is taken up comes to the same weights.
 
     Args:
         loss: draws windows with the generator and returns (sum, count). after: called with each finished update.
         first, optimizer: of a training that goes on: updates that were made before, and what they left behind.
+        keep: where the state is kept; updates that it has made already are not made again.
     Returns:
         some twenty rows: the update and the mean loss since the row before.
     Raises:
-        NonFinite: a loss or a gradient that is not finite; the weights are those before the update.
+        NonFinite: a loss or a gradient that is not finite; the weights are those before the update. What
+            `Keeping.taken_up` raises.
     """
     optimizer = made_optimizer(model, settings) if optimizer is None else optimizer
-    rows: list[dict[str, float]] = []
-    every, since = max(1, settings.updates // _TOLD), []
+    so_far = Progress(first) if keep is None else keep.taken_up(model, optimizer, first=first)
+    last, every = first + settings.updates, max(1, settings.updates // _TOLD)
     model.train()
     with torch.random.fork_rng(devices=[]):
-        for update in range(first, first + settings.updates):
+        for update in range(so_far.done, last):
             torch.manual_seed(sample_seed("dropout", seed, update))
             for group in optimizer.param_groups:
                 group["lr"] = settings.lr * min(1.0, (update + 1) / max(1, settings.warmup))
@@ -77,11 +81,16 @@ def fit_windows(
             if not (torch.isfinite(value) and torch.isfinite(norm)):
                 raise NonFinite(f"the loss or the gradient of update {update} is not finite", value=float(value))
             optimizer.step()
-            since.append(float(value.detach()))
+            so_far.since.append(float(value.detach()))
             if after is not None:
                 after(update)
-            if (update + 1) % every == 0 or update + 1 == first + settings.updates:
-                rows.append({"update": float(update + 1), "loss": float(np.mean(since))})
-                since = []
+            so_far.done = update + 1
+            if so_far.done % every == 0 or so_far.done == last:
+                so_far.rows.append({"update": float(so_far.done), "loss": float(np.mean(so_far.since))})
+                so_far.since.clear()
+                if keep is not None and keep.told is not None:
+                    keep.told(so_far.rows[-1])
+            if keep is not None and (so_far.done % keep.every == 0 or so_far.done == last):
+                keep.write(model, optimizer)
     model.eval()
-    return tuple(rows)
+    return tuple(row for row in so_far.rows if first < row["update"] <= last)

@@ -39,6 +39,7 @@ from evolvent.errors import (
     unknown,
 )
 from evolvent.messages import Message
+from evolvent.serve.metrics import EXPOSITION, Counts, Family, Measured, Sample, exposition, gauge
 from evolvent.serve.openai.conversations import Conversations
 from evolvent.serve.openai.generator import Generator
 from evolvent.serve.openai.reload import handed_over, read_reload
@@ -77,17 +78,39 @@ class PolicyFace:
         self._reloading = asyncio.Lock()
         self._created = int(time.time())
         self._conversations = Conversations()
+        self._errors = Counts("evolvent_errors_total", "Requests that failed, by kind.", "kind")
 
     def routes(self, host: object = None, catalogue: object = None) -> Sequence[BaseRoute]:
         """Its routes. They answer errors in OpenAI's form."""
         taking = [] if self._root is None else [Route("/update_weights_from_disk", self._reload, methods=["POST"])]
         return [
             *taking,
-            Route("/v1/models", _answering(self._models)),
-            Route("/v1/models/{model:path}", _answering(self._model)),
-            Route("/v1/chat/completions", _answering(self._chat), methods=["POST"]),
-            Route("/v1/completions", _answering(self._complete), methods=["POST"]),
+            Route("/v1/models", self._answering(self._models)),
+            Route("/v1/models/{model:path}", self._answering(self._model)),
+            Route("/v1/chat/completions", self._answering(self._chat), methods=["POST"]),
+            Route("/v1/completions", self._answering(self._complete), methods=["POST"]),
         ]
+
+    def _answering(self, handle: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        """A handler whose errors are answered."""
+
+        async def answered(request: Request) -> Response:
+            try:
+                with boundary(EvolventError, "a fault of the server itself"):
+                    return await handle(request)
+            except EvolventError as error:
+                if isinstance(error.__cause__, ClientDisconnect):
+                    return Response(status_code=_GONE)
+                self._told(error)
+                return _json(error_body(error), status_code(error), after=error)
+
+        return answered
+
+    def _told(self, error: EvolventError) -> None:
+        """Count an error. What is no typed error is a fault of the server: it is logged."""
+        self._errors.add(type(error).__name__)
+        if type(error) is EvolventError:
+            _log.error("%s", error, exc_info=error)
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:
@@ -108,7 +131,7 @@ class PolicyFace:
             with boundary(EvolventError, "a fault of the server itself"):
                 policy = await self._taken(read_reload(decoded(await request.body())).model_path)
         except EvolventError as error:
-            _told(error)
+            self._told(error)
             row = {"success": False, "message": str(error), **error_body(error)}
             return _json(row, status_code(error), after=error)
         told = f"version {policy.version} is served"
@@ -130,6 +153,19 @@ class PolicyFace:
         """Live figures."""
         writer = self._generator.fingerprint
         return {"status": "ok", "model": self._name, "writer": writer, "open": self._generator.open}
+
+    def families(self) -> list[Family]:
+        """Live figures in the terms of `/metrics`."""
+        generator, told = self._generator, self._generator.usage
+        counted = (("generated", told.generated, "Tokens written."), ("computed", told.computed, "Tokens computed."))
+        return [
+            gauge("evolvent_requests_open", "Texts that are being written or wait to be.", generator.open),
+            gauge("evolvent_engine_queue", "Asks that the engine has taken and not answered.", generator.queued),
+            gauge("evolvent_policy_version", "Version of the weights that are served.", generator.policy.version),
+            *(Family(f"evolvent_tokens_{name}_total", "counter", help, (Sample(count),))
+              for name, count, help in counted),
+            self._errors.family(),
+        ]  # fmt: skip
 
     async def _models(self, request: Request) -> Response:
         return _json({"object": "list", "data": [self._card()]})
@@ -176,9 +212,8 @@ class PolicyFace:
         wanted = asked.wanted(self._generator.context)
         return Writing(self._generator, self._generator.policy.dialect, wanted, form, note)
 
-    @staticmethod
     async def _replied(
-        request: Request, asked: Asked, writing: Writing, prompts: Sequence[list[int]]
+        self, request: Request, asked: Asked, writing: Writing, prompts: Sequence[list[int]]
     ) -> Response:  # fmt: skip
         """The whole reply, or a stream of it that has begun: until then errors have a status of their own."""
         if not asked.stream:
@@ -186,7 +221,20 @@ class PolicyFace:
         events = writing.events(prompts, usage=asked.stream_options.include_usage)
         first = await _attended(request, anext(events))
         kind, headers = "text/event-stream", {"cache-control": "no-store"}
-        return StreamingResponse(_lines(first, events), media_type=kind, headers=headers)
+        return StreamingResponse(self._lines(first, events), media_type=kind, headers=headers)
+
+    async def _lines(self, first: dict[str, Any], events: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
+        """Server-sent events; an error after the first is one of them, and the last."""
+        yield _event(first)
+        try:
+            with boundary(EvolventError, "a fault of the server itself"):
+                async for event in events:
+                    yield _event(event)
+        except EvolventError as error:
+            self._told(error)
+            yield _event(error_body(error))
+            return
+        yield b"data: [DONE]\n\n"
 
     def _check_length(self, count: int, texts: Sequence[str]) -> None:
         """Refuse what is far too long before it is made tokens, which happens on the event loop."""
@@ -215,7 +263,10 @@ class PolicyFace:
 
 
 def policy_app(face: PolicyFace, *, access: Access) -> App:
-    """A server of its own for one policy, guarded; every error has OpenAI's form. `GET /health` tells live figures."""
+    """A server of its own for one policy, guarded; every error has OpenAI's form.
+
+    `GET /health` tells live figures, `GET /metrics` counts in Prometheus' text format.
+    """
 
     async def health(request: Request) -> Response:
         return _json(face.health())
@@ -229,9 +280,13 @@ def policy_app(face: PolicyFace, *, access: Access) -> App:
         row["error"]["code"] = "unknown_url" if status == 404 else None
         return _json(row, status)
 
-    routes = [Route("/health", health), *face.routes()]
+    async def figures(request: Request) -> Response:
+        return Response(exposition([*face.families(), *measured.families()]), media_type=EXPOSITION)
+
+    routes = [Route("/health", health), Route("/metrics", figures), *face.routes()]
     app = Starlette(routes=routes, lifespan=face.lifespan, exception_handlers={HTTPException: refused})
-    return _Refusals(guarded(_Reached(app), access))
+    measured = Measured(_Refusals(guarded(_Reached(app), access)), ("v1", "health", "metrics"))
+    return measured
 
 
 _REACHED = "evolvent.reached"
@@ -276,49 +331,13 @@ class _Refusals:
         await self._app(scope, receive, translated)
 
 
-def _answering(handle: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """A handler whose errors are answered."""
-
-    async def answered(request: Request) -> Response:
-        try:
-            with boundary(EvolventError, "a fault of the server itself"):
-                return await handle(request)
-        except EvolventError as error:
-            if isinstance(error.__cause__, ClientDisconnect):
-                return Response(status_code=_GONE)
-            _told(error)
-            return _json(error_body(error), status_code(error), after=error)
-
-    return answered
-
-
 def _json(row: dict[str, Any], status: int = 200, *, after: EvolventError | None = None) -> Response:
     headers = {"retry-after": f"{after.retry_after_s:.0f}"} if isinstance(after, AtCapacity) else None
     return Response(encoded(row), status, headers, "application/json")
 
 
-async def _lines(first: dict[str, Any], events: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
-    """Server-sent events; an error after the first is one of them, and the last."""
-    yield _event(first)
-    try:
-        with boundary(EvolventError, "a fault of the server itself"):
-            async for event in events:
-                yield _event(event)
-    except EvolventError as error:
-        _told(error)
-        yield _event(error_body(error))
-        return
-    yield b"data: [DONE]\n\n"
-
-
 def _event(row: dict[str, Any]) -> bytes:
     return b"data: " + encoded(row) + b"\n\n"
-
-
-def _told(error: EvolventError) -> None:
-    """What is no typed error is a fault of the server: it is logged."""
-    if type(error) is EvolventError:
-        _log.error("%s", error, exc_info=error)
 
 
 async def _attended(request: Request, work: Awaitable[T]) -> T:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.engine.asks import Continuation, Engine, Node, SampleAsk, Ticket
+from evolvent.engine.asks import Continuation, Engine, Node, SampleAsk, Ticket, Usage
 from evolvent.errors import AtCapacity, ConfigError, EngineError, EvolventError, boundary
 
 if TYPE_CHECKING:
@@ -104,6 +104,16 @@ class Generator:
     def context(self) -> int:
         """Most tokens of a text."""
         return self._engine.context
+
+    @property
+    def usage(self) -> Usage:
+        """What the engine has counted so far."""
+        return self._engine.usage
+
+    @property
+    def queued(self) -> int:
+        """Asks that the engine has taken and not answered yet."""
+        return self._engine.pending()
 
     async def __aenter__(self) -> Generator:
         self._closing = self._ended = False

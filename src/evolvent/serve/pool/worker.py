@@ -7,7 +7,6 @@ the process in front is gone, and so is the worker, whatever a world is doing.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import socket
@@ -19,6 +18,7 @@ from importlib import import_module
 from typing import Any
 
 from evolvent.errors import ConfigError, EnvLost, EvolventError, WorldError, boundary
+from evolvent.logs import configure
 from evolvent.serve.host import StepItem, Stepped
 from evolvent.serve.local import Limits, LocalHost
 from evolvent.serve.native.rows import json_text
@@ -197,7 +197,7 @@ def _lifeline(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
 
 def main() -> int:
     """Serve the socket whose number is the argument."""
-    logging.basicConfig(level=logging.WARNING, format="worker %(process)d: %(message)s")
+    configure(os.environ, template="worker %(process)d: %(message)s")
     asyncio.run(_serve(int(sys.argv[1])))
     return 0
 

@@ -18,19 +18,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from evolvent.errors import InvalidAction
-from evolvent.grade.calls import decode_calls
+from evolvent.grade.call_forms import decode_calls, spelled
 from evolvent.messages import Call, Message, Tool
 from evolvent.schemas import json_schema
 
-__all__ = ["decode_words", "encode_words", "resolved", "show_messages", "show_tools", "spelled"]
+__all__ = ["decode_words", "encode_words", "resolved", "show_messages", "show_tools"]
 
 LONGEST = 65_536  # characters of a text that is read
 _PIECE = re.compile(r"\"[^\"]*\"|'[^']*'|\w+|[^\w\s]")
-
-
-def spelled(name: str) -> str:
-    """A name as words: `find_hotel` is `find hotel`."""
-    return " ".join(re.split(r"[_\s]+", name.strip("_ ")))
 
 
 def encode_words(calls: Sequence[Call]) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -198,7 +199,7 @@ class ForeignWorld:
         settings: of the maker (JSON values), such as `{"scenario": "Ant", "parts": "4x2"}`.
         row: of `ParallelRow`: share, identity, disabled, success, masked.
     Raises:
-        ConfigError: no such maker.
+        ConfigError: no such maker, or settings that it does not have; all at once.
     """
 
     version = "1"
@@ -208,9 +209,14 @@ class ForeignWorld:
         self, maker: str, *, horizon: int, settings: Mapping[str, Any] | None = None,
         row: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        strange = [unknown("setting of a row", name, _OF_ROW) for name in row or {} if name not in _OF_ROW]
-        if maker not in MAKERS or strange:
-            raise ConfigError([*strange, *([] if maker in MAKERS else [unknown("maker of teams", maker, MAKERS)])])
+        wrong = [unknown("setting of a row", name, _OF_ROW) for name in row or {} if name not in _OF_ROW]
+        if maker in MAKERS:
+            known = signature(MAKERS[maker][0]).parameters
+            wrong += [unknown(f"setting of {maker}", name, known) for name in settings or {} if name not in known]
+        else:
+            wrong.append(unknown("maker of teams", maker, MAKERS))
+        if wrong:
+            raise ConfigError(wrong)
         self.name, self.maker, self.horizon = f"team_{maker}", maker, horizon
         self._settings, self._row = dict(settings or {}), {**(row or {}), "horizon": horizon}
 

@@ -9,6 +9,7 @@ their actions, so that their episodes go on; one that does not come out the same
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -93,15 +94,22 @@ class LocalRows:
             self._playing[row] = self._kept[row, task.id]
             return self._playing[row].begin(seed)
         except EvolventError as error:
-            self._kept.pop((row, task.id), None)  # whatever state it is in: the next episode gets another
+            self._drop(self._kept.get((row, task.id)))
             return ErrorRecord.of(error)
 
     def _step(self, row: int, actions: NDArray[Any]) -> Moment | ErrorRecord:
         try:
             return self._playing[row].step(actions)
         except EvolventError as error:
-            self._kept = {at: kept for at, kept in self._kept.items() if kept is not self._playing[row]}
+            self._drop(self._playing[row])
             return ErrorRecord.of(error)
+
+    def _drop(self, failed: Row | None) -> None:
+        """Close what failed, whatever state it is in: the next episode gets another."""
+        self._kept = {at: kept for at, kept in self._kept.items() if kept is not failed}
+        if failed is not None:
+            with suppress(EvolventError):  # the row has its error; one more on the way out says nothing new
+                failed.close()
 
 
 def episode_seed(task: Task, sample: int) -> int:
@@ -114,7 +122,7 @@ class RowTeam:
     actions, and restoring plays them again.
 
     Args:
-        spec: of all tasks; it may have room for more agents than an environment has.
+        spec: of the environments of all tasks, which are teams of one size: an environment of another is refused.
         tasks, size: see `TeamBatch`.
         host: closed with the batch.
     """

@@ -1,0 +1,118 @@
+"""The list of faults, provoked one after another, and a soak of mixed load.
+
+    python -m benchmarks.faults [--soak-minutes 30] [--quick] [--json] [--save]
+
+`tests/faults` is run by pytest in a process of its own. A number of the list is `provoked` where at least one of its
+tests ran, and `as_expected` where none of them failed and at least one passed; a test that is skipped because a browser
+or a package is missing provokes nothing. Then `benchmarks.soak_mixed` runs for `--soak-minutes`; 0: it does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import soak_mixed
+
+LISTED = 61
+ROOT = Path(__file__).parents[1]
+RESULT = Path(__file__).parent / "results" / "faults.json"
+NUMBERED = re.compile(r"\btest_f(\d\d)_")
+GOALS = {"listed": LISTED, "provoked": LISTED, "as_expected": LISTED, "lost": 0, "doubled": 0}
+
+
+@dataclass
+class Seen:
+    """What became of the tests of one number."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+
+
+def read_report(path: Path) -> dict[int, Seen]:
+    """The outcomes by number, from a JUnit file; tests of the folder without a number are left out.
+
+    pytest wrote it a moment ago; it is no file of anybody else.
+    """
+    found: dict[int, Seen] = defaultdict(Seen)
+    for case in ElementTree.parse(path).getroot().iter("testcase"):
+        numbered = NUMBERED.search(case.get("classname") or "") or NUMBERED.search(case.get("name") or "")
+        if numbered is None:
+            continue
+        seen = found[int(numbered[1])]
+        kinds = {child.tag for child in case}
+        seen.failed += bool(kinds & {"failure", "error"})
+        seen.skipped += "skipped" in kinds
+        seen.passed += not kinds & {"failure", "error", "skipped"}
+        seen.seconds += float(case.get("time") or 0.0)
+    return dict(found)
+
+
+def provoked(tests: Sequence[str]) -> dict[str, Any]:
+    """Run the tests; the figures."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={file}", *tests]
+        done = subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
+        found = read_report(file)
+    return {**judged(found), "pytest_code": done.returncode, "seconds": round(time.monotonic() - began, 1)}
+
+
+def judged(found: dict[int, Seen]) -> dict[str, Any]:
+    """Which numbers were provoked, and which of them as expected."""
+    numbers = range(1, LISTED + 1)
+    ran = [number for number in numbers if (seen := found.get(number)) and seen.passed + seen.failed]
+    good = [number for number in ran if not found[number].failed and found[number].passed]
+    return {
+        "listed": LISTED, "provoked": len(ran), "as_expected": len(good),
+        "not_provoked": sorted(set(numbers) - set(ran)), "unexpected": sorted(set(ran) - set(good)),
+        "tests": sum(seen.passed + seen.failed for seen in found.values()),
+        "tests_skipped": sum(seen.skipped for seen in found.values()),
+    }  # fmt: skip
+
+
+def report(soak_minutes: float, tests: Sequence[str]) -> dict[str, Any]:
+    """Run it all; the figures."""
+    result: dict[str, Any] = {"benchmark": "faults", **provoked(tests), "lost": None, "doubled": None, "goals": GOALS}
+    if soak_minutes > 0:
+        soak = soak_mixed.report(soak_minutes)
+        result |= {"lost": soak["lost"], "doubled": soak["doubled"], "soak": soak}
+    result["machine"] = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    return result
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=str(__doc__).splitlines()[0])
+    parser.add_argument("--soak-minutes", type=float, default=30.0, help="0: no soak")
+    parser.add_argument("--quick", action="store_true", help="a soak of one minute")
+    parser.add_argument("--tests", nargs="+", default=["tests/faults"], help="what pytest runs")
+    parser.add_argument("--json", action="store_true", help="print everything as one JSON object in the last line")
+    parser.add_argument("--save", action="store_true", help="write the JSON object to benchmarks/results")
+    options = parser.parse_args(arguments)
+    result = report(1.0 if options.quick else options.soak_minutes, options.tests)
+    for name, value in result.items():
+        print(f"{name:22} {value}")
+    if options.save:
+        RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    if options.json:
+        print(json.dumps(result, allow_nan=False))
+
+
+if __name__ == "__main__":
+    main()

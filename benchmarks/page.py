@@ -1,0 +1,292 @@
+"""`docs/benchmarks.md`: what every benchmark measured, made of the JSON in `benchmarks/results`.
+
+`python -m benchmarks.page` writes it anew. `page(folder)` is a pure function of those files. A figure is a path into
+one of them, and its aim a number, or the path of one that the benchmark itself wrote down (`goals.x`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from evolvent.bench.verdict import as_json, read_summary
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "benchmarks.md"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A line of a table: what it is, where it stands, what it was to reach, and which way is better."""
+
+    what: str
+    path: str
+    aim: float | str | None = None
+    better: Literal["more", "less"] = "more"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A benchmark with a results file."""
+
+    title: str
+    command: str
+    file: str
+    figures: tuple[Figure, ...]
+    about: str = ""
+
+
+def _x(what: str, path: str, aim: float | str | None = None) -> Figure:
+    return Figure(what, path, aim)
+
+
+def _most(what: str, path: str, aim: float | str | None) -> Figure:
+    return Figure(what, path, aim, "less")
+
+
+BENCHES = (
+    Bench("Function calling: the checker", "bfcl --data FOLDER", "bfcl.json", (
+        _x("gold answers of BFCL v4 accepted, of 2,501 (four cannot be answered)", "gold_accepted", 2497),
+        _most("corrupted answers accepted, of 24,174", "corrupted_accepted", 0),
+    )),
+    Bench("Sandbox", "sandbox", "sandbox.json", (
+        _most("attacks that got out, of 138", "escaped", "goals.escaped"),
+        _most("cheating programs that passed", "cheats_passed", "goals.cheats_passed"),
+        _x("HumanEval's own solutions accepted, of 164", "canonical", 164),
+        _most("milliseconds of a fresh box over bare Python", "overhead_ms", "goals.overhead_ms"),
+        _most("seconds that a killed job ends too late", "late_s", "goals.late_s"),
+    )),
+    Bench("Household beside the official engine", "household --official PYTHON", "household.json", (
+        _most("states that differ", "parity_mismatches", "goals.parity_mismatches"),
+        _x("states compared", "parity_states", "goals.parity_states"),
+        _x("games compared", "parity_games", "goals.parity_games"),
+        _x("steps per CPU-second", "steps_per_cpu_s", "goals.steps_per_cpu_s"),
+        _x("the same, times the official engine's", "official.x_steps"),
+    )),
+    Bench("Serving worlds", "serve", "serve.json", (
+        _x("server CPU of a step, a POST each over a batch of 256", "x_post_per_step", "goals.x_post_per_step"),
+        _most("AgentGym's mount over a route that does nothing", "agentgym_over_noop_cpu",
+              "goals.agentgym_over_noop_cpu"),
+        _most("latency of 256 sessions, p99 over p50", "p99_over_p50_256", "goals.p99_over_p50_256"),
+        _most("errors", "errors", "goals.errors"),
+    )),
+    Bench("Ten minutes of load with kills", "soak", "soak.json", (
+        _most("wrong observations", "wrong_observations", "goals.wrong_observations"),
+        _most("sessions left", "sessions_left", "goals.sessions_left"),
+        _most("memory at the end over the beginning", "rss_growth", "goals.rss_growth"),
+        _most("errors without an explanation", "errors_unexplained", "goals.errors_unexplained"),
+        _x("observations compared", "observations"),
+    )),
+    Bench("Layouts of training", "parallel", "parallel/cpu.json", (
+        _most("largest difference of a loss to one process, over 10 updates", "max_loss_diff", 2e-6),
+        _most("the same with LoRA", "lora_max_diff", 1e-5),
+        _x("cells (family, layout, optimizer)", "cells"),
+        _x("trainings gone on under another layout", "resume_pairs", 12),
+        _most("their largest difference", "resume_max_diff", 2e-6),
+    )),
+    Bench("Memory of training", "memory", "memory/cpu.json", (
+        _most("beyond the weights, in weights: LOMO", "beyond_params.lomo.evolvent", "aims.lomo"),
+        _most("AdaLomo", "beyond_params.adalomo.evolvent", "aims.adalomo"),
+        _x("AdamW", "beyond_params.adamw.evolvent"),
+        _x("LoRA", "beyond_params.lora.evolvent"),
+        _most("planner, error of weights, gradients and state", "planner_state_error", 0.05),
+        _most("planner, error of activations", "planner_activation_error", 0.2),
+    )),
+    Bench("A step of GRPO beside TRL", "rl_step", "rl_step.json", (
+        _x("CPU of TRL's GRPOTrainer over ours: texts of one length", "shapes.even.x_trl", 3),
+        _x("texts that end by themselves", "shapes.uneven.x_trl", 3),
+        _x("long prompts", "shapes.long prompt.x_trl", 3),
+        _x("share of the step in the model", "model_share", 0.8),
+        _most("share in credit", "credit_share", 0.01),
+    )),
+    Bench("What searching costs", "search_cost", "search_cost.json", (
+        _most("tokens computed of those that must be, at most", "computed_over_limit_max",
+              "goals.computed_over_limit_max"),
+        _x("beam over prefilling anew, depth 8", "x_reprefill_d8", "goals.x_reprefill_d8"),
+        _x("depth 64", "x_reprefill_d64", "goals.x_reprefill_d64"),
+        _x("over copying caches", "x_path_copy", "goals.x_path_copy"),
+        _x("16 problems together over one after another, least", "x_batching", "goals.x_batching"),
+        _most("MCTS over best of n, CPU of a computed token", "mcts_over_bon_cpu", "goals.mcts_over_bon_cpu"),
+    )),
+    Bench("MAT's loop beside a plain one", "mat_speed", "mat_speed.json", (
+        _x("acting, 6 agents", "x_action", "goals.x_action"),
+        _x("the whole loop, environment excluded", "x_total", "goals.x_total"),
+        _most("growth of the whole with the number of agents, exponent", "growth_exponent", None),
+    )),
+    Bench("Particle filters beside NumPy", "belief", "belief.json", (
+        _x("256 beliefs of 1,000 particles", "x_numpy_256x1000", "goals.x_numpy_256x1000"),
+        _x("one of 10,000", "x_numpy_1x10000", "goals.x_numpy_1x10000"),
+    )),
+    Bench("Retrieved steps", "trad --match --index --agents", "trad.json", (
+        _x("share whose next action fits: by thoughts", "match.thought"),
+        _x("by metadata", "match.metadata"),
+        _x("the difference", "match_gain_ci"),
+        _x("after half of the thoughts were replaced by wrong ones", "gain_when_wrong_ci.thought_wrong_50"),
+        _most("texts embedded again when more is added", "store.embedded_again", "goals.embedded_again"),
+        _x("episodes solved by a taught small model, TRAD, all worlds", "success.all.trad"),
+    ), "Of the last line every system has 0: nothing there ranks them ([TRAD](papers/trad.md))."),
+    Bench("Searching countdown", "search_quality", "search/quality.json", (
+        _x("best of n, 2,000 computed tokens", "accuracy.countdown.best_of_n.2000"),
+        _x("MCTS", "accuracy.countdown.mcts.2000"),
+        _x("Gumbel", "accuracy.countdown.gumbel.2000"),
+        _x("beam", "accuracy.countdown.beam.2000"),
+        _x("best search minus greedy decoding", "best_minus_greedy.countdown"),
+    )),
+    Bench("Process labels without people", "prm", "prm/prm.json", (
+        _x("right labels, Math-Shepherd", "label_accuracy.shepherd"),
+        _x("right labels, OmegaPRM", "label_accuracy.omega"),
+        _x("rollouts for a right label, Math-Shepherd over OmegaPRM", "rollouts_ratio", 3),
+        _x("choosing by the model minus a majority, 16 samples", "prm_minus_majority.16"),
+    )),
+    Bench("OpenR, part by part", "openr", "openr/openr.json", (
+        _x("deduction: base", "accuracy.deduction.base"),
+        _x("imitated longer", "accuracy.deduction.imitated"),
+        _x("online", "accuracy.deduction.online"),
+        _x("offline", "accuracy.deduction.offline"),
+        _x("online minus base, interval", "rl_gain_ci.deduction.online"),
+    ), "No arm gains beyond its interval."),
+    Bench("Votes that stop early", "stopping", "stopping/stopping.json", (
+        _x("tokens saved at equal accuracy, countdown", "at_equal_accuracy.countdown-0.7.agreement.saved", 0.4),
+        _x("word problems", "at_equal_accuracy.problems-0.7.agreement.saved", 0.4),
+        _x("by `decided` alone, countdown", "at_equal_accuracy.countdown-0.7.decided.saved"),
+    )),
+    Bench("Credit for every token", "credit", "credit/result.json", (
+        _x("kitchen, POAD minus PPO, area under the curve", "poad_over.kitchen.ppo"),
+        _x("kitchen, POAD minus NTPO", "poad_over.kitchen.ntpo"),
+        _x("household, POAD minus PPO", "poad_over.household.ppo"),
+        _x("household, POAD minus NTPO", "poad_over.household.ntpo"),
+        _x("worlds in which POAD is above both", "poad_wins", 2),
+    )),
+    Bench("Optimizers by tunings", "tuning", "tuning/result.json", (
+        _x("base", "base.success"),
+        _x("AdamW, full", "success.adamw.full"),
+        _x("AdamW, LoRA", "success.adamw.lora"),
+        _x("AdamW, prefix", "success.adamw.prefix"),
+        _x("LOMO, full", "success.lomo.full"),
+        _x("AdaLomo, full", "success.adalomo.full"),
+    )),
+)  # fmt: skip
+STUDIES = (("AgentEvol", "evolve"), ("Ends of AgentEvol", "evolve --study variants"))
+FOLDERS = ("evolve", "variants")
+INTRODUCTION = """\
+# Benchmarks
+
+Made of the JSON files in `benchmarks/results` by `python -m benchmarks.page`; a test holds the two together. Every
+benchmark prints one JSON object with `--json`. Three numbers are a value and its 95 % interval, two an interval.
+"Reached" compares the value with the aim that stood before the benchmark ran. What was not reached stays here.
+
+Where nothing else is said: one thread of a shared two-core x86-64 machine, without a GPU. Ratios carry over to other
+machines, rates do not. What the figures mean, and what they do not, stands in the guides and on the pages of the
+papers; so do figures of benchmarks whose results are not kept as one file (rollout, train, worlds, plume).
+"""
+
+
+def page(folder: Path = RESULTS) -> str:
+    """The whole page."""
+    sections = [study_section(title, name, folder / at) for (title, name), at in zip(STUDIES, FOLDERS, strict=True)]
+    sections += [section(bench, json.loads((folder / bench.file).read_text(encoding="utf-8"))) for bench in BENCHES]
+    return "\n".join([INTRODUCTION, *sections]).rstrip() + "\n"
+
+
+def study_section(title: str, name: str, folder: Path) -> str:
+    """A controlled study: every arm with its interval, the difference that decides, its verdict, seeds and versions."""
+    frozen = json.loads((folder / "study.json").read_text(encoding="utf-8"))["study"]
+    found = as_json(read_summary(folder))
+    primary = found["primary"]
+    lines = [f"## {title}", "", f"    python -m benchmarks.{name}", "", found["sentence"], ""]
+    lines += [f"| arm | what it is | success | minus {primary['control']} |", "|---|---|---|---|"]
+    against = {
+        one["arm"]: one for one in found["differences"] if not one["world"] and one["against"] == primary["control"]
+    }
+    for arm in found["arms"]:
+        gap = against.get(arm["name"])
+        cells = (arm["name"], arm["question"], percent(arm["interval"]), percent(gap["interval"], "+") if gap else "")
+        lines.append(f"| {' | '.join(cells)} |")
+    told = f"seeds {', '.join(map(str, found['seeds']))}; {versions(frozen['facts'])}; frozen as `{found['digest']}`"
+    threshold = f"success in % on {', '.join(primary['tiers'])}, 95 % intervals; threshold {found['threshold']:.0%}"
+    return "\n".join([*lines, "", f"`benchmarks/results/{folder.name}`: {threshold}; {told}.", ""])
+
+
+def percent(interval: Mapping[str, float], sign: str = "") -> str:
+    """A share and its interval in per cent."""
+    mean, low, high = (f"{100 * interval[key]:{sign}.1f}" for key in ("mean", "low", "high"))
+    return f"{mean} [{low}, {high}]"
+
+
+def section(bench: Bench, data: Mapping[str, Any]) -> str:
+    """One benchmark: its command, its figures beside their aims, its seeds, versions and machine."""
+    lines = [f"## {bench.title}", "", f"    python -m benchmarks.{bench.command} --json", ""]
+    lines += ["| figure | value | aim | reached |", "|---|---|---|---|"]
+    lines += [line(figure, data) for figure in bench.figures]
+    told = [told for told in (seeds(data), versions(data), machine(data)) if told]
+    lines += ["", *([bench.about, ""] if bench.about else [])]
+    return "\n".join([*lines, f"`benchmarks/results/{bench.file}`{': ' if told else ''}{'; '.join(told)}.", ""])
+
+
+def line(figure: Figure, data: Mapping[str, Any]) -> str:
+    """A row of the table; where there is no aim nothing is said of reaching it."""
+    value = at(data, figure.path)
+    aim = at(data, figure.aim) if isinstance(figure.aim, str) else figure.aim
+    if aim is None:
+        return f"| {figure.what} | {shown(value)} | | |"
+    word = "at least" if figure.better == "more" else "at most"
+    met = "yes" if reached(value, aim, figure.better) else "**no**"
+    return f"| {figure.what} | {shown(value)} | {word} {shown(aim)} | {met} |"
+
+
+def reached(value: Any, aim: float, better: str) -> bool:
+    """Whether a figure (of an interval: its value) comes up to its aim."""
+    one = float(value[0] if isinstance(value, list) else value)
+    return one >= aim if better == "more" else one <= aim
+
+
+def at(data: Mapping[str, Any], path: str) -> Any:
+    """What stands at a path of names with dots between them; a name may hold a dot itself."""
+    if path in data:
+        return data[path]
+    for cut in (place for place, mark in enumerate(path) if mark == "."):
+        if path[:cut] in data and isinstance(data[path[:cut]], Mapping):
+            return at(data[path[:cut]], path[cut + 1 :])
+    raise KeyError(path)
+
+
+def shown(value: Any) -> str:
+    """A number with at most four digits that count, or a value with its interval."""
+    if isinstance(value, list):
+        ends = ", ".join(shown(one) for one in value[-2:])
+        return f"{shown(value[0])} [{ends}]" if len(value) == 3 else f"[{ends}]"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def seeds(data: Mapping[str, Any]) -> str:
+    """The seeds, where they are written down."""
+    found = data.get("seeds", data.get("seed"))
+    if found is None and isinstance(data.get("tasks"), Mapping):
+        found = {name: one.get("seeds") for name, one in data["tasks"].items() if isinstance(one, Mapping)}
+    if isinstance(found, Mapping):
+        told = [one for one in found.values() if one]
+        found = told[0] if told and all(one == told[0] for one in told) else None
+    if found is None:
+        return ""
+    return f"seeds {', '.join(map(str, found))}" if isinstance(found, list) else f"seed {found}"
+
+
+def versions(data: Mapping[str, Any]) -> str:
+    """The packages that were measured with."""
+    return ", ".join(f"{name} {number}" for name, number in (data.get("versions") or {}).items())
+
+
+def machine(data: Mapping[str, Any]) -> str:
+    """The machine, as far as it was written down."""
+    found = data.get("machine", "")
+    return ", ".join(f"{key} {value}" for key, value in found.items()) if isinstance(found, Mapping) else str(found)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,61 @@
+"""The door of the viewer: a token in the address that a browser is opened at, a cookie from then on.
+
+Whoever reaches the loopback could otherwise read every run: other people of the machine, and programs in sandboxes
+that share its network. The token stands in the address once, is answered with a cookie that scripts cannot read, and
+the browser goes on to an address without it. Programs bear it as `Authorization: Bearer TOKEN` instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from http.cookies import CookieError, SimpleCookie
+
+from evolvent.web import App, Receive, Scope, Send, answer, reject
+
+__all__ = ["ENTER", "doored"]
+
+ENTER = "/enter/"
+"""Before the token, in the address that opens the viewer."""
+
+_COOKIE = "HttpOnly; SameSite=Lax; Path=/"  # Strict would not come back from a link in another program's page
+
+
+def doored(app: App, token: str) -> App:
+    """The app behind the token: any other request is answered 403, whatever its path and method."""
+    name = f"evolvent-{hashlib.sha256(token.encode()).hexdigest()[:10]}"  # cookies do not know ports, servers do
+    bearer = f"Bearer {token}"
+
+    async def door(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return await app(scope, receive, send)
+        path = str(scope["path"])
+        if path.startswith(ENTER) and _same(path[len(ENTER) :], token) and scope["type"] == "http":
+            cookie = f"{name}={token}; {_COOKIE}"
+            headers = [(b"location", b"/"), (b"set-cookie", cookie.encode()), (b"cache-control", b"no-store"),
+                       (b"referrer-policy", b"no-referrer")]  # fmt: skip
+            return await answer(send, 303, b"", headers=headers, kind=b"text/plain")
+        headers_of = dict(scope["headers"])
+        if _same(headers_of.get(b"authorization", b"").decode("latin-1"), bearer) or _same(
+            _cookie(headers_of.get(b"cookie", b"").decode("latin-1"), name), token
+        ):
+            return await app(scope, receive, send)
+        row = {"kind": "AccessDenied", "message": "no token, or a wrong one", "status": 403,
+               "expected": "the whole address that `evolvent view --serve` printed"}  # fmt: skip
+        return await reject(scope, send, status=403, body=json.dumps(row).encode())
+
+    return door
+
+
+def _same(given: str, wanted: str) -> bool:
+    """Whether they are equal, in a time that does not tell where they differ."""
+    return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
+
+
+def _cookie(header: str, name: str) -> str:
+    try:
+        found = SimpleCookie(header).get(name)
+    except CookieError:
+        return ""
+    return found.value if found else ""

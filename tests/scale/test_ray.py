@@ -1,0 +1,218 @@
+"""A run on a cluster of two nodes: what it plays, searches and labels is what is played here, whatever is killed."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+
+import pytest
+
+pytest.importorskip("ray")
+
+import evolvent as ev
+from evolvent.curate.shards import shards_of
+from evolvent.curate.stages import transform
+from evolvent.errors import ConfigError, EngineError, NothingToLearn
+from evolvent.learn.practice import PracticeConfig
+from evolvent.methods.grpo import GRPOConfig, grpo
+from evolvent.reward.labelling import Labelling
+from evolvent.scale.local import LocalVerbs, Panel
+from evolvent.scale.ray_cluster import Placing, Where, connected, where
+from evolvent.scale.ray_data import transform_on
+from evolvent.scale.ray_players import Making, players
+from evolvent.scale.ray_verbs import RayVerbs
+from evolvent.search.settings import SearchConfig
+from evolvent.store.store import Store
+from evolvent.trajectory import Start
+from tests.learn.byte_policy import byte_policy
+from tests.scale.ray_nodes import node_of, simulated
+from tests.scale.ray_worlds import Marking, made
+
+PLACING = Placing(players=2, resources={"place": 1}, lost_s=120)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with simulated(2) as (found, nodes):
+        with connected(Where(found.address)):
+            yield found, nodes
+
+
+@pytest.fixture(scope="module")
+def crew(cluster):
+    with players(Where(cluster[0].address, PLACING), Making("tests.scale.ray_worlds:made"), made()) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return byte_policy(context=256, seed=3)
+
+
+def verbs(kind=LocalVerbs, **more):
+    train = ev.TrainConfig(lr=2e-3, weight_decay=0.0, warmup_updates=0, final_lr=1.0, batch_tokens=2048)
+    return kind(made(), train, Panel(limit=4), slots=4, max_tokens=4, **more)
+
+
+def starts(count):
+    return [Start(task) for task in made()["pausing"].tasks("train", "seen")[:count]]
+
+
+def stored(folder):
+    """The lines of a run's store by id; ids that are there twice fail."""
+    lines = [
+        one for path in sorted((folder / "trajectories" / "log").iterdir()) for one in path.read_bytes().splitlines()
+    ]
+    rows = [json.loads(line) for line in lines]
+    found = {row["traj"]: {**row, "crc": 0, "run": ""} for row in rows if row["kind"] == "trajectory"}
+    assert len(found) == len([row for row in rows if row["kind"] == "trajectory"]), "doubled"
+    return found
+
+
+def whole(folder, using, policy):
+    """Collecting, measuring and practising: what a run plays, and what it learns of that."""
+    with ev.Run(folder, using, seed=5, settings=using.settings()) as run:
+        played = run.collect(policy, starts(20), temperature=1.2)
+        rows = run.evaluate(policy, 0)
+        asked = GRPOConfig(practice=PracticeConfig(iterations=2, tasks=2, samples=3, temperature=1.3))
+        best = grpo(policy, made()["pausing"].tasks("train", "seen"), config=asked, run=run.arm("grpo"))
+    return played, [row.outcomes for row in rows], best
+
+
+def test_a_run_there_is_the_run_here(tmp_path, crew, policy):
+    played, rows, best = whole(tmp_path / "here", verbs(), policy)
+    there = verbs(RayVerbs, players=crew)
+    played_there, rows_there, best_there = whole(tmp_path / "there", there, policy)
+    assert played_there == played and rows_there == rows
+    assert stored(tmp_path / "there") == stored(tmp_path / "here"), "bit for bit, log-probabilities included"
+    for own, other in zip(best_there.model.parameters(), best.model.parameters(), strict=True):
+        assert bool((own == other).all())
+    assert best_there.version == best.version == 2
+    assert len(set(crew.pids())) == 2 and crew.counts["lost"] == crew.counts["twice"] == 0
+    assert there.usage()["generated"] == sum(row["sampled"] for row in sampled(tmp_path / "here"))
+
+
+def sampled(folder):
+    return [{"sampled": one.generated()} for one in Store.open(folder / "trajectories").trajectories()]
+
+
+def test_searches_and_labels_there_are_those_here(tmp_path, crew, policy):
+    def both(folder, using):
+        with ev.Run(folder, using, seed=2, settings=using.settings()) as run:
+            tasks = [Start(task) for task in Marking().tasks("train", "seen")[:6]]
+            how = SearchConfig(method="sampled_tree", value="none", paths=3, max_tokens=6, generated=200)
+            found = run.search(policy, tasks, how)
+            data = run.collect(policy, tasks[:3])
+            rows = run.label(policy, data, Labelling(kind="shepherd", count=2, max_tokens=6, separators=("e",)))
+        (folder_of,) = (folder / "stages").glob("*search*")
+        told = [json.loads(line) for name in ("searches", "trees")
+                for line in (folder_of / f"{name}.jsonl").read_text().splitlines()]  # fmt: skip
+        for one in told:
+            one.get("spent", {}).pop("seconds", None)
+            one.get("spent", {}).pop("computed", None)
+        return found, rows, sorted(told, key=lambda one: (len(one), one["id"]))
+
+    here, there = both(tmp_path / "here", verbs()), both(tmp_path / "there", verbs(RayVerbs, players=crew))
+    assert here == there
+    assert len(here[0]) == 6 and here[1] and len(here[2]) == 10
+
+
+def test_a_run_that_is_interrupted_there_goes_on_there_and_here(tmp_path, crew, policy):
+    whole_run = verbs()
+    with ev.Run(tmp_path / "whole", whole_run, seed=1, settings=whole_run.settings()) as run:
+        run.collect(policy, starts(24))
+    folder = tmp_path / "cut"
+    for stop in (5, 9):
+        with pytest.raises(KeyboardInterrupt):
+            cut(folder, verbs(RayVerbs, players=crew), policy, stop)
+        assert stop <= len(stored(folder)) < 24
+    with ev.Run(folder, verbs(), seed=1, settings=whole_run.settings()) as run:
+        run.collect(policy, starts(24))
+    assert stored(folder) == stored(tmp_path / "whole")
+
+
+def cut(folder, using, policy, stop):
+    """Collect until so many episodes have ended, and be interrupted there."""
+    play = using.collect
+
+    def interrupted(*given, **named):
+        with closing(play(*given, **named)) as playing:
+            for count, one in enumerate(playing, 1):
+                yield one
+                if count == stop:
+                    raise KeyboardInterrupt
+
+    using.collect = interrupted
+    with ev.Run(folder, using, seed=1, settings=using.settings()) as run:
+        run.collect(policy, starts(24))
+
+
+def test_other_kinds_of_settings_are_refused(tmp_path, crew, policy):
+    class Own(SearchConfig):
+        pass
+
+    using = verbs(RayVerbs, players=crew)
+    with ev.Run(tmp_path / "run", using, settings=using.settings()) as run:
+        with pytest.raises(ConfigError, match="Own does not travel"):
+            run.search(policy, starts(1), Own())
+
+
+# ------------------------------------------------------------------ data
+
+
+def test_shards_made_there_are_the_bytes_of_those_made_here(tmp_path, cluster):
+    import ray
+
+    from tests.scale.ray_worlds import Doubled
+
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps({"n": n}) + "\n" for n in range(40)) + "no json\n", encoding="utf-8")
+    shards, own = shards_of(data, rows=7), (Doubled(but=3),)
+    here = transform(shards, own, tmp_path / "here.jsonl", cache=tmp_path / "a")
+    seen: list[tuple[int, int]] = []
+    placing = Placing(players=2, cpus=0)  # beside the players, which have all the processors
+    there = transform_on(shards, own, tmp_path / "there.jsonl", ray=ray, cache=tmp_path / "b", placing=placing,
+                         progress=lambda done, of: seen.append((done, of)))  # fmt: skip
+    assert here == there and there.reused == 0 and there.refused["three"] == 1 and len(there.refused) == 2
+    assert (tmp_path / "here.jsonl").read_bytes() == (tmp_path / "there.jsonl").read_bytes()
+    assert seen == [(n, 6) for n in range(1, 7)]
+    files = [sorted((path.name, path.read_bytes()) for path in (tmp_path / name).iterdir()) for name in "ab"]
+    assert files[0] == files[1], "the shards too, so that either goes on with what the other has made"
+    again = transform_on(shards, own, tmp_path / "again.jsonl", ray=ray, cache=tmp_path / "b", placing=placing)
+    assert again.reused == 6 and again.sha256 == here.sha256
+    third = {"ray": ray, "cache": tmp_path / "c", "placing": placing}
+    with pytest.raises(NothingToLearn):
+        transform_on(shards[:1], (Doubled(but=None),), tmp_path / "no.jsonl", **third)
+    with pytest.raises(EngineError, match="ZeroDivisionError"):
+        transform_on(shards[:1], (Doubled(but=-1),), tmp_path / "no.jsonl", **third)
+
+
+# ------------------------------------------------------------------ what is killed; the last, because a node is gone
+
+
+def test_a_node_is_killed_and_nothing_is_lost_or_doubled(tmp_path, cluster, crew, policy):
+    found, nodes = cluster
+    here = verbs()
+    with ev.Run(tmp_path / "here", here, seed=4, settings=here.settings()) as run:
+        expected = run.collect(policy, starts(60))
+    using = verbs(RayVerbs, players=crew)
+    play, before = using.collect, crew.counts.copy()
+
+    def hurt(*given, **named):
+        for count, one in enumerate(play(*given, **named), 1):
+            yield one
+            if count == 6:
+                found.remove_node(node_of(crew.pids()[0], nodes), allow_graceful=False)
+
+    using.collect = hurt
+    with ev.Run(tmp_path / "there", using, seed=4, settings=using.settings()) as run:
+        assert run.collect(policy, starts(60)) == expected
+    assert stored(tmp_path / "there") == stored(tmp_path / "here")
+    assert crew.counts["lost"] == before["lost"] + 1 and crew.counts["again"] > before["again"]
+    assert crew.counts["twice"] == 0 and len(crew.pids()) == 1, "a replacement waits for a node"
+
+
+def test_no_room_is_said_at_once(cluster):
+    with pytest.raises(ConfigError, match="no node has room"):
+        with players(where(f"{cluster[0].address}?elsewhere=1"), Making("tests.scale.ray_worlds:made"), made()):
+            pass

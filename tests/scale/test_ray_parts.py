@@ -1,0 +1,334 @@
+"""What lies between a run and its players on Ray, without Ray: addresses, dealing, messages, and a player by itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import evolvent as ev
+from evolvent.agents.candidates import CandidateAgent
+from evolvent.agents.history import Summarise, Window
+from evolvent.agents.language import LanguageAgent
+from evolvent.agents.plain import Expert, Random, Script
+from evolvent.cli.collect import Collect
+from evolvent.cli.eval import Eval
+from evolvent.cli.evolve import Evolve
+from evolvent.config import resolve
+from evolvent.engine.asks import Sampling
+from evolvent.errors import ConfigError
+from evolvent.models.adapters import AdapterConfig, adapt
+from evolvent.rollout.branches import Branching, Origins
+from evolvent.rollout.collect import collect
+from evolvent.scale.ray_cluster import Placing, room, where
+from evolvent.scale.ray_player import Player
+from evolvent.scale.ray_players import error_of
+from evolvent.scale.ray_wire import (
+    agent_of,
+    agent_row,
+    files_of,
+    line_of,
+    message,
+    parts_of,
+    policy_in,
+    start_of,
+    start_row,
+    trajectory_of,
+    versions,
+)
+from evolvent.scale.ray_work import Item, Todo
+from evolvent.trajectory import Branch, Start
+from tests.learn.byte_policy import byte_policy
+from tests.scale.ray_worlds import made
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return byte_policy(context=256, seed=3)
+
+
+# ------------------------------------------------------------------ where
+
+
+def test_an_address_says_where_and_what_a_player_takes():
+    assert where("ray").address is None and where("ray").placing == Placing()
+    assert where("ray://head.example:10001").address == "ray://head.example:10001"
+    found = where("10.0.0.1:6379?players=3&cpus=4&gpus=0.5&minecraft=1")
+    assert found.address == "10.0.0.1:6379"
+    assert found.placing == Placing(3, 4.0, 0.5, {"minecraft": 1.0})
+    assert found.placing.needs() == {"CPU": 4.0, "GPU": 0.5, "minecraft": 1.0}
+
+
+@pytest.mark.parametrize(
+    "told", ["", "local", "host", "host:", ":6379", "host:99999", "http://host:1", "ray?players=0", "ray?players=1.5",
+             "ray?cpus=many", "ray?cpus=nan", "ray?cpus=-1", "ray?cpus", "ray?&"],
+)  # fmt: skip
+def test_an_address_that_is_none_is_refused(told):
+    with pytest.raises(ConfigError):
+        where(told)
+
+
+def test_all_that_is_wrong_with_an_address_is_said_at_once():
+    with pytest.raises(ConfigError) as caught:
+        where("nowhere?players=none&cpus=x")
+    assert len(caught.value.problems) == 3
+
+
+@pytest.mark.parametrize("config", [Collect, Eval, Evolve])
+def test_commands_take_a_place_and_refuse_what_is_none(config):
+    more = ["--policy", "xs"] if config is Eval else []
+    assert resolve(config, overrides=[*more, "--on", "ray?players=2"]).on == "ray?players=2"
+    with pytest.raises(ConfigError, match="expected ray, HOST:PORT"):
+        resolve(config, overrides=[*more, "--on", "nowhere"])
+
+
+def test_an_endpoint_is_not_played_on_a_cluster():
+    asked = ["--agent", "endpoint", "--endpoint", "http://127.0.0.1:1/v1", "--model", "m"]
+    assert resolve(Collect, overrides=asked).on == "here"
+    with pytest.raises(ConfigError, match="--on is for the agents"):
+        resolve(Collect, overrides=[*asked, "--on", "ray"])
+
+
+class Nodes:
+    def __init__(self, *resources):
+        self._nodes = [{"Alive": True, "Resources": one} for one in resources]
+
+    def nodes(self):
+        return [*self._nodes, {"Alive": False, "Resources": {"CPU": 1000}}]
+
+
+def test_room_is_counted_node_by_node():
+    """Two nodes of three processors hold two players of two, not three."""
+    assert room(Nodes({"CPU": 3}, {"CPU": 3}), Placing(cpus=2)) == 2
+    assert room(Nodes({"CPU": 8, "a": 1}, {"CPU": 8}), Placing(resources={"a": 0.5})) == 2
+    with pytest.raises(ConfigError, match="no node has room"):
+        room(Nodes({"CPU": 8}), Placing(gpus=1))
+
+
+# ------------------------------------------------------------------ dealing
+
+
+def items(count):
+    return [Item(str(n), {"n": n}) for n in range(count)]
+
+
+def test_one_player_is_dealt_everything_at_once():
+    todo = Todo(items(1000), slots=8)
+    assert len(todo.deal(1)) == 1000 and not todo.waiting and len(todo) == 1000
+
+
+def test_slices_become_smaller_to_a_quarter_of_the_slots():
+    todo, sizes = Todo(items(640), slots=16), []
+    while todo.waiting:
+        sizes.append(len(todo.deal(2)))
+    assert sum(sizes) == 640 and sizes == sorted(sizes, reverse=True)
+    assert sizes[0] == 160 and min(sizes[:-1]) >= 4
+
+
+def test_what_counts_once_counts_once():
+    todo = Todo(items(2), slots=1)
+    assert todo.done("0") == Item("0", {"n": 0})
+    assert todo.done("0") is None and len(todo) == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(count=st.integers(1, 60), slots=st.integers(1, 20), deadly=st.integers(0, 59), data=st.data())
+def test_an_item_that_kills_its_player_is_found_and_the_others_end(count, slots, deadly, data):
+    """Players end some of a slice; one that holds the deadly item dies with what it has not handed over."""
+    todo, ended, killed = Todo(items(count), slots=slots), [], []
+    players = data.draw(st.integers(1, 4))
+    for _ in range(2000):
+        if not todo:
+            break
+        part = todo.deal(players)
+        assert part, "what has not ended is dealt again"
+        cut = len(part)
+        if any(item.key == str(deadly) for item in part):
+            cut = data.draw(st.integers(0, [item.key for item in part].index(str(deadly))))
+        ended += [item.key for item in part[:cut] if todo.done(item.key) is not None]
+        if cut < len(part):
+            killed += todo.back(part[cut:])
+    assert not todo
+    assert sorted([*ended, *(item.key for item in killed)], key=int) == [str(n) for n in range(count)]
+    assert [item.key for item in killed] == ([str(deadly)] if deadly < count else [])
+
+
+def test_lost_items_come_again_in_smaller_slices():
+    todo = Todo(items(64), slots=16)
+    first = todo.deal(1)
+    assert todo.back(first) == []
+    assert [len(todo.deal(1)) for _ in range(3)] == [4, 4, 4]
+
+
+# ------------------------------------------------------------------ what travels
+
+
+def test_a_message_comes_back_with_its_lines():
+    head = {"a": [1, 0.1, None, "ü\r\n\u2028"], "nan": float("inf")}
+    assert parts_of(message(head, [b'{"x":1}\n', b"\n"])) == (head, [b'{"x":1}\n', b"\n"])
+
+
+def test_starts_and_trajectories_come_back(policy):
+    worlds = made()
+    task = worlds["pausing"].tasks("train", "seen")[0]
+    start = Start(task, 3, Branch("parent", 1, 2))
+    assert start_of(json.loads(json.dumps(start_row(start)))) == start
+    assert start_of(start_row(Start(task))).task.id == task.id
+    (played,) = local(worlds, [Start(task, 5)], LanguageAgent(policy, max_tokens=3))
+    assert trajectory_of(line_of(played)) == played
+
+
+def test_agents_come_back(policy):
+    for agent in (
+        LanguageAgent(policy, Sampling(0.7, 5, 0.9), 9, True, Window(0.25)),
+        LanguageAgent(policy, history=Summarise()), CandidateAgent(policy, 0.0, "tokens"), Expert(), Random(),
+    ):  # fmt: skip
+        row = json.loads(json.dumps(agent_row(agent)))
+        assert agent_of(row, policy) == agent
+    with pytest.raises(ConfigError, match="Script does not play on Ray"):
+        agent_row(Script(lambda world, task: []))
+    with pytest.raises(ConfigError, match="does not travel"):
+        agent_row(LanguageAgent(policy, history=Summarise(summary=str)))
+
+
+def test_a_policy_comes_back_bit_by_bit_with_its_limit(policy, tmp_path):
+    own = replace(policy.advanced(), limit=99)
+    files, contents = files_of(own)
+    assert any(name.endswith(".safetensors") for name in files.names)
+    found = policy_in(tmp_path, files, contents)
+    assert (found.version, found.context, found.dialect.name) == (1, 99, own.dialect.name)
+    assert same_weights(found, own)
+
+
+def test_an_adapters_base_travels_once(policy, tmp_path):
+    tuned = adapt(policy, AdapterConfig(kind="lora", rank=2), seed=1)
+    files, contents = files_of(tuned)
+    other, more = files_of(adapt(policy, AdapterConfig(kind="lora", rank=2), seed=2).advanced())
+    changed = {name for name in files.names if files.names[name] != other.names[name]}
+    assert "adapter_model.safetensors" in changed and "base/model.safetensors" not in changed
+    assert files.digest != other.digest
+    assert same_weights(policy_in(tmp_path, files, contents), tuned)
+    assert set(contents) - set(more), "the adapter's own weights"
+
+
+def same_weights(one, other):
+    mine, theirs = (dict(each.model.named_parameters()) for each in (one, other))
+    return mine.keys() == theirs.keys() and all(bool((mine[name] == theirs[name]).all()) for name in mine)
+
+
+def test_errors_come_back_as_what_they_were():
+    assert isinstance(error_of("VersionMismatch", "x"), ev.errors.VersionMismatch)
+    assert isinstance(error_of("ConfigError", "x"), ConfigError)
+    assert "CorruptRecord: x" in str(error_of("CorruptRecord", "x")), "which takes more than a sentence"
+    assert "Exit: x" in str(error_of("Exit", "x")) and "boundary: x" in str(error_of("boundary", "x"))
+
+
+# ------------------------------------------------------------------ a player by itself
+
+
+def local(worlds, starts, agent, *, seed=0, **more):
+    from evolvent.engine.fitting import engine_for
+
+    policy = getattr(agent, "policy", None)
+    engine = None if policy is None else engine_for(policy, slots=5)
+    return list(collect(worlds, starts, agent, engine=engine, seed=seed, slots=5, **more))
+
+
+VERSIONS = {"pausing": "1", "marking": "1"}
+
+
+def hired(**changes):
+    setup = {"worlds": ["tests.scale.ray_worlds:made", []], "versions": versions(), "made": VERSIONS,
+             "threads": 1}  # fmt: skip
+    return Player(message(setup | changes))
+
+
+def sliced(head, policy, rows, *, lines=(), parents=0, know=True, slots=3):
+    files, contents = files_of(policy)
+    named = {"policy": {"names": files.names, "limit": files.limit}}
+    told = {**head, "slots": slots, "rows": rows, "parents": parents, "policies": named,
+            "contents": list(contents) if know else []}  # fmt: skip
+    return message(told, lines), list(contents.values()) if know else []
+
+
+def ended(player, count=2):
+    rows, lines = [], []
+    while True:
+        head, more = parts_of(player.more(count, 60.0))
+        assert "error" not in head, head
+        rows, lines = rows + head["rows"], lines + more
+        assert len(head["rows"]) <= count
+        if head["end"]:
+            return rows, lines
+
+
+def test_a_player_plays_what_is_played_here_with_branches(policy):
+    worlds = made()
+    agent = LanguageAgent(policy, Sampling(1.3), max_tokens=4)
+    tasks = worlds["pausing"].tasks("train", "seen")
+    parents = local(worlds, [Start(task) for task in tasks[:3]], agent)
+    begun = [Start(one.task, 1, Branch(one.id, 2)) for one in parents] + [Start(task) for task in tasks[3:7]]
+    here = local(worlds, Branching(begun, Origins({one.id: one for one in parents})), agent, seed=7)
+    head = {"do": "play", "agent": agent_row(agent), "seed": 7, "name": "",
+            "limits": {"reset_s": 60.0, "step_s": 60.0, "horizon": None}}  # fmt: skip
+    player = hired()
+    assert "pid" in parts_of(player.hello())[0]
+    told, contents = sliced(head, policy, [start_row(start) for start in begun], lines=[line_of(p) for p in parents],
+                            parents=3)  # fmt: skip
+    assert "error" not in parts_of(player.play(told, *contents))[0]
+    rows, lines = ended(player)
+    assert [key for key, _ in rows] == [trajectory_of(line).id for line in lines]
+    there = {trajectory_of(line).id: line for line in lines}
+    assert there == {one.id: line_of(one) for one in here}, "bit for bit, in other company"
+    assert sum(more.get("replayed", 0) for _, more in rows) == 6
+    told, _ = sliced(head, policy, [start_row(begun[-1])], know=False)
+    assert "error" not in parts_of(player.play(told))[0], "the weights are still there"
+    assert ended(player)[1] == [there[here_id(begun[-1])]]
+
+
+def here_id(start):
+    return ev.trajectory.trajectory_name(start)
+
+
+def test_a_player_that_is_given_up_goes_on_with_another_slice(policy):
+    agent = LanguageAgent(policy, max_tokens=2)
+    tasks = made()["pausing"].tasks("train", "seen")
+    head = {"do": "play", "agent": agent_row(agent), "seed": 0, "name": "s",
+            "limits": {"reset_s": 60.0, "step_s": 60.0, "horizon": 1}}  # fmt: skip
+    player = hired()
+    player.hello()
+    told, contents = sliced(head, policy, [start_row(Start(task)) for task in tasks[:6]])
+    player.play(told, *contents)
+    first = parts_of(player.more(1, 60.0))[0]
+    assert len(first["rows"]) == 1 and first["usage"]["generated"] > 0 and not first["end"]
+    player.stop()
+    assert parts_of(player.more(9, 60.0))[0] == {"end": True, "rows": [], "usage": {}}
+    told, _ = sliced(head, policy, [start_row(Start(tasks[9]))], know=False)
+    player.play(told)
+    assert [key for key, _ in ended(player)[0]] == [f"s/{tasks[9].id}/0"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "says"),
+    [
+        ({"made": VERSIONS | {"pausing": "2"}}, "VersionMismatch", "other worlds"),
+        ({"versions": {"evolvent": "0"}}, "VersionMismatch", "other packages"),
+        ({"worlds": ["tests.scale.nowhere:made", []]}, "EngineError", "nowhere"),
+    ],
+)
+def test_a_player_of_another_make_says_so(changes, kind, says):
+    (told, text) = parts_of(hired(**changes).hello())[0]["error"]
+    assert told == kind and says in text
+
+
+def test_a_mistake_of_a_player_is_a_message_and_no_exception(policy):
+    player = hired()
+    player.hello()
+    told, contents = sliced({"do": "play", "agent": {"kind": "random"}, "seed": 0, "name": "", "limits": {}}, policy,
+                            [start_row(Start(made()["pausing"].tasks("train", "seen")[0]))] * 2)  # fmt: skip
+    player.play(told, *contents)
+    kind, text = parts_of(player.more(1, 1.0))[0]["error"]
+    assert kind == "ConfigError" and "one id" in text
