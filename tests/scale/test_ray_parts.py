@@ -120,12 +120,14 @@ def test_one_player_is_dealt_everything_at_once():
     assert len(todo.deal(1)) == 1000 and not todo.waiting and len(todo) == 1000
 
 
-def test_slices_become_smaller_to_a_quarter_of_the_slots():
+def test_slices_become_smaller_until_they_fill_the_slots():
     todo, sizes = Todo(items(640), slots=16), []
     while todo.waiting:
         sizes.append(len(todo.deal(2)))
     assert sum(sizes) == 640 and sizes == sorted(sizes, reverse=True)
-    assert sizes[0] == 160 and min(sizes[:-1]) >= 4
+    assert sizes[0] == 160 and min(sizes[:-1]) == 16
+    few = Todo(items(20), slots=16)
+    assert [len(few.deal(2)), len(few.deal(2))] == [10, 10], "all take part"
 
 
 def test_what_counts_once_counts_once():

@@ -65,7 +65,7 @@ class Todo:
 
     def __init__(self, items: Sequence[Item], *, slots: int, tries: int = _TRIES) -> None:
         self._slots, self._tries = slots, tries
-        self._fresh = deque(items)
+        self._fresh, self._count = deque(items), len(items)
         self._again: deque[Item] = deque()
         self._lost: dict[str, int] = {}
         self._open = {item.key: item for item in items}
@@ -88,9 +88,9 @@ class Todo:
                 few.append(self._again.popleft())
             return few
         left = len(self._fresh)
-        share = -(-left // players)
-        size = share if players == 1 else max(-(-left // (2 * players)), min(share, self._slots))
-        return [self._fresh.popleft() for _ in range(min(left, max(size, -(-self._slots // 4))))]
+        least = min(self._slots, -(-self._count // players))  # fewer would leave slots idle for an episode's time
+        size = left if players == 1 else max(-(-left // (2 * players)), least)
+        return [self._fresh.popleft() for _ in range(min(left, size))]
 
     def _again_size(self, lost: int) -> int:
         return max(1, self._slots >> (2 * lost))

@@ -1,7 +1,8 @@
 """Figures of a running server in Prometheus' text format, version 0.0.4: `GET /metrics`.
 
 The format is a few rules over lines of text, and what is counted here is little; so it is written by us. Labels have
-few values by construction: faces, methods, statuses, calls and kinds of errors. Nothing that a client chose becomes one.
+few values by construction: faces, methods, statuses, calls and kinds of errors. Nothing that a client chose becomes
+one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Control worlds of Gymnasium, and an expert for each that is a formula.
 
-CartPole and Pendulum come with the `control` extra; Hopper needs mujoco beside it. Hopper's expert is linear:
+CartPole and Pendulum come with the `control` extra; Hopper with `robots`. Hopper's expert is linear:
 "Simple random search provides a competitive approach to reinforcement learning" (arXiv 1803.07055) found its 36 numbers
 (`benchmarks/sequence_hopper.py`); it earns about 3,080.
 """
@@ -107,5 +107,5 @@ def make_control(control: Control) -> Any:
             return gymnasium.make(control.id, disable_env_checker=True)
     except WorldError as error:
         if isinstance(error.__cause__, gymnasium.error.DependencyNotInstalled):
-            raise MissingExtra("control", f"the world {control.id} (it needs mujoco)") from error
+            raise MissingExtra("robots", f"the world {control.id}") from error
         raise
