@@ -59,7 +59,7 @@ def secrets_in(environment: Mapping[str, str]) -> frozenset[str]:
 
 def hidden(text: str, secrets: frozenset[str] = frozenset()) -> str:
     """The text without these secrets, tokens behind "Bearer" or "Basic", well-known forms of keys, and logins."""
-    for secret in secrets:
+    for secret in sorted(secrets, key=len, reverse=True):  # one may begin another
         text = text.replace(secret, _REDACTED)
     text = _KEYS.sub(_REDACTED, _BEARS.sub(rf"\1{_REDACTED}", text))
     return str(redact(text))

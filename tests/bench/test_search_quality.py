@@ -67,6 +67,7 @@ def test_what_changes_a_cell_changes_its_digest_and_nothing_else_does() -> None:
     assert same[2].loop_digest("countdown") != protocol.loop_digest("countdown") == same[0].loop_digest("countdown")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", ["deduction", "preference"])
 def test_there_are_as_many_tasks_as_the_protocol_asks_for(task: str) -> None:
     protocol = Protocol()
@@ -89,6 +90,7 @@ def _tried(
     return policy, world, tried, hindsight(tried, policy, world, goal="make", held_out=held_out)
 
 
+@pytest.mark.long
 def test_in_hindsight_an_episode_made_what_was_asked_for(folder: Path) -> None:
     policy, world, tried, told = _tried(folder, set())
     before = {one.id: one for one in tried}

@@ -59,7 +59,9 @@ def test_a_model_plays_with_a_memory(memory, tmp_path, capsys):
     assert sum("[Step 0]" in user for user, _, _ in asked) == len(asked) / 2
 
 
-@pytest.mark.parametrize("system", ["synapse", "react", "rap"])
+@pytest.mark.parametrize(
+    "system", ["synapse", *(pytest.param(one, marks=pytest.mark.long) for one in ("react", "rap"))]
+)
 def test_the_family(memory, tmp_path, capsys, system):
     asked: list[tuple[str, list[str], int]] = []
     with scripted(expert(asked)) as (url, _):

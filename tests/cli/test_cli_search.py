@@ -184,6 +184,7 @@ def test_what_cannot_be_scored_is_no_zero(
     assert all(row["trajectory"].endswith("~1") for row in rows(folder)[before:])
 
 
+@pytest.mark.long
 def test_turns_of_a_world_that_goes_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """Countdown, by an untrained policy and what the world pays: that values are its verdicts is said."""
     words = ["--worlds", "countdown", "--tiers", "seen", "--limit", "2", "--methods", "gumbel", "--budgets", "20",

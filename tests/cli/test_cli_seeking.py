@@ -12,6 +12,7 @@ pytest.importorskip("stable_baselines3")
 from evolvent.cli.main import main
 from evolvent.methods import agdc as method
 from evolvent.store.store import Store
+from evolvent.view.beliefs import read_belief
 
 TINY = [
     "--agdc.budget", "256", "--agdc.at_once", "4", "--agdc.n_particles", "30", "--agdc.width", "8",
@@ -45,6 +46,11 @@ def test_a_run_holds_policies_table_episodes_and_report(run):
     assert curve and all(0 <= right <= ceased <= 1 <= length <= 100 for _, right, ceased, length in curve)
     without = json.loads((run / "policy-without" / "curve.json").read_text())
     assert all(ceased == 0 and length == 100 for _, _, ceased, length in without), "the control never ceases"
+
+
+def test_the_viewer_finds_the_beliefs_of_a_run(run):
+    found = [read_belief(json.loads(path.read_text())) for path in sorted((run / "beliefs").iterdir())]
+    assert found and all(one is not None and one.looks for one in found)
 
 
 def test_the_report_needs_nothing_and_names_everybody(run):

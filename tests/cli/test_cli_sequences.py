@@ -145,3 +145,24 @@ def test_what_cannot_be(tmp_path, capsys):
     assert not (tmp_path / "none").exists()
     assert main(["train", "sequence", "--help"]) == 0
     assert "qt" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    (["cartpole", "--horizon", "5"], "both earn 5"),
+    (["cartpole", "--learn.horizon", "60"], "learn.horizon"),
+    (["--method", "bc", "stitching", "--targets", "[3]"], "is not asked"),
+    (["cartpole", "--data", "nowhere.hdf5", "--mixture", "random"], "leave out --mixture"),
+])  # fmt: skip
+def test_what_could_not_be_measured_is_refused_before_it_is_learned(words, says, tmp_path):
+    with pytest.raises(ConfigError, match=says):
+        said([*words, "--episodes", "2", "--to", str(tmp_path / "run")])
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_seed_of_data_is_that_of_measuring(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(
+        sequences.Place, "played", lambda self, actor, *, episodes, seed: asked.append(seed) or self.data
+    )
+    said(["--method", "bc", "stitching", "--learn.seed", "77", "--to", str(tmp_path / "run"), *TINY])
+    assert asked and not {77, 78} & set(asked)

@@ -158,4 +158,7 @@ def test_nothing_is_written_over(tmp_path, capsys):
     told = capsys.readouterr().err
     assert "there is a world 'lookup' already" in told and "nothing is written over" in told
     assert main(["new", "method", "poad"]) == 2 and main(["new", "world", "Class"]) == 2
+    for what, name in (("world", "task"), ("world", "none"), ("world", "script"), ("method", "run")):
+        assert main(["new", what, name, "--to", str(tmp_path / "taken")]) == 2
+        assert "choose another name" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -12,6 +12,7 @@ import pytest
 from evolvent.cli import tracking
 from evolvent.cli.main import main
 from evolvent.cli.trackers import TRACKERS
+from evolvent.errors import StoreUnavailable
 
 LINES = [
     {"time_s": 1.5, "cpu_s": 1.0, "stage": "a", "arm": "base", "round": 0, "kind": "fit", "step": 1, "loss": 2.0},
@@ -94,6 +95,21 @@ def test_lines_that_are_none(tmp_path, kept, line):
     (run / "metrics.jsonl").write_bytes(line)
     assert main(["runs", "track", str(run), "--to", "kept"]) == 0
     assert not any(kept.rows and values for _, values in kept.rows)
+
+
+def test_what_a_tracker_took_before_it_broke_is_not_given_again(tmp_path, kept, monkeypatch):
+    run, taken = a_run(tmp_path / "run", [*LINES, {"loss": 10**400, "step": 3}], "finished"), kept.log
+
+    def breaks(values, *, step):
+        if step == 3:
+            raise StoreUnavailable("the tracker is away")
+        taken(values, step=step)
+
+    monkeypatch.setattr(kept, "log", breaks)
+    assert main(["runs", "track", str(run), "--to", "kept"]) != 0
+    monkeypatch.setattr(kept, "log", taken)
+    assert main(["runs", "track", str(run), "--to", "kept"]) == 0
+    assert [step for step, _ in kept.rows] == [1, 2, 3, 4]
 
 
 def test_wrong_words(tmp_path, capsys):

@@ -18,7 +18,11 @@ from preludes import FRAGMENTS, PRELUDES
 from evolvent.cli.main import main
 
 SECONDS = 600
-LONG = {"docs/sequences.md", "docs/belief.md"}  # pages whose blocks train, or play hundreds of decisions
+LONG = {
+    "docs/sequences.md",
+    "docs/belief.md",
+    "docs/memory.md",
+}  # pages whose blocks train, or play hundreds of decisions
 OPTIONAL = {"evolvent.worlds.teams.extras"}
 TUTORIAL = "docs/tutorial.md"  # its blocks are one walk: test_tutorial.py
 PYTHON = [block for page in pages() for block in blocks(page) if block.kind == "python" and block.page != TUTORIAL]

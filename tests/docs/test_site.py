@@ -83,6 +83,7 @@ def test_every_benchmark_named_is_there():
         assert (ROOT / "benchmarks" / f"{name}.py").is_file() and (RESULTS / bench.file).is_file()
 
 
+@pytest.mark.long
 def test_the_reference_shows_every_public_function(made):
     found = reference.modules()
     assert len(found) > 500 and sum(len(module.names) for module in found) > 3000

@@ -21,6 +21,7 @@ from tests.serve.small_policy import completion, scripted
 
 PASS, FAIL = '{"verdict": "pass"}', '{"verdict": "fail"}'
 GARBAGE = [
+    '{"verdict": "fail", "verdict": "pass"}', '[["verdict", "pass"]]', '{"verdict": {"verdict": "pass"}}',
     "", "pass", "I would say pass", f"{PASS} {FAIL}", f"```json\n{PASS}\n```", '{"verdict": "maybe"}', "[]", "{}",
     '{"verdict": true}', '{"verdict": "pass", "verdict2": "fail"}', "[" * 5000, '{"verdict": NaN}',
 ]  # fmt: skip
@@ -107,7 +108,7 @@ def test_more_than_a_tenth_ends_it():
 
     with pytest.raises(JudgeUnavailable, match=r"too many verdicts are missing; got \d+ of \d+.*at most 10%"):
         scores(down)
-    assert scores(down, failures=Failures(share=0.3))["e0"] is True
+    assert scores(down, failures=Failures(share=0.6))["e0"] is True
 
 
 def test_the_budget_is_exact():

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
+import pytest
 
 from evolvent.store.store import Store
 from tests.faults.launched import Launched
@@ -74,6 +75,7 @@ def outcome(run: Path) -> tuple[list[object], list[tuple[object, ...]]]:
     return sorted(rows, key=str), sorted(episodes)
 
 
+@pytest.mark.long
 def test_interrupted_three_times_and_resumed(command, tmp_path):
     completed([*TINY, "--to", "whole"], tmp_path)
     total = lines(tmp_path / "whole" / "metrics.jsonl")

@@ -116,7 +116,10 @@ def ended(place: Path, words: tuple[object, ...], *, killed_at: int = 0) -> int:
     return int(counted.read_text(encoding="ascii"))
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, marks=pytest.mark.long) if one in ("train rl", "train agdc") else one for one in COMMANDS],
+)
 def test_killed_twice_and_resumed_it_ends_equal(place, name):
     if name == "train agdc":
         pytest.importorskip("stable_baselines3")

@@ -67,6 +67,7 @@ def test_episodes_that_cannot_be_played_again_begin_anew(tmp_path):
     assert [row["decisions"] for row in mat(config, batch(), folder=tmp_path).history] == [6, 12, 18]
 
 
+@pytest.mark.long
 def test_an_order_lets_agents_keep_apart():
     """Agents that see the same and decide at once can at best draw lots; one after the other they need not."""
     config = MAT(width=32, rows=64, steps=2, decisions=64 * 2 * 35, update=FAST)

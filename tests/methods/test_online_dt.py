@@ -40,6 +40,7 @@ def earned(policy, target: float, *, greedy: bool = True, episodes: int = 1) -> 
                 seed=0).returns  # fmt: skip
 
 
+@pytest.mark.long
 def test_the_entropy_stays_at_its_floor(tmp_path):
     """The data determine the action, so that likelihood alone would let the entropy fall for ever."""
     config = OnlineDT(**SMALL, temperature_lr=0.01, train={**TRAIN, "updates": 700, "lr": 1e-3})

@@ -147,3 +147,9 @@ def test_returns_to_go_is_the_sum_of_what_follows():
     rewards = rng.normal(size=7).tolist()
     one = Trajectory("x", TASK, tuple(Step("s", "a", reward) for reward in rewards), "over")
     assert returns_to_go(one, cost=0.1) == pytest.approx([sum(rewards[at:]) - 0.1 * (7 - at) for at in range(7)])
+
+
+def test_the_order_of_a_sum_makes_no_bin():
+    bins = ReturnBins.of([0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1, 1.0, 2.0, 3.0], bins=2)
+    assert ReturnBins.of([0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1], bins=4).borders == ()
+    assert bins(bins.borders[0]) == bins(bins.borders[0] - 1e-15) == 1

@@ -334,3 +334,10 @@ def test_a_mistake_of_a_player_is_a_message_and_no_exception(policy):
     player.play(told, *contents)
     kind, text = parts_of(player.more(1, 1.0))[0]["error"]
     assert kind == "ConfigError" and "one id" in text
+
+
+@pytest.mark.parametrize("told", ["ray?CPU=2", "ray?GPU=1", "ray?cpus=0.00001"])
+def test_amounts_that_ray_refuses_are_refused_with_the_address(told):
+    with pytest.raises(ConfigError, match="on, "):
+        where(told)
+    assert where("ray?cpus=0.33333333").placing.cpus == 0.3333

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from contextlib import nullcontext
 
 import httpx2
 import pytest
 
 import evolvent as ev
-from evolvent.serve.metrics import BUCKETS_S, Counts, Family, Histogram, Sample, exposition, gauge
+from evolvent.serve.metrics import BUCKETS_S, Counts, Family, Histogram, Measured, Sample, exposition, gauge
 from evolvent.web import bound_to
 from tests.serve.served import begin, serving, small_worlds
 from tests.serve.small_policy import NAME, policy_server
@@ -162,6 +164,23 @@ def test_no_client_makes_labels():
         after = scraped(client)
         assert lines[1:] == [lines[1]] * 29, "what is asked under new names makes no new lines"
         assert value(after, "evolvent_http_requests_total", face="other", method="GET", status="404") == 30
+
+
+@pytest.mark.parametrize(("path", "raises", "status"), [("*", False, "200"), ("/v1/x", True, "500")])
+def test_requests_that_are_unlike_others(path, raises, status):
+    async def app(scope, receive, send):
+        if raises:
+            raise RuntimeError("a defect")
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message):
+        return None
+
+    measured = Measured(app, ["v1"])
+    with pytest.raises(RuntimeError) if raises else nullcontext():
+        asyncio.run(measured({"type": "http", "path": path, "method": "OPTIONS"}, None, send))
+    (sample,) = measured.families()[0].samples
+    assert dict(sample.labels) == {"face": "v1" if raises else "other", "method": "OPTIONS", "status": status}
 
 
 def test_the_policy_server_counts_tokens_and_errors():

@@ -262,3 +262,11 @@ def test_arrow_lists_that_repeat_themselves(tmp_path):
     arrow(tmp_path, columns(observations=again))
     with pytest.raises(SampleInvalid):
         read_minari(tmp_path)
+
+
+def test_an_end_that_is_not_a_number_is_no_end(tmp_path):
+    with h5py.File(tmp_path / "d4rl.hdf5", "w") as file:
+        file["observations"], file["actions"] = np.zeros((3, 1)), np.zeros((3, 1))
+        file["rewards"], file["terminals"] = np.zeros(3), np.array([0.0, np.nan, 1.0])
+    with pytest.raises(SampleInvalid, match="none of its kind"):
+        read_d4rl(tmp_path / "d4rl.hdf5")

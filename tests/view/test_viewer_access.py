@@ -55,6 +55,11 @@ def test_the_door_gives_a_cookie_and_hides_the_token(server):
         page = client.get("/")
         assert page.status_code == 200 and TOKEN not in page.text
         assert client.get("/?token=" + TOKEN, headers={"Cookie": ""}).status_code == 403, "the query is no place for it"
+        own = cookie.partition(";")[0]
+        for other in ('pref={"a": 1, "b": [2]}', "bare", "a[b]=c d", "x=é"):  # of other servers of this host
+            for header in (f"{other}; {own}", f"{own}; {other}"):
+                assert client.get("/", headers={"Cookie": header.encode()}).status_code == 200, header
+        assert client.get("/", headers={"Cookie": f"x{own}"}).status_code == 403
 
 
 def test_it_only_reads(server):

@@ -17,6 +17,7 @@ from evolvent.trajectory import Annotation, Generation, Place, Score, Step, Task
 from evolvent.view.beliefs import belief_document, read_belief
 from evolvent.view.data import read_run
 from evolvent.view.document import page
+from evolvent.view.library import Library
 from evolvent.view.pages_compare import curves_of
 from evolvent.view.shading import colours_of, shaded
 from tests.view.fabricated import write_run
@@ -202,6 +203,7 @@ def test_two_runs_task_by_task(server, folder):
     difference = 100 * (sum(x for x, _ in pairs) - sum(y for _, y in pairs)) / len(pairs)
     assert f"a difference of {difference:+.1f} points".replace("-", "−") in text
     assert "Solved only by the second" in text
+    assert "Solved only by the first" in server.client.get(f"/compare?run={a}&run={b}&which=nothing").text
 
 
 def test_tasks_without_evaluations_come_from_the_stores(tmp_path):
@@ -290,6 +292,23 @@ def test_belief_maps_moment_by_moment(tmp_path):
         assert "step 2 of 4" in text and "<b>" not in text and 'class="particles"' in text
         assert 'id="before"' in text and 'id="after"' in text
         assert 'id="after"' not in server.get(base, name="dcee-0", at=99)
+        assert "Belief maps" in server.get(base, name="nobody")
+
+
+def test_the_list_of_runs_has_the_mean_of_all_panels(tmp_path):
+    """Rows with their outcomes may be larger than the end of the file that is looked at first."""
+    folder = stored(tmp_path / "large", [])
+    stages = [("old", 0.0)] * 9 + [("new", mean) for mean in (1.0, 0.5, 0.0, *[0.5] * 6, 1.0)]
+    outcomes = [["x" * 100, "kind", 1.0]] * 200
+    rows = [{"stage": stage, "mean": mean, "outcomes": outcomes} for stage, mean in stages]
+    for kept, mean in ((rows, 0.55), (rows[9:], 0.55), (rows[:9], 0.0)):
+        (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))
+        library = Library(tmp_path)
+        (run,) = library.runs()
+        assert library.tail(run).success == pytest.approx(mean)
+    (folder / "results.jsonl").write_text(json.dumps(rows[9]) + "\n")
+    (run,) = library.runs()
+    assert library.tail(run).success == 1.0, "read again"
 
 
 def test_a_pulse_changes_with_the_files(folder, server):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -263,6 +264,33 @@ def test_damage_is_told_and_what_was_good_stays(tmp_path):
     assert index.advance(5)
     answer = index.ask(Query())
     assert "damaged" in answer.problem and answer.whole
+    for _ in (0, 1):  # what comes before is there at once, and stays
+        assert ids(index) == [episode(0).id, episode(1).id]
+        assert index.advance(5) and "damaged" in index.ask(Query()).problem
+
+
+def test_a_run_begun_anew_in_the_same_folder_is_read_anew(tmp_path):
+    root = tmp_path / "trajectories"
+    index = TrajectoryIndex(root)
+    for numbers in (range(4), range(20, 30), range(20, 22)):  # longer than what was read, then shorter
+        with Store.open(root, writing=True) as store:
+            for number in numbers:
+                store.append(episode(number))
+        assert index.advance(5)
+        assert ids(index) == [episode(number).id for number in numbers] and not index.ask(Query()).problem
+        shutil.rmtree(root)
+    assert index.advance(5) and not ids(index)
+
+
+def test_notes_of_a_segment_that_was_sealed_meanwhile(tmp_path):
+    with Store.open(tmp_path, writing=True) as store:
+        store.append(episode(3))
+        store.annotate(Annotation(episode(3).id, "judge", Place(step=1), 0.25))
+        store.flush()
+        index = whole(tmp_path)
+        before = index.annotations(episode(3).id)
+        store.seal()
+        assert len(before) == 1 and index.annotations(episode(3).id) == before
 
 
 def test_no_store_has_no_rows(tmp_path):

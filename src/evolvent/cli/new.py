@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import keyword
 import re
 from collections.abc import Sequence
@@ -48,9 +49,12 @@ def run(words: Sequence[str], console: Console) -> int:
 
 def _check(what: str, name: str, folder: Path) -> None:
     problems = []
-    if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+    if not _NAME.fullmatch(name):
         expected = "two or more small letters, digits and _, beginning with a letter"
         problems.append(Problem("name", f"got {name!r}", expected))
+    elif {name, _class(name)} & {*_imported(what), *keyword.kwlist, *dir(builtins)}:
+        hint = "its module uses the word, or the class's name, for something else: choose another name"
+        problems.append(Problem("name", f"got {name!r}", hint))
     elif name in _known(what):
         problems.append(Problem("name", f"there is a {what} {name!r} already", "choose another name"))
     if folder.exists():
@@ -65,9 +69,20 @@ def _known(what: str) -> set[str]:
     return {"ppo", "twosome", "token_ppo", "ntpo", "poad", "etpo", "grpo", "scaling_inter", "r3", *installed("methods")}
 
 
+def _class(name: str) -> str:
+    return "".join(part.title() for part in name.split("_"))
+
+
+def _imported(what: str) -> set[str]:
+    """The names that the skeleton's modules import: one of our own beside them would take their place."""
+    texts = [template.read_text("utf-8") for template in files("evolvent.cli").joinpath("skeletons", what).iterdir()]
+    lines = re.findall(r"^(?:from \S+ )?import ([\w, ]+)$", "\n".join(texts), re.MULTILINE)
+    return {name for line in lines for name in re.findall(r"\w+", line)}
+
+
 def _write(what: str, name: str, folder: Path) -> list[str]:
     """Fill in the templates; returns the paths of the files, in order."""
-    names = {"name": name, "module": f"{name}_{what}", "Name": "".join(part.title() for part in name.split("_"))}
+    names = {"name": name, "module": f"{name}_{what}", "Name": _class(name)}
     # The text of a programme is no page: nothing in it is escaped, and its only inputs are checked names.
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
     written = []

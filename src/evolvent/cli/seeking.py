@@ -21,7 +21,7 @@ from evolvent.cli.record import Record, new_folder, recorded
 from evolvent.cli.settings import Command, read_given
 from evolvent.config import Config, as_dict
 from evolvent.errors import ConfigError, Problem, unknown
-from evolvent.files import write_atomic
+from evolvent.files import safe_join, write_atomic
 from evolvent.methods.agdc import AGDC
 from evolvent.view.escape import plain
 
@@ -276,6 +276,7 @@ def _report(
     folder: Path, searches: _Searches, rows: Sequence[Mapping[str, Any]], curve: Sequence[Sequence[float]]
 ) -> None:
     from evolvent.methods.agdc import detector_of, world_of
+    from evolvent.view.beliefs import belief_document
     from evolvent.view.seeking import seeking_page
 
     world = world_of(searches.setting)
@@ -289,7 +290,12 @@ def _report(
         first = next(iter(searches.learned.values())).config
         facts["Learned from"] = f"{first.budget:,} steps, {first.n_particles} particles, seed {first.seed}"
     data = {"title": searches.title, "facts": facts, "learned": list(searches.learned), "rows": rows, "curve": curve}
-    write_atomic(folder / "report.html", seeking_page(data, _traces(searches)))
+    traces = _traces(searches)
+    (folder / "beliefs").mkdir(exist_ok=True)
+    for number, one in enumerate(traces):
+        path = safe_join(folder / "beliefs", f"{one.name.replace('/', '-')}-{number}.json")
+        write_atomic(path, json.dumps(belief_document(one), allow_nan=False))
+    write_atomic(folder / "report.html", seeking_page(data, traces))
 
 
 def _nothing() -> tuple[Any, list[Any]]:

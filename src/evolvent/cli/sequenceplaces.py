@@ -61,6 +61,8 @@ def place_of(config: Any) -> Place:
     if config.mixture in ("pieces", "whole"):
         raise ConfigError([Problem("mixture", f"{config.world} has no {config.mixture}",
                                    "give random, medium, replay or expert")])  # fmt: skip
+    if config.data is not None and config.mixture is not None:
+        raise ConfigError([Problem("mixture", "episodes come from a file, none are made", "leave out --mixture")])
     control = control_named(config.world)
     control = replace(control, horizon=min(control.horizon, config.horizon or control.horizon))
     from evolvent.rollout.mixtures import mixture
@@ -68,6 +70,9 @@ def place_of(config: Any) -> Place:
     make, seed = partial(make_control, control), config.learn.seed
     ends = [float(mixture(control, kind=kind, episodes=_REFERENCES, seed=seed + 1).episodes.returns.mean())
             for kind in ("random", "expert")]  # fmt: skip
+    if ends[0] == ends[1]:  # a score would have no unit
+        raise ConfigError([Problem("horizon", f"random actions and the expert both earn {ends[0]:g} in "
+                                   f"{control.horizon} steps of {config.world}", "give a longer one")])  # fmt: skip
     if config.data is None:
         found = mixture(control, kind=config.mixture or "replay", episodes=config.episodes, seed=seed)
         data, manifest = found.episodes, found.manifest

@@ -32,6 +32,7 @@ from evolvent.methods.online_dt import OnlineDT
 from evolvent.methods.q_transformer import QTransformer
 from evolvent.methods.trajectory_transformer import PRESETS as TT_PRESETS
 from evolvent.methods.trajectory_transformer import TrajectoryTransformer
+from evolvent.trajectory import sample_seed
 from evolvent.view.escape import plain
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS", "METHODS", "Cloning", "Method", "Online", "TrainSequence", "run"]
 
 _ASKED = 5  # returns that are asked for where none are named
+_MEASURED = sample_seed("measured", 77)  # of no data: a mixture's seeds are --learn.seed and the next
 
 
 class Cloning(DecisionTransformer):
@@ -160,6 +162,7 @@ def run(words: Sequence[str], console: Console) -> int:
     if METHODS[name].numbers and place.data.actions:
         what = f"{name} is for actions that are numbers, {config.world} has choices"
         raise ConfigError([Problem("--method", what, "name another world or method")])
+    _refuse_what_cannot_be_measured(config, place)
     folder = given.resume or new_folder("sequence", config.to)
     _refuse_other_data(folder, place)
     console.print(plain(f"run {folder}, {len(place.data.lengths):,} episodes, {len(place.data.reward):,} decisions of "
@@ -173,6 +176,18 @@ def run(words: Sequence[str], console: Console) -> int:
 
 
 # ------------------------------------------------------------------------------------------------------- learning
+
+
+def _refuse_what_cannot_be_measured(config: Any, place: Place) -> None:
+    """Before anything is learned, not after it."""
+    problems = []
+    if config.targets and not METHODS[config.method].asks:
+        problems.append(Problem("targets", f"{config.method} is not asked for a return", "leave them out"))
+    if config.method in ("dt", "bc") and config.learn.horizon < place.horizon:
+        what = f"{config.learn.horizon} time steps are learned, an episode of {config.world} has up to {place.horizon}"
+        problems.append(Problem("learn.horizon", what, f"give {place.horizon} or more, or a shorter --horizon"))
+    if problems:
+        raise ConfigError(problems)
 
 
 def _refuse_other_data(folder: Path, place: Place) -> None:
@@ -230,7 +245,6 @@ def _learned(folder: Path, config: Any, place: Place, keep: Keeping) -> tuple[An
 def _explored(folder: Path, place: Place, seed: int, actor: ArrayActor, number: int) -> Episodes:
     """The episode of a round: the one that was played before the run was stopped, or a new one."""
     from evolvent.store.episodes import load_episodes, save_episodes
-    from evolvent.trajectory import sample_seed
 
     path = folder / f"{number}.safetensors"
     if path.is_file():
@@ -255,7 +269,7 @@ def _measure(
     rows, best = [], None
     for target in asked:
         actor = policy.actor() if target is None or config.method == "bc" else policy.actor(target)
-        found = place.played(actor, episodes=config.evaluation, seed=77)
+        found = place.played(actor, episodes=config.evaluation, seed=_MEASURED)
         returns = [float(x) for x in found.returns]
         mean = sum(returns) / len(returns)
         rows.append({"asked": target, "returns": returns, "mean": mean, "score": place.score(mean)})

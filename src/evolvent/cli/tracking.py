@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from evolvent.config import redact
 from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.files import disk_errors, write_atomic
 from evolvent.view.escape import plain
+from evolvent.view.values import as_count, as_number
 
 __all__ = ["numbers", "run_track"]
 
@@ -40,7 +40,8 @@ def run_track(words: Sequence[str], console: Console) -> int:
         raise ConfigError(problems)
     with disk_errors(folder):
         (folder / "tracking").mkdir(exist_ok=True)
-    tracker = TRACKERS[found.to](folder, found.project, redact(_document(folder / "run.json")))
+    told = redact(_document(folder / "run.json"))
+    tracker = TRACKERS[found.to](folder.resolve(), found.project, told)  # resolved: "." has no name
     try:
         given = _hand_over(folder, found.to, tracker, follow=found.follow)
     finally:
@@ -55,8 +56,8 @@ def numbers(row: Mapping[str, Any]) -> dict[str, float]:
     found = {f"{place}/{name}": value for name, value in row.items() if name not in _WHERE}
     found |= {name: row[name] for name in ("time_s", "cpu_s", "round") if name in row}
     return {
-        name: float(value) for name, value in found.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+        name: number for name, value in found.items()
+        if not isinstance(value, bool) and (number := as_number(value)) is not None
     }  # fmt: skip
 
 
@@ -64,16 +65,18 @@ def _hand_over(run: Path, name: str, tracker: Tracker, *, follow: bool) -> int:
     """Every line from where the last one ended; how far that is stands in `tracking/NAME.json`."""
     mark = run / "tracking" / f"{name}.json"
     known = _document(mark)
-    place, line, given = int(known.get("bytes", 0)), int(known.get("lines", 0)), 0
+    place, line, given = as_count(known.get("bytes")) or 0, as_count(known.get("lines")) or 0, 0
     while True:
         over = not follow or _document(run / "run.json").get("state") != "running"  # asked first: nothing is missed
         before = place
-        for row, after in _lines(run / "metrics.jsonl", place):
-            place, line, given = after, line + 1, given + 1
-            if row:
-                tracker.log(numbers(row), step=line)
-        if place > before:
-            write_atomic(mark, json.dumps({"bytes": place, "lines": line}))
+        try:
+            for row, after in _lines(run / "metrics.jsonl", place):
+                if row:
+                    tracker.log(numbers(row), step=line + 1)
+                place, line, given = after, line + 1, given + 1
+        finally:  # also where the tracker failed or somebody stopped it: what it has taken is not given again
+            if place > before:
+                write_atomic(mark, json.dumps({"bytes": place, "lines": line}))
         if over:
             return given
         time.sleep(_PAUSE_S)

@@ -30,6 +30,7 @@ __all__ = ["Asked", "ReturnBins", "ReturnText", "asking", "return_text", "return
 
 P = TypeVar("P")
 _WORD = "return"
+_DIGITS = 9  # of returns: what rounding alone tells apart, by the order of a sum, is one return
 
 
 class ReturnText(Config):
@@ -62,14 +63,14 @@ class ReturnBins:
         Raises:
             SampleInvalid: no returns, or some that are not finite.
         """
-        found = QuantileBins.of(np.asarray(returns, np.float64).reshape(-1, 1), bins=bins)
+        found = QuantileBins.of(np.round(np.asarray(returns, np.float64), _DIGITS).reshape(-1, 1), bins=bins)
         return cls(tuple(found.borders[0].tolist()))
 
     def __call__(self, value: float) -> int:
         """The bin of a return; NonFinite for one that is none."""
         if not np.isfinite(value):
             raise NonFinite("a return that is asked for is not finite", value=value)
-        return int(np.searchsorted(self.borders, value, side="right"))
+        return int(np.searchsorted(self.borders, round(value, _DIGITS), side="right"))
 
     def told(self, observation: Value, value: float) -> str:
         """What is seen, below the line that says what is to be earned yet."""

@@ -38,10 +38,10 @@ def read_verdict(text: str) -> bool:
         VerdictUnreadable: anything else, however near: a judge that was talked into talking has not judged.
     """
     try:
-        row = json.loads(text)
+        row = json.loads(text, object_pairs_hook=tuple)  # pairs: of two verdicts a dictionary would keep the last
     except (ValueError, RecursionError):
         row = None
-    verdict = row.get("verdict") if isinstance(row, dict) and len(row) == 1 else None
+    verdict = row[0][1] if isinstance(row, tuple) and len(row) == 1 and row[0][0] == "verdict" else None
     if not isinstance(verdict, str) or verdict not in _VERDICTS:
         raise VerdictUnreadable("no verdict", value=text[:200], expected='{"verdict": "pass"} or {"verdict": "fail"}')
     return _VERDICTS[verdict]
@@ -111,7 +111,7 @@ class Failures:
         self.done, self.lost = self.done + 1, self.lost + (error is not None)
         if self.done >= self.least and self.lost > self.share * self.done:
             raise JudgeUnavailable(
-                "too many verdicts are missing", value=f"{self.lost} of {self.done}: {error}",
+                "too many verdicts are missing", value=f"{self.lost} of {self.done}" + (f": {error}" if error else ""),
                 expected=f"at most {self.share:.0%}", hint="see to the judge, then judge again",
             ) from error  # fmt: skip
 
@@ -142,7 +142,8 @@ def judged(
                 yield replace(one, score=unscored(), meta={**one.meta, "judge": said})
             else:
                 value = float(done.value)
-                yield replace(one, score=Score(value, value, done.value))
+                meta = {name: told for name, told in one.meta.items() if name != "judge"}  # of an earlier failure
+                yield replace(one, score=Score(value, value, done.value), meta=meta)
 
 
 def _verdict(judge: EndpointJudge, one: Trajectory) -> Generator[Sequence[Ask | To | Wait], Sequence[Answer], bool]:

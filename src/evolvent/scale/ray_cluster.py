@@ -27,6 +27,7 @@ from evolvent.errors import ConfigError, EndpointError, MissingExtra, Problem, b
 __all__ = ["Placing", "Where", "connected", "room", "where"]
 
 _ENDPOINT = "HOST:PORT"
+_LEAST = 1e-4  # of a resource: Ray counts no finer
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,12 @@ def where(told: str) -> Where:
     amounts: dict[str, float] = {}
     for name, text in parse_qsl(asked, keep_blank_values=True):
         amount = _amount(text)
+        if name in ("CPU", "GPU"):  # Ray's own names are no custom resources
+            problems.append(Problem(f"on, {name}", "is no custom resource", f"write {name.lower()}s"))
+            continue
+        if amount and amount < _LEAST:
+            problems.append(Problem(f"on, {name}", f"got {text!r}", f"Ray counts in steps of {_LEAST:g}"))
+            continue
         least = 1 if name == "players" else 0
         if amount is None or amount < least or (name == "players" and amount != floor(amount)):
             problems.append(Problem(f"on, {name}", f"got {text!r}, expected a number of {least} or more"))
@@ -86,7 +93,12 @@ def where(told: str) -> Where:
         problems.append(Problem("on", f"got {asked!r} after the question mark", "write NAME=AMOUNT&NAME=AMOUNT"))
     if problems:
         raise ConfigError(problems)
-    players, cpus, gpus = amounts.pop("players", None), amounts.pop("cpus", 1.0), amounts.pop("gpus", 0.0)
+    players, cpus, gpus = (
+        amounts.pop("players", None),
+        round(amounts.pop("cpus", 1.0), 4),
+        round(amounts.pop("gpus", 0.0), 4),
+    )
+    amounts = {name: round(amount, 4) for name, amount in amounts.items()}
     placing = Placing(None if players is None else int(players), cpus, gpus, amounts)
     return Where(None if address == "ray" else address, placing)
 

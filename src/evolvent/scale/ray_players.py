@@ -279,9 +279,9 @@ class Players:
 
 def error_of(kind: str, text: str) -> EvolventError:
     """The error that a player told: of its own kind where that takes a sentence alone."""
-    found = getattr(errors, kind, EngineError)
+    found = getattr(errors, kind, None)
     plain = isinstance(found, type) and issubclass(found, EvolventError) and found.__init__ is EvolventError.__init__
-    if plain or kind == "ConfigError":
+    if found is not None and (plain or kind == "ConfigError"):
         made: EvolventError = found(text)
         return made
     return EngineError(f"{kind}: {text}")

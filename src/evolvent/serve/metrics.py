@@ -7,6 +7,7 @@ one.
 
 from __future__ import annotations
 
+import sys
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -178,11 +179,13 @@ class Measured:
             return await self._app(scope, receive, noted)
         finally:
             self._open -= web_socket
+            if not status and isinstance(sys.exception(), Exception):
+                status = 500  # what the server answers for an app that raises
             self._note(scope, status, seconds=None if web_socket else self._clock() - began)
 
     def _note(self, scope: Scope, status: int, *, seconds: float | None) -> None:
         """Count a request; 0 as its status: the client left before there was an answer."""
-        head = scope["path"].split("/", 2)[1]
+        head = scope["path"].removeprefix("/").partition("/")[0]  # "OPTIONS *" has no slash
         face = head if head in self._heads else "other"
         method = "WEBSOCKET" if seconds is None else scope["method"] if scope["method"] in _METHODS else "other"
         self._requests.add(face, method, str(status))

@@ -221,7 +221,9 @@ def _column(array: NDArray[Any], kind: Any) -> NDArray[Any]:
         raise SampleInvalid("more than one number a step", value=array.shape, expected="[N]")
     with np.errstate(invalid="ignore"):
         found: NDArray[Any] = array.ravel().astype(kind)
-    odd = (found != array.ravel()) & ~np.isnan(array.ravel())
+    odd = found != array.ravel()
+    if found.dtype.kind == "f":
+        odd &= ~np.isnan(array.ravel())  # `Episodes` says where it is
     if odd.any():
         raise SampleInvalid("a number that is none of its kind", value=float(array.ravel()[odd][0]),
                             expected=np.dtype(kind).name)  # fmt: skip

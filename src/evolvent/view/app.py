@@ -260,7 +260,7 @@ def _trees(desk: _Desk, asked: _Asked, key: str) -> Response:
 def _beliefs(desk: _Desk, asked: _Asked, key: str) -> Response:
     run = _found(desk, key)
     name, at = asked.values.get("name", ""), asked.number("at")
-    return _html(beliefs_page(asked.frame("beliefs", run), run, beliefs_of(run), name=name, at=at))
+    return _html(beliefs_page(asked.frame("beliefs", run), run, beliefs_of(run, name), name=name, at=at))
 
 
 def _load(desk: _Desk, asked: _Asked, key: str) -> Response:

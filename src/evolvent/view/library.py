@@ -92,6 +92,7 @@ class Library:
         self._looked = float("-inf")
         self._reports: OrderedDict[str, tuple[str, ReportData]] = OrderedDict()
         self._indexes: OrderedDict[str, TrajectoryIndex] = OrderedDict()
+        self._tails: dict[str, tuple[str, Tail]] = {}  # of the runs that there are
 
     def runs(self) -> list[RunPlace]:
         """All of them, what changed last first."""
@@ -99,6 +100,7 @@ class Library:
             if time.monotonic() - self._looked > _AGAIN_S:
                 found = _found(self.folder)
                 self._places = {_key(self.folder, path): path for path in found}
+                self._tails = {key: tail for key, tail in self._tails.items() if key in self._places}
                 self._looked = time.monotonic()
             places = list(self._places.items())
         return sorted(
@@ -141,15 +143,14 @@ class Library:
             return found
 
     def tail(self, run: RunPlace) -> Tail:
-        """How it stands, from a few kilobytes."""
-        rows = list(_last_rows(run.folder / "metrics.jsonl"))
-        step = next((number for row in rows if (number := as_number(row.get("step"))) is not None), None)
-        loss = next((number for row in rows if (number := as_number(row.get("loss"))) is not None), None)
-        results = list(_last_rows(run.folder / "results.jsonl"))
-        stage = results[0].get("stage") if results else None
-        means = [as_number(row.get("mean")) for row in results if row.get("stage") == stage]
-        known = [mean for mean in means if mean is not None]
-        return Tail(step, loss, sum(known) / len(known) if known and len(known) == len(means) else None)
+        """How it stands, from a few kilobytes, read again where a file has changed."""
+        with self._lock:
+            known = self._tails.get(run.key)
+        if known is None or known[0] != run.stamp:
+            known = run.stamp, _tail(run)
+            with self._lock:
+                self._tails[run.key] = known
+        return known[1]
 
 
 # ---------------------------------------------------------------------- finding
@@ -211,13 +212,34 @@ def _info(path: Path) -> Mapping[str, object]:
         return {}
 
 
-def _last_rows(path: Path) -> Iterator[Mapping[str, object]]:
-    """The JSON objects at the end of a file, the newest first."""
+def _tail(run: RunPlace) -> Tail:
+    rows = list(_last_rows(run.folder / "metrics.jsonl"))
+    step = next((number for row in rows if (number := as_number(row.get("step"))) is not None), None)
+    loss = next((number for row in rows if (number := as_number(row.get("loss"))) is not None), None)
+    means = [as_number(row.get("mean")) for row in _newest_stage(run.folder / "results.jsonl")]
+    known = [mean for mean in means if mean is not None]
+    return Tail(step, loss, sum(known) / len(known) if known and len(known) == len(means) else None)
+
+
+def _newest_stage(path: Path) -> list[Mapping[str, object]]:
+    """All rows of the newest stage: with their outcomes they may be larger than a tail. None of them if too large."""
+    most = _TAIL
+    while most <= _LARGEST:
+        rows = list(_last_rows(path, most))
+        own = [row for row in rows if row.get("stage") == rows[0].get("stage")]
+        if len(own) < len(rows) or not path.is_file() or path.stat().st_size <= most:
+            return own
+        most *= 4
+    return []
+
+
+def _last_rows(path: Path, most: int = _TAIL) -> Iterator[Mapping[str, object]]:
+    """The JSON objects in the last bytes of a file, the newest first."""
     try:
         with path.open("rb") as file:
-            begin = max(0, file.seek(0, os.SEEK_END) - _TAIL)
+            begin = max(0, file.seek(0, os.SEEK_END) - most)
             file.seek(begin)
-            lines = file.read(_TAIL).split(b"\n")[1 if begin else 0 :]
+            lines = file.read(most).split(b"\n")[1 if begin else 0 :]
     except OSError:
         return
     for line in reversed(lines):

@@ -79,7 +79,7 @@ def compare_page(
     frame: Frame, runs: Sequence[RunPlace], reports: Sequence[ReportData], *, versus: Versus | None, which: str
 ) -> str:
     """The curves of several runs; of two also their tasks, those of one outcome listed."""
-    styled = list(zip(runs, STYLES, strict=False))
+    styled, which = list(zip(runs, STYLES, strict=False)), which if which in _WHICH else "a"
     keys = [("run", run.key) for run in runs]
     query = "&".join(f"{name}={key}" for name, key in keys)
     return rendered(

@@ -47,11 +47,11 @@ def trees_page(frame: Frame, run: RunPlace, data: ReportData, *, name: str) -> s
 # ---------------------------------------------------------------------- beliefs
 
 
-def beliefs_of(run: RunPlace) -> dict[str, BeliefTrace]:
-    """The traces in `beliefs/` of a run, by the names of their files."""
+def beliefs_of(run: RunPlace, name: str = "") -> dict[str, BeliefTrace]:
+    """The traces in `beliefs/` of a run, by the names of their files; the one of this name alone, if it is there."""
     folder, found = run.folder / "beliefs", {}
     paths = sorted(folder.glob("*.json"))[:_FILES] if folder.is_dir() else []
-    for path in paths:
+    for path in [path for path in paths if path.stem == name] or paths:
         trace = read_belief(_document(path))
         if trace is not None:
             found[path.stem] = trace

@@ -113,26 +113,37 @@ class TrajectoryIndex:
 
     def _read_once(self, end: float) -> bool:
         """One stretch at least, whatever the time; True where nothing is left to be read."""
-        sealed, live = manifest(self._root), segments(self._root)
+        live, sealed = segments(self._root), manifest(self._root)  # in this order: what is being sealed is in one
         late = False
+        for gone in self._units.keys() - {*sealed, *live}:
+            del self._units[gone]
+            self._changed()
         for number in sorted({*sealed, *live}):
             unit = self._units.get(number)
-            if unit is None or (number in sealed) != unit.sealed:
+            if unit is None or unit.row != sealed.get(number) or unit.replaced():
                 unit = self._units[number] = Unit(self._root, number, sealed.get(number))
+                self._changed()
             if not unit.unread():
                 continue
             if late:
                 return False
-            if unit.advance(end, last=bool(live) and number == live[-1]):
-                self._table = None
-                self._version += 1
+            before = unit.reads
+            try:
+                unit.advance(end, last=bool(live) and number == live[-1])
+            finally:  # also what stands before a damaged record
+                if unit.reads > before:
+                    self._changed()
             late = time.monotonic() > end
             if late and not unit.sealed and unit.unread():
                 return False
         return True
 
+    def _changed(self) -> None:
+        self._table = None
+        self._version += 1
+
     def version(self) -> int:
-        """Grows whenever rows are added."""
+        """Grows whenever rows may have changed."""
         return self._version
 
     def ask(self, query: Query, *, first: int = 0, count: int = 100) -> Answer:

@@ -36,46 +36,59 @@ _HEADS = ["traj", "seq", "task", "world", "kind", "tier", "split", "group", "sam
           "unit", "raw", "length", "spec", "final_observation"]  # fmt: skip
 _SPEC, _ACTIONS, _FINAL = 600, 2000, 400  # characters of each that are searched
 _EVERY = 64  # lines between two looks at the clock
+_MARK = 64  # bytes at the end of a line, its checksum among them, that it is known by
 _PIECES = 32  # tables that a live segment is kept in before they become one
 
 
 class Unit:
-    """A segment: sealed, or live and perhaps growing. `notes`: id -> the bytes where a live one tells of it."""
+    """A segment: sealed, or live and perhaps growing.
+
+    `notes`: id -> the bytes where a live one tells of it. `reads`: grows whenever something was read.
+    """
 
     def __init__(self, root: Path, number: int, row: Mapping[str, Any] | None) -> None:
         """Nothing of it has been read yet; `row` is that of the manifest where it is sealed."""
-        self.number, self.sealed = number, row is not None
+        self.number, self.sealed, self.row = number, row is not None, row
         self.notes: dict[str, list[int]] = {}
-        self._root, self._row, self._done = root, row, False
-        self._path, self._offset = segment_path(root, number), 0
+        self.reads = 0
+        self._root, self._done = root, False
+        self._path, self._offset, self._last = segment_path(root, number), 0, b""
         self._tables: list[pa.Table] = []
         self._begun: dict[str, list[Line]] = {}
 
-    def advance(self, end: float, *, last: bool) -> bool:
-        """Read on until the clock (`time.monotonic`) shows `end`; returns whether anything was added.
+    def advance(self, end: float, *, last: bool) -> None:
+        """Read on until the clock (`time.monotonic`) shows `end`, or to a record that cannot be read.
 
         Args:
             last: whether its last line may still be being written.
         """
-        if self._row is not None:
-            if self._done:
-                return False
-            self._tables, self._done = [_sealed(self._root, self._row)], True
-            return True
+        if self.row is not None:
+            if not self._done:
+                self._tables, self._done, self.reads = [_sealed(self._root, self.row)], True, self.reads + 1
+            return
         if not self.unread():
-            return False
+            return
         rows: list[dict[str, Any]] = []
         began = self._offset
-        for count, line in enumerate(read_lines(self._path, torn=last, begin=self._offset), 1):
-            self._offset = line.offset + len(line.raw) + 1
-            self._line(line, rows)
-            if count % _EVERY == 0 and time.monotonic() > end:
-                break
-        if rows:
-            self._tables.append(_table(rows))
+        try:
+            for count, line in enumerate(read_lines(self._path, torn=last, begin=self._offset), 1):
+                self._line(line, rows)
+                self._offset, self._last = line.offset + len(line.raw) + 1, line.raw[-_MARK:] + b"\n"
+                if count % _EVERY == 0 and time.monotonic() > end:
+                    break
+        finally:  # what comes before a damaged record is kept
+            self._tables += [_table(rows)] if rows else []
+            self.reads += self._offset > began
         if len(self._tables) > _PIECES:
             self._tables = [pa.concat_tables(self._tables).combine_chunks()]
-        return self._offset > began
+
+    def replaced(self) -> bool:
+        """Whether another file has taken its place: what was read last does not stand there any more."""
+        if self.sealed or not self._offset:
+            return False
+        with disk_errors(self._path), self._path.open("rb") as file:
+            file.seek(self._offset - len(self._last))
+            return file.read(len(self._last)) != self._last
 
     def unread(self) -> bool:
         """Whether there is more than what has been read."""
@@ -98,14 +111,16 @@ class Unit:
         elif line.kind == "begin":
             self._begun[line.traj] = [line]
         elif line.traj in self._begun:
-            self._begun[line.traj].append(line)
-            if line.kind == "end":
-                rows.append(self._row_of(Record(line.traj, "trajectory", tuple(self._begun.pop(line.traj)))))
+            lines = [*self._begun[line.traj], line] if line.kind == "end" else []
+            rows += [self._row_of(Record(line.traj, "trajectory", tuple(lines)))] if lines else []
+            if lines:
+                del self._begun[line.traj]
+            else:
+                self._begun[line.traj].append(line)
 
     def _row_of(self, record: Record, offset: int = -1) -> dict[str, Any]:
-        fields = record.fields()
         try:
-            return _row(fields, self.number, offset)
+            return _row(record.fields(), self.number, offset)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise SampleInvalid(f"record {record.id!r} is no trajectory", value=f"{error!r}") from error
 
@@ -228,14 +243,16 @@ def read_annotated(
     Raises:
         StoreError: a file that cannot be read.
     """
-    rows = manifest(root)
+    rows, live = manifest(root), list(live)
     found: list[Annotation] = []
-    for number in sealed:
+    for number in sorted({*sealed, *(number for number, _ in live if number in rows)}):  # some are sealed by now
         row = rows.get(number)
         if row is not None and row["rows"]["annotations"]:
             table = read_part(root, "annotations", row, filters=pc.field("traj") == traj)
             found += read_annotations(table.sort_by("seq"))
     for number, offset in live:
+        if number in rows:
+            continue
         line = next(read_lines(segment_path(root, number), torn=True, begin=offset), None)
         if line is not None and line.traj == traj:
             found.append(decode_annotation(parse(line)))

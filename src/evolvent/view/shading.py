@@ -171,9 +171,10 @@ def _numbers(one: Trajectory, notes: Sequence[Annotation]) -> dict[tuple[int, in
     """What a scorer noted, carried down to the sampled tokens that each note is about; finer notes go first."""
     found: dict[tuple[int, int], dict[int, float]] = {}
     for note in sorted(notes, key=_fineness):
-        for step, row in enumerate(one.steps):
-            for number, generation in enumerate(row.generations):
-                if note.place.step in (None, step) and note.place.generation in (None, number):
+        at = note.place.step
+        for step in range(len(one.steps)) if at is None else [at] if 0 <= at < len(one.steps) else []:
+            for number, generation in enumerate(one.steps[step].generations):
+                if note.place.generation in (None, number):
                     tokens = _tokens(generation, note)
                     found.setdefault((step, number), {}).update(dict.fromkeys(tokens, float(note.value)))  # type: ignore[arg-type]
     return {at: numbers for at, numbers in found.items() if numbers}
