@@ -30,7 +30,7 @@ _SECRETS = frozenset(
 )
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _POINT = re.compile(r"[+-]?\d*\.?\d+(e[+-]?\d+)?")
-_LOGIN = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)|(?<=[?&](?:key|sig)=)[^&\s]+|(?<=[?&]token=)[^&\s]+")
+_LOGIN = re.compile(r"(?<=://)[^/@\s:]*:[^/@\s]*(?=@)|(?<=[?&](?:key|sig)=)[^&\s]+|(?<=[?&]token=)[^&\s]+")
 
 
 class Config(BaseModel):
