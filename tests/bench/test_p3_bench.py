@@ -22,6 +22,7 @@ def test_common_kinds_are_taken_in_shares_that_fall_with_the_rank():
     assert len(_unequal(made, 99)) == 42 and len({one.id for one in _unequal(made, 99)}) == 42
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", TASKS)
 def test_a_pool_has_levels_and_the_base_only_the_lowest(task):
     protocol = replace(Protocol(), pool=150, panel=5)

@@ -190,6 +190,7 @@ def test_presets(name):
     assert (config.update.lr, config.update.epochs, config.update.clip, config.rows) == table[name]
 
 
+@pytest.mark.long
 def test_credit_by_parts_learns_too():
     config = MAT(width=32, rows=64, steps=2, decisions=64 * 2 * 25, update=FAST.model_copy(update={"credit": "part"}))
     batch = batch_of("team", 3)

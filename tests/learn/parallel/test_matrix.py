@@ -33,7 +33,12 @@ ELSEWHERE = [
     Cell(SHARDS_OF_PARTS, optimizer="lion"), Cell(SHARDS_OF_PARTS, optimizer="adan"),
     Cell({"shard": 4}, optimizer="lomo"), Cell({"shard": 4}, optimizer="adalomo"),
 ]  # fmt: skip
-LONG = {str(cell) for cell in (*RESUMED, *ELSEWHERE)}
+# Four ranks are dear where two processors are shared, and these are one step away from a short cell.
+NEAR = [
+    Cell({"replicate": 2, "tp": 2}), Cell({"pp": 2, "replicate": 2}),  # replicate 2, tp 2 and pp 2 are each other's kin
+    Cell(SHARDS_OF_PARTS, optimizer="sgd"), Cell(SHARDS_OF_PARTS, optimizer="sophiag"),
+]  # fmt: skip
+LONG = {str(cell) for cell in (*RESUMED, *ELSEWHERE, *NEAR)}
 # A ring: every layout writes a checkpoint, and every layout goes on from one.
 RING = ("one process", "shard 4", "pp 2", "tp 2", "pp 2 x shard 2", "shard 2", "shard 2 x tp 2")
 
