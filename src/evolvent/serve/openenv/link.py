@@ -42,6 +42,7 @@ from evolvent.trajectory import Json
 
 __all__ = ["Link", "described"]
 
+_TOO_BIG = 1009  # the close code of RFC 6455, 7.4.1
 _HEAD = 200
 _GONE = ("FACTORY_ERROR", "SESSION_ERROR")
 
@@ -183,7 +184,8 @@ class Link:
         return LimitExceeded(f"{self._url} sent a message that is too large", expected=f"at most {limit} bytes")
 
     def _lost(self, error: Exception) -> EvolventError:
-        if isinstance(error.__cause__, PayloadTooBig) or "1009" in str(error):
+        closed = error.sent or error.rcvd if isinstance(error, ConnectionClosed) else None
+        if isinstance(error.__cause__, PayloadTooBig) or (closed is not None and closed.code == _TOO_BIG):
             return self._too_large()
         return EnvLost(f"the connection to {self._url} was lost", value=f"{type(error).__name__}: {error}"[:_HEAD])
 
