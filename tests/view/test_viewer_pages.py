@@ -11,7 +11,7 @@ from html_page import Page
 from practised import write_practice
 from viewed import viewed
 
-from evolvent.belief.tracing import Look, Trace
+from evolvent.belief.traces import Look, Trace
 from evolvent.store.store import Store
 from evolvent.trajectory import Annotation, Generation, Place, Score, Step, Task, Trajectory
 from evolvent.view.beliefs import belief_document, read_belief

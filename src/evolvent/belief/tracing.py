@@ -5,66 +5,20 @@ For pictures, and for looking at one episode closely. An episode is the same her
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from evolvent.belief.comparison import Chooser
 from evolvent.belief.moves import systematic
 from evolvent.belief.seeking import Lookout, SourceSearch
 from evolvent.belief.stopping import Detector
+from evolvent.belief.traces import Floats, Look, Trace
 from evolvent.errors import ConfigError
 from evolvent.trajectory import EndedBy, Start
 from evolvent.worlds.plume.model import concentration
 from evolvent.worlds.plume.world import PlumeWorld
 
-__all__ = ["Look", "Trace", "field_of", "trace"]
-
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """A moment of an episode, after the belief took in the reading there; lengths are metres.
-
-    Args:
-        place: (x, y) of the sensor. reading: grams per cubic metre, 0 where nothing was smelt.
-        mean, covariance: [2] and [2, 2] of the source's place. spread: sqrt(trace of the covariance).
-        score: the detector's; None before the first step.
-        particles: [M, 2] places, drawn systematically by their weights, so that each stands for 1/M of the belief.
-    """
-
-    place: tuple[float, float]
-    reading: float
-    mean: Floats
-    covariance: Floats
-    spread: float
-    score: float | None
-    particles: Floats
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
-    """An episode.
-
-    Args:
-        name: who chose the moves. area: ((x low, x high), (y low, y high)), metres.
-        source: (x, y) of the true source, which is known where it is drawn, never to the agent.
-        looks: [T + 1], the first at the start. ended_by: "agent" (it ceased), "horizon" or "error" (belief lost).
-        right: whether the estimate was within the tolerance at the end.
-        field: [H, W] concentration at the height of the sensor, rows from south to north; see `field_of`.
-    """
-
-    name: str
-    area: tuple[tuple[float, float], tuple[float, float]]
-    source: tuple[float, float]
-    looks: Sequence[Look]
-    ended_by: EndedBy
-    right: bool
-    field: Floats
+__all__ = ["field_of", "trace"]
 
 
 def field_of(world: PlumeWorld, start: Start, *, cells: int = 50) -> Floats:

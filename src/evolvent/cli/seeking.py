@@ -27,7 +27,7 @@ from evolvent.view.escape import plain
 
 if TYPE_CHECKING:
     from evolvent.belief.comparison import Chooser
-    from evolvent.belief.tracing import Trace
+    from evolvent.belief.traces import Trace
     from evolvent.methods.agdc import Seeker
     from evolvent.trajectory import Start
 

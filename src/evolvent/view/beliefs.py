@@ -6,48 +6,17 @@ of a run: what is no belief gives None.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from evolvent.belief.traces import Floats, Look, Trace
 from evolvent.view.values import as_list, as_mapping, as_number, as_text
 
-if TYPE_CHECKING:
-    from evolvent.belief.tracing import Trace
+__all__ = ["belief_document", "read_belief"]
 
-__all__ = ["BeliefLook", "BeliefTrace", "belief_document", "read_belief"]
-
-Floats = NDArray[np.float64]
 _LOOKS, _PARTICLES, _CELLS = 2000, 400, 200  # most of each that are read
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeliefLook:
-    """A moment, as `belief.tracing.Look` is; lengths are metres, `particles` is [M, 2]."""
-
-    place: tuple[float, float]
-    reading: float
-    mean: Floats
-    covariance: Floats
-    spread: float
-    score: float | None
-    particles: Floats
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeliefTrace:
-    """An episode, as `belief.tracing.Trace` is; `field` is [H, W]."""
-
-    name: str
-    area: tuple[tuple[float, float], tuple[float, float]]
-    source: tuple[float, float]
-    looks: Sequence[BeliefLook]
-    ended_by: str
-    right: bool
-    field: Floats
 
 
 def belief_document(trace: Trace) -> dict[str, Any]:
@@ -67,7 +36,7 @@ def belief_document(trace: Trace) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def read_belief(document: object) -> BeliefTrace | None:
+def read_belief(document: object) -> Trace | None:
     """The trace that a JSON value holds, its first 2,000 moments; None where it holds none."""
     row = as_mapping(document)
     area, source, field = (
@@ -82,13 +51,13 @@ def read_belief(document: object) -> BeliefTrace | None:
         return None
     (west, east), (south, north) = area.tolist()
     x, y = source.tolist()
-    return BeliefTrace(
+    return Trace(
         name=as_text(row.get("name")), area=((west, east), (south, north)), source=(x, y), looks=looks,
         ended_by=as_text(row.get("ended_by")), right=row.get("right") is True, field=field,
     )  # fmt: skip
 
 
-def _look(row: Mapping[str, Any]) -> BeliefLook | None:
+def _look(row: Mapping[str, Any]) -> Look | None:
     place, mean, covariance = (_array(row.get(name), shape) for name, shape in
                                (("place", (2,)), ("mean", (2,)), ("covariance", (2, 2))))  # fmt: skip
     reading, spread = as_number(row.get("reading")), as_number(row.get("spread"))
@@ -98,7 +67,7 @@ def _look(row: Mapping[str, Any]) -> BeliefLook | None:
     if particles is None or (particles.size and particles.shape[1:] != (2,)):
         return None
     x, y = place.tolist()
-    return BeliefLook(place=(x, y), reading=reading, mean=mean, covariance=covariance, spread=spread,
+    return Look(place=(x, y), reading=reading, mean=mean, covariance=covariance, spread=spread,
                       score=as_number(row.get("score")), particles=particles.reshape(-1, 2))  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from math import exp, log
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -29,7 +29,8 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from evolvent.errors import AtCapacity, EvolventError, LimitExceeded, boundary
-from evolvent.view.escape import clip, marked, plain
+from evolvent.view.escape import marked
+from evolvent.view.templating import environment_of, style_sheet
 from evolvent.web import Access, App, guarded
 
 if TYPE_CHECKING:
@@ -177,23 +178,10 @@ def chat_page(
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("evolvent.view"), autoescape=True, finalize=_final, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters |= {
-        "marked": _marked,
-        "shade": _shade,
-        "chance": _chance,
-        "brief": _brief,
-        "count": "{:,}".format,
-    }
-    return environment
-
-
-def _final(value: object) -> object:
-    """What every expression of the template passes through: text that is not markup loses its hidden characters."""
-    return value if isinstance(value, Markup) or not isinstance(value, str) else plain(clip(value, _LONGEST))
+    return environment_of(
+        {"marked": _marked, "shade": _shade, "chance": _chance, "brief": _brief, "count": "{:,}".format},
+        longest=_LONGEST,
+    )
 
 
 def _marked(text: str) -> Markup:
@@ -214,8 +202,7 @@ def _brief(seconds: float) -> str:
 
 @cache
 def _style() -> Markup:
-    home = files("evolvent.view")
-    return Markup("".join(home.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "chat.css")))
+    return style_sheet() + Markup((files("evolvent.view") / "chat.css").read_text(encoding="utf-8"))
 
 
 @cache

@@ -1,30 +1,29 @@
 """The report of a run: one HTML file that needs nothing else, no script, no network, no other file.
 
-Everything in a run directory is untrusted. Each value passes through `escape` on its way into the page: `_final` makes
-hidden characters visible in whatever a template prints, autoescaping does the rest, and no address becomes a link or a
-picture. The content policy in the page forbids every request.
+Everything in a run directory is untrusted. Each value passes through `escape` on its way into the page: `templating`
+makes hidden characters visible in whatever a template prints, autoescaping does the rest, and no address becomes a link
+or a picture. The content policy in the page forbids every request.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
 from functools import cache
-from importlib.resources import files
 from math import isnan, log
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from jinja2 import Environment
 
 from evolvent.files import write_atomic
 from evolvent.view import charts, sections
 from evolvent.view.credit import credit_scale, credit_tokens, pictures
 from evolvent.view.data import ReportData, Token, read_run
-from evolvent.view.escape import clip, marked, plain
+from evolvent.view.escape import clip, marked
 from evolvent.view.outcome import headline, kinds, main_arm, pairs, panels
 from evolvent.view.reinforcement import practised
 from evolvent.view.search import searched
+from evolvent.view.templating import environment_of, written
 from evolvent.view.training import training_page
 
 __all__ = ["environment", "page", "report", "report_values"]
@@ -45,8 +44,7 @@ def report(run: Path, to: Path) -> None:
 
 def page(data: ReportData) -> str:
     """The report as one HTML document."""
-    text = environment().get_template("report.html").render(style=_style_sheet(), **report_values(data))
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return written(environment(), "report.html", report_values(data))
 
 
 def report_values(data: ReportData) -> dict[str, Any]:
@@ -68,32 +66,15 @@ def report_values(data: ReportData) -> dict[str, Any]:
 # ---------------------------------------------------------------- templates
 
 
-def _final(value: object) -> object:
-    """What every expression of a template passes through: text that is not markup loses its hidden characters."""
-    if isinstance(value, Markup) or not isinstance(value, str):
-        return value
-    return plain(clip(value, 4000))
-
-
 @cache
 def environment() -> Environment:
     """The templates of this room with their filters; whatever they print is text unless it is markup."""
-    made = Environment(
-        loader=PackageLoader("evolvent.view"), autoescape=True, finalize=_final, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    made.filters |= {
+    return environment_of({
         "arm": sections.arm_style, "count": _count, "credit_scale": credit_scale, "credit_tokens": credit_tokens,
         "marked": marked, "marker": charts.marker, "moment": _moment,
         "percent": _percent, "points": _points, "range": _range, "rate_of_work": _rate_of_work, "seconds": _seconds,
         "short": _short, "signed": _signed, "size": _size, "token_class": _token_class, "value": _value,
-    }  # fmt: skip
-    return made
-
-
-@cache
-def _style_sheet() -> Markup:
-    return Markup((files("evolvent.view") / "style.css").read_text(encoding="utf-8"))
+    })  # fmt: skip
 
 
 def _short(text: str) -> str:

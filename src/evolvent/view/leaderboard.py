@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from evolvent.view.dots import DotRow, dot_plot
 from evolvent.view.escape import clip, large, plain
+from evolvent.view.templating import environment_of, written
 
 __all__ = ["board_picture", "leaderboard_page", "leaderboard_rows"]
 
@@ -35,16 +34,8 @@ def leaderboard_rows(data: Data) -> tuple[tuple[str, ...], list[tuple[object, ..
 
 def leaderboard_page(data: Data) -> str:
     """The leaderboard as one HTML document that needs nothing else: no script, no network."""
-    environment = Environment(
-        loader=PackageLoader("evolvent.view"), autoescape=True, finalize=_final, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters |= {"percent": _percent, "ends": _ends, "shade": _shade, "large": large}
-    sheet = Markup(files("evolvent.view").joinpath("style.css").read_text(encoding="utf-8"))
-    text = environment.get_template("leaderboard.html").render(
-        data=data, sheet=sheet, picture=board_picture(data["players"])
-    )
-    return text.encode("utf-8", "replace").decode("utf-8")
+    environment = environment_of({"percent": _percent, "ends": _ends, "shade": _shade, "large": large})
+    return written(environment, "leaderboard.html", {"data": data, "picture": board_picture(data["players"])})
 
 
 def board_picture(players: Sequence[Data]) -> Markup:
@@ -56,12 +47,6 @@ def board_picture(players: Sequence[Data]) -> Markup:
         dots = {name: cell["mean"] for name, cell in player["cells"].items() if cell and cell["mean"] is not None}
         rows.append(DotRow(player["name"], style, whole.get("mean"), whole.get("low"), whole.get("high"), dots))  # type: ignore[arg-type]
     return dot_plot(rows, label="Overall success of each player with its 95 % interval; small marks are single worlds")
-
-
-def _final(value: object) -> object:
-    if isinstance(value, Markup) or not isinstance(value, str):
-        return value
-    return plain(clip(value, 4000))
 
 
 def _percent(found: Data | None) -> str | None:

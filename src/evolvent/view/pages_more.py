@@ -6,10 +6,11 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
+from evolvent.belief.traces import Trace
 from evolvent.view import charts
-from evolvent.view.beliefs import BeliefTrace, read_belief
+from evolvent.view.beliefs import read_belief
 from evolvent.view.charts import ArmStyle, Line, binned, line_chart
 from evolvent.view.data import Metric, ReportData
 from evolvent.view.leaderboard import board_picture, leaderboard_rows
@@ -19,9 +20,6 @@ from evolvent.view.plume import belief_map
 from evolvent.view.searchtree import draw_tree
 from evolvent.view.sections import Figure
 from evolvent.view.training import peak_memory
-
-if TYPE_CHECKING:
-    from evolvent.belief.tracing import Trace
 
 __all__ = ["beliefs_of", "beliefs_page", "boards_page", "load_page", "trees_page"]
 
@@ -47,7 +45,7 @@ def trees_page(frame: Frame, run: RunPlace, data: ReportData, *, name: str) -> s
 # ---------------------------------------------------------------------- beliefs
 
 
-def beliefs_of(run: RunPlace, name: str = "") -> dict[str, BeliefTrace]:
+def beliefs_of(run: RunPlace, name: str = "") -> dict[str, Trace]:
     """The traces in `beliefs/` of a run, by the names of their files; the one of this name alone, if it is there."""
     folder, found = run.folder / "beliefs", {}
     paths = sorted(folder.glob("*.json"))[:_FILES] if folder.is_dir() else []
@@ -66,7 +64,7 @@ def _document(path: Path) -> object:
         return None
 
 
-def beliefs_page(frame: Frame, run: RunPlace, traces: Mapping[str, BeliefTrace], *, name: str, at: int) -> str:
+def beliefs_page(frame: Frame, run: RunPlace, traces: Mapping[str, Trace], *, name: str, at: int) -> str:
     """The searches of a run, or the map of one at a moment."""
     base, one = f"/run/{run.key}/beliefs", traces.get(name)
     if one is None:
@@ -83,7 +81,7 @@ def beliefs_page(frame: Frame, run: RunPlace, traces: Mapping[str, BeliefTrace],
     ended = {"agent": "ceased", "horizon": "ran out of time", "error": "lost its belief"}.get(one.ended_by, "ended")
     return rendered(
         "viewer_beliefs.html", frame, title=f"{one.name}, step {at}", one=one, at=at, spread=spread,
-        map=belief_map(cast("Trace", one), at), ended=f"{ended}, {'right' if one.right else 'wrong'} estimate",
+        map=belief_map(one, at), ended=f"{ended}, {'right' if one.right else 'wrong'} estimate",
         moments=[(place, address(base, name=name, at=place)) for place in shown],
         before=address(base, name=name, at=at - 1) if at else "",
         after=address(base, name=name, at=at + 1) if at < last else "",

@@ -10,16 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from math import atan2, cos, degrees, log10, sin, sqrt
-from typing import TYPE_CHECKING
 
 import numpy as np
 from markupsafe import Markup, escape
 
+from evolvent.belief.traces import Look, Trace
 from evolvent.view.charts import ticks
 from evolvent.view.escape import clip, plain
-
-if TYPE_CHECKING:
-    from evolvent.belief.tracing import Look, Trace
 
 __all__ = ["belief_film", "belief_map", "moments"]
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
+from evolvent.belief.traces import Trace
 from evolvent.view.charts import ArmStyle, Frame, Line, line_chart
 from evolvent.view.dots import DotRow, dot_plot
 from evolvent.view.escape import clip, plain
 from evolvent.view.plume import belief_film, belief_map, moments
-
-if TYPE_CHECKING:
-    from evolvent.belief.tracing import Trace
+from evolvent.view.templating import environment_of, written
 
 __all__ = ["seeking_page", "seeking_rows"]
 
@@ -50,31 +48,13 @@ def seeking_page(data: Data, traces: Sequence[Trace] = ()) -> str:
          "spread": _spread(one)}
         for number, one in enumerate(traces)
     ]  # fmt: skip
-    text = _environment().get_template("seeking.html").render(
-        data=data, sheet=_style_sheet(), picture=_picture(data), curves=_curves(data["curve"]), films=films,
-    )  # fmt: skip
-    return text.encode("utf-8", "replace").decode("utf-8")
+    values = {"data": data, "picture": _picture(data), "curves": _curves(data["curve"]), "films": films}
+    return written(_environment(), "seeking.html", values)
 
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("evolvent.view"), autoescape=True, finalize=_final, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters |= {"percent": _percent, "ends": _ends, "number": _number, "range": _range}
-    return environment
-
-
-@cache
-def _style_sheet() -> Markup:
-    return Markup((files("evolvent.view") / "style.css").read_text(encoding="utf-8"))
-
-
-def _final(value: object) -> object:
-    if isinstance(value, Markup) or not isinstance(value, str):
-        return value
-    return plain(clip(value, 400))
+    return environment_of({"percent": _percent, "ends": _ends, "number": _number, "range": _range}, longest=400)
 
 
 def _picture(data: Data) -> Markup:

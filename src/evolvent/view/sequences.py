@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
 from evolvent.view.charts import Frame, Line, Reference, line_chart
-from evolvent.view.escape import clip, plain
+from evolvent.view.templating import environment_of, written
 
 __all__ = ["sequence_page"]
 
@@ -27,32 +26,15 @@ def sequence_page(data: Data, pictures: Sequence[tuple[str, str]] = ()) -> str:
             and `expert`, mean returns; `data`, the least, mean and most return of the episodes learned from.
         pictures: (title, SVG) of episodes, as `view.sequence_strips.drawn` gives them.
     """
-    text = _environment().get_template("sequences.html").render(
-        data=data, sheet=_style_sheet(), curves=_curves(data), asked=_asked(data),
-        pictures=[(title, Markup(picture)) for title, picture in pictures],
-    )  # fmt: skip
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return written(_environment(), "sequences.html", {
+        "data": data, "curves": _curves(data), "asked": _asked(data),
+        "pictures": [(title, Markup(picture)) for title, picture in pictures],
+    })  # fmt: skip
 
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("evolvent.view"), autoescape=True, finalize=_final, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters |= {"number": _number}
-    return environment
-
-
-@cache
-def _style_sheet() -> Markup:
-    return Markup((files("evolvent.view") / "style.css").read_text(encoding="utf-8"))
-
-
-def _final(value: object) -> object:
-    if isinstance(value, Markup) or not isinstance(value, str):
-        return value
-    return plain(clip(value, 400))
+    return environment_of({"number": _number}, longest=400)
 
 
 def _number(value: float | None) -> str:

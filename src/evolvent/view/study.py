@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from math import nan
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from rich import box
 from rich.console import Group, RenderableType
@@ -23,6 +20,7 @@ from rich.text import Text
 from evolvent.view.charts import ArmStyle, Reference, interval_strip, marker, strip_scale
 from evolvent.view.dots import DotRow, dot_plot
 from evolvent.view.escape import clip, large, plain
+from evolvent.view.templating import environment_of, written
 
 __all__ = ["study_page", "study_table"]
 
@@ -171,14 +169,12 @@ class _PanelRow:
 def study_page(summary: Data) -> str:
     """The summary as one HTML document without a script: the verdict, the picture, the tables, what failed."""
     reach = _reach(summary)
-    sheet = Markup((files("evolvent.view") / "style.css").read_text(encoding="utf-8"))
-    text = _environment().get_template("study.html").render(
-        data=summary, primary=summary["primary"], sheet=sheet, state=_state(summary["verdict"]),
-        tiles=_tiles(summary), picture=_picture(summary), scale=strip_scale(reach), arms=_arms(summary, reach),
-        panels=_panel_rows(summary, reach), worlds=_worlds(summary), seeds=[str(seed) for seed in summary["seeds"]],
-        finished=sum(arm["finished"] for arm in summary["arms"]),
-    )  # fmt: skip
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return written(environment_of(longest=2000), "study.html", {
+        "data": summary, "primary": summary["primary"], "state": _state(summary["verdict"]),
+        "tiles": _tiles(summary), "picture": _picture(summary), "scale": strip_scale(reach),
+        "arms": _arms(summary, reach), "panels": _panel_rows(summary, reach), "worlds": _worlds(summary),
+        "seeds": [str(seed) for seed in summary["seeds"]], "finished": sum(arm["finished"] for arm in summary["arms"]),
+    })  # fmt: skip
 
 
 def _arms(summary: Data, reach: float) -> list[_ArmRow]:
@@ -273,16 +269,3 @@ def _strip(found: Data | None, reach: float) -> Markup:
     mean, low, high = (nan if found["interval"][end] is None else found["interval"][end] for end in _ENDS)
     label = f"{found['arm']} minus {found['against']} {found['world']} {found['tier']}".strip()
     return interval_strip(mean, low, high, reach=reach, label=f"{label}: {100 * mean:+.1f} points")
-
-
-def _final(value: object) -> object:
-    """What every expression of the template passes through: text that is no markup loses its hidden characters."""
-    return plain(clip(value, 2000)) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-@cache
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("evolvent.view"), autoescape=True, finalize=_final, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
 from evolvent.view.charts import Frame, Line, line_chart
-from evolvent.view.escape import clip, plain
 from evolvent.view.team_strips import COLOURS, strip
+from evolvent.view.templating import environment_of, written
 from evolvent.worlds.teams.base import Scene
 
 __all__ = ["team_page"]
@@ -30,32 +29,13 @@ def team_page(data: Data, films: Sequence[tuple[str, Sequence[Scene]]] = ()) -> 
         films: (title, scenes) of episodes, as `rollout.teams.film` gives scenes.
     """
     strips = [(title, Markup(strip(scenes, title=title))) for title, scenes in films]
-    text = _environment().get_template("teams.html").render(
-        data=data, sheet=_style_sheet(), curves=_curves(data["history"]), strips=strips,
-        signs=_signs(films),
-    )  # fmt: skip
-    return text.encode("utf-8", "replace").decode("utf-8")
+    values = {"data": data, "curves": _curves(data["history"]), "strips": strips, "signs": _signs(films)}
+    return written(_environment(), "teams.html", values)
 
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("evolvent.view"), autoescape=True, finalize=_final, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters |= {"value": _value, "ends": _ends, "optimum": _optimum}
-    return environment
-
-
-@cache
-def _style_sheet() -> Markup:
-    return Markup((files("evolvent.view") / "style.css").read_text(encoding="utf-8"))
-
-
-def _final(value: object) -> object:
-    if isinstance(value, Markup) or not isinstance(value, str):
-        return value
-    return plain(clip(value, 400))
+    return environment_of({"value": _value, "ends": _ends, "optimum": _optimum}, longest=400)
 
 
 def _signs(films: Sequence[tuple[str, Sequence[Scene]]]) -> list[tuple[str, str, str]]:
