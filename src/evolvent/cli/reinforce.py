@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,6 +16,7 @@ from rich.console import Console
 
 from evolvent.agents.plain import Random
 from evolvent.cli import extensions
+from evolvent.cli.chosen import method_named
 from evolvent.cli.jobs import Job, PanelConfig, check_panel, opened, results_table, write_report
 from evolvent.cli.names import policy, worlds
 from evolvent.cli.progress import Planned
@@ -24,7 +24,7 @@ from evolvent.cli.record import Record, new_folder
 from evolvent.cli.settings import Command, OverWorlds, read_given
 from evolvent.config import Config
 from evolvent.engine.endpoint import Endpoint
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.errors import ConfigError, Problem
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
@@ -161,7 +161,7 @@ def command(name: str, method: Method | None = None) -> Command[Any]:
 
 def run(words: Sequence[str], console: Console) -> int:
     """Practise by the named method; returns the exit code."""
-    name, rest = _named(words)
+    name, rest = method_named(words, known(), usual="poad")
     if name is None:
         console.print(_usage(), soft_wrap=True)
         return 0
@@ -240,38 +240,6 @@ def _babbled(made: Mapping[str, World], tasks: Sequence[Task], config: Any) -> l
     played = collect(made, starts, Random(), engine=None, seed=config.seed, name=lambda s: f"random/{s.task.id}")
     found = {one.id: one for one in played}
     return [found[f"random/{start.task.id}"] for start in starts]
-
-
-def _named(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The method that the words name (or the resumed run's), and the other words; None: help for all of them.
-
-    Raises:
-        ConfigError: no such method.
-    """
-    rest, name = list(words), None
-    for at, word in enumerate(rest):
-        option, mark, text = word.partition("=")
-        if option == "--method":
-            name = text if mark else rest[at + 1] if at + 1 < len(rest) else ""
-            del rest[at : at + (1 if mark else 2)]
-            break
-        if option == "--resume":
-            name = _method_of(Path(text if mark else rest[at + 1] if at + 1 < len(rest) else ""))
-    if name is None and (not rest or rest[0] in ("-h", "--help")):
-        return None, rest
-    if name is None:
-        name = "poad"
-    if name not in known():
-        raise ConfigError([unknown("method", name, known(), where="--method")])
-    return name, rest
-
-
-def _method_of(run: Path) -> str:
-    try:
-        found = tomllib.loads((run / "config.toml").read_text(encoding="utf-8")).get("method")
-    except (OSError, ValueError):
-        found = None
-    return found if isinstance(found, str) and found in known() else "poad"
 
 
 def _tasks(made: Mapping[str, World], config: Any) -> tuple[list[Task], list[Task]]:

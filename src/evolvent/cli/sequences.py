@@ -8,7 +8,6 @@ pieces. The run folder holds settings and state, `data.json` (what was learned f
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, create_model, field_validator
 from rich.console import Console
 
+from evolvent.cli.chosen import method_named
 from evolvent.cli.console import table
 from evolvent.cli.names import needs_train
 from evolvent.cli.record import Record, new_folder, recorded
@@ -146,7 +146,7 @@ COMMANDS: dict[str, Command[Any]] = {name: _command(name, method) for name, meth
 
 def run(words: Sequence[str], console: Console) -> int:
     """Train a sequence policy and measure it; returns the exit code. `words` begin with "sequence"."""
-    name, rest = _named(words[1:])
+    name, rest = method_named(words[1:], METHODS, usual="dt")
     if name is None:
         console.print(_usage(), soft_wrap=True)
         return 0
@@ -303,37 +303,6 @@ def _asked(config: Any, place: Place) -> list[float]:
 
 
 # ------------------------------------------------------------------------------------------------------- the words
-
-
-def _named(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The method that the words name (or the resumed run's), and the other words; None: help for all of them.
-
-    Raises:
-        ConfigError: no such method.
-    """
-    rest, name = list(words), None
-    for at, word in enumerate(rest):
-        option, mark, text = word.partition("=")
-        if option == "--method":
-            name = text if mark else rest[at + 1] if at + 1 < len(rest) else ""
-            del rest[at : at + (1 if mark else 2)]
-            break
-        if option == "--resume":
-            name = _method_of(Path(text if mark else rest[at + 1] if at + 1 < len(rest) else ""))
-    if name is None and (not rest or any(word in ("-h", "--help") for word in rest)):
-        return None, rest
-    name = "dt" if name is None else name
-    if name not in METHODS:
-        raise ConfigError([unknown("method", name, METHODS, where="--method")])
-    return name, rest
-
-
-def _method_of(run: Path) -> str | None:
-    try:
-        found = tomllib.loads((run / "config.toml").read_text(encoding="utf-8")).get("method")
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, str) and found in METHODS else None
 
 
 def _usage() -> str:

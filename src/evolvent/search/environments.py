@@ -16,7 +16,8 @@ from evolvent.engine.asks import Answer, Ask, To, Wait, Work
 from evolvent.errors import ConfigError, EvolventError, ScoringError
 from evolvent.search.careful import Careful, passing
 from evolvent.search.functions import answered, fitting
-from evolvent.search.meter import Meter, OverBudget, limited
+from evolvent.search.meter import Meter, limited
+from evolvent.search.partwise import partwise
 from evolvent.search.proposers import EnvState, Language, Proposal, Proposer, Proposing
 from evolvent.search.records import Budget, Child, EndedBy, Expand, Found, Search, SearchResult, Spent, Wanted
 from evolvent.search.scorers import Bounded, Scorer
@@ -293,21 +294,7 @@ class _Wishes:
     def _estimated(self, states: Sequence[EnvState], left: Budget) -> Work[EndedBy | None]:
         """Have states estimated; one that fails does not stop the others. Returns the limit that some did not fit."""
         due = [state for state in dict.fromkeys(states) if self._open(state)]
-        size = len(due)
-        while due:
-            part = due[:size]
-            try:
-                problem = yield from self._told(part, left)
-                for state in part if problem else ():
-                    why = problem if len(part) == 1 else (yield from self._told([state], left))
-                    if why:
-                        self._problems[state] = why
-            except OverBudget as over:
-                if size == 1:
-                    return over.limit
-                size //= 2
-            due = [state for state in due if self._open(state)]
-        return None
+        return (yield from partwise(due, partial(self._told, left=left), problems=self._problems, is_due=self._open))
 
     def _open(self, state: EnvState) -> bool:
         """Whether an estimate is a part of the state's value, and not known."""

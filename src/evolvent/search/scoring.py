@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 from evolvent.engine.asks import Work
 from evolvent.errors import EvolventError, ScoringError
 from evolvent.search.careful import passing
-from evolvent.search.meter import Meter, OverBudget
+from evolvent.search.meter import Meter
+from evolvent.search.partwise import partwise
 from evolvent.search.records import Budget, EndedBy, Spent
 from evolvent.search.scorers import Bounded, Ending, Scorer
 from evolvent.search.writing import TextState, Writing
@@ -36,22 +38,13 @@ class Scoring:
         Raises:
             ScoringError: not one score for each end. EvolventError: one that is not `careful.passing`.
         """
-        due = list(dict.fromkeys(each for state in states for each in self._due(state)))
-        size = len(due)
-        while due and self._scorer is not None:
-            part = due[:size]
-            try:
-                problem = yield from self._told(part, left)
-                for state in part if problem else ():
-                    why = problem if len(part) == 1 else (yield from self._told([state], left))
-                    if why:
-                        self._problems[state] = why
-            except OverBudget as over:
-                if size == 1:
-                    return over.limit
-                size //= 2
-            due = [state for state in due if state not in self._scores and state not in self._problems]
-        return None
+        needed = states if self._scorer is not None else ()
+        due = list(dict.fromkeys(each for state in needed for each in self._due(state)))
+        return (yield from partwise(due, partial(self._told, left=left), problems=self._problems, is_due=self._open))
+
+    def _open(self, state: TextState) -> bool:
+        """Whether a state's own spans are neither scored nor failed."""
+        return state not in self._scores and state not in self._problems
 
     @property
     def none(self) -> bool:
@@ -124,7 +117,7 @@ class Scoring:
         return ends[-1:] if self._writing.reduce == "last" else ends
 
     def _due(self, state: TextState) -> list[TextState]:
-        return [each for each in self._needed(state) if each not in self._scores and each not in self._problems]
+        return [each for each in self._needed(state) if self._open(each)]
 
     def _most(self, ends: int, length: int) -> Spent:
         """What a scorer says beforehand; of one that does not, one token an end is expected (its tag).
