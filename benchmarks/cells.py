@@ -7,11 +7,12 @@ from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evolvent.errors import ConfigError, Problem
 from evolvent.files import write_atomic
 from evolvent.stats import crossed
 from evolvent.trajectory import sample_rng
 
-__all__ = ["interval", "keep", "kept"]
+__all__ = ["interval", "keep", "kept", "refuse"]
 
 
 def kept(folder: Path, digest: str) -> list[dict[str, Any]]:
@@ -24,6 +25,12 @@ def keep(folder: Path, key: str, row: Mapping[str, Any]) -> None:
     """Write a cell, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / f"cell-{key}.json", json.dumps(row, allow_nan=False) + "\n")
+
+
+def refuse(wrong: Sequence[Problem]) -> None:
+    """End the program where its command line asks for what does not exist; without a mistake nothing happens."""
+    if wrong:
+        raise SystemExit(f"error: {ConfigError(wrong)}")
 
 
 def interval(

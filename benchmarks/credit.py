@@ -37,6 +37,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.cells import refuse
 from benchmarks.credit_cells import (
     INNER,
     PLACES,
@@ -50,7 +51,7 @@ from benchmarks.credit_cells import (
     steps_to,
 )
 from evolvent.bench.results import claimed
-from evolvent.errors import ConfigError, Locked, unknown
+from evolvent.errors import Locked, unknown
 from evolvent.files import write_atomic
 from evolvent.learn.practice import PracticeConfig
 from evolvent.stats import Interval, crossed, paired
@@ -331,12 +332,11 @@ def show(found: Mapping[str, Any]) -> None:
 
 
 def asked_of(options: argparse.Namespace, protocol: Protocol, folder: Path) -> Asked:
-    """What the command line asks for; ConfigError with all names that do not exist."""
+    """What the command line asks for; the program ends where it names what does not exist."""
     worlds, methods = options.worlds or [*PLACES][-1 if options.quick else 0 :], options.methods or [*WAYS]
     problems = [unknown("world", name, PLACES, where="--worlds") for name in worlds if name not in PLACES]
     problems += [unknown("method", name, WAYS, where="--methods") for name in methods if name not in WAYS]
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     return Asked(folder, worlds, methods, options.seeds or protocol.seeds, options.cells or KINDS, options.jobs)
 
 

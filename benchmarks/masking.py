@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.cells import interval, keep, kept
+from benchmarks.cells import interval, keep, kept, refuse
 from benchmarks.masking_cells import MAIN, PANELS, VARIANTS, Cell, Protocol, panels, run_cell
 from evolvent.curate.irrelevance import read_row, row_of
 from evolvent.curate.masking import MaskSpec, mask
-from evolvent.errors import ConfigError, unknown
+from evolvent.errors import unknown
 from evolvent.trajectory import sample_rng
 from evolvent.worlds.functions.panels import call_samples
 
@@ -118,8 +118,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int)
     asked = parser.parse_args()
     wrong = [unknown("variant", name, VARIANTS) for name in asked.variants if name not in VARIANTS]
-    if wrong:
-        raise ConfigError(wrong)
+    refuse(wrong)
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")

@@ -35,10 +35,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.cells import interval, keep, kept
+from benchmarks.cells import interval, keep, kept, refuse
 from benchmarks.openr_cells import ARMS, LEARNING, TASKS, Cell, Protocol, run_arms
 from benchmarks.search_bases import FOLDER as BASES
-from evolvent.errors import ConfigError, unknown
+from evolvent.errors import unknown
 from evolvent.files import write_atomic
 from evolvent.learn.practice import PracticeConfig
 from evolvent.reward.labelling import Labelling
@@ -128,8 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the cells are")
     options = parser.parse_args(arguments)
     wrong = [unknown("task", task, TASKS, where="--tasks") for task in options.tasks if task not in TASKS]
-    if wrong:
-        raise ConfigError(wrong)
+    refuse(wrong)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)

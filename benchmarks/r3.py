@@ -34,6 +34,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.cells import refuse
 from benchmarks.r3_cells import METHODS, PANELS, Cell, Protocol, panel, run_cell
 from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.files import write_atomic
@@ -219,8 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     wrong = [unknown("panel", task, PANELS, where="--tasks") for task in tasks if task not in PANELS]
     if used := sorted({*seeds} & {*protocol.development}):
         wrong.append(Problem("--seeds", f"{used} choose the rates", "give other seeds"))
-    if wrong:
-        raise ConfigError(wrong)
+    refuse(wrong)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)

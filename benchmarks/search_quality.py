@@ -30,10 +30,11 @@ from typing import Any
 
 import torch
 
+from benchmarks.cells import refuse
 from benchmarks.search_bases import panel
 from benchmarks.search_quality_cells import loop_cell, run_cell
 from benchmarks.search_quality_protocol import METHODS, TASKS, Cell, Protocol
-from evolvent.errors import ConfigError, unknown
+from evolvent.errors import unknown
 from evolvent.files import write_atomic
 from evolvent.stats import crossed
 from evolvent.trajectory import sample_rng
@@ -196,8 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     protocol = QUICK if options.quick else PROTOCOL
     tasks = options.tasks or (["countdown"] if options.quick else [*TASKS])
     wrong = [unknown("task", task, TASKS, where="--tasks") for task in tasks if task not in TASKS]
-    if wrong:
-        raise ConfigError(wrong)
+    refuse(wrong)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)

@@ -36,6 +36,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.cells import refuse
 from benchmarks.stopping_votes import TASKS, Cell, Protocol, votes_of
 from evolvent.belief.answers import AnswerBelief
 from evolvent.belief.named import read_detector
@@ -304,8 +305,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the votes are kept")
     options = parser.parse_args(arguments)
     wrong = [unknown("task", task, TASKS, where="--tasks") for task in options.tasks or () if task not in TASKS]
-    if wrong:
-        raise ConfigError(wrong)
+    refuse(wrong)
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     protocol = QUICK if options.quick else PROTOCOL
