@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -84,6 +86,28 @@ def test_a_run_is_followed_to_its_end(tmp_path, kept, monkeypatch):
     writer.start()
     assert main(["runs", "track", str(run), "--to", "kept", "--follow"]) == 0
     writer.join()
+    assert [step for step, _ in kept.rows] == [1, 2, 3]
+
+
+def test_a_run_that_was_killed_is_not_followed_for_ever(tmp_path, kept, monkeypatch):
+    monkeypatch.setattr(tracking, "_PAUSE_S", 0.01)
+    run = a_run(tmp_path / "run", LINES)
+    (run / "trajectories").mkdir()
+    held = "import sys, time; from evolvent.store.lock import WriterLock; from pathlib import Path\n"
+    held += "lock = WriterLock(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
+    writer = subprocess.Popen(
+        [sys.executable, "-c", held, str(run / "trajectories" / "writer.lock")], stdout=subprocess.PIPE
+    )
+    try:
+        assert writer.stdout.readline() == b"held\n"
+        assert tracking._goes_on(run)
+        writer.kill()
+        writer.wait()
+        assert main(["runs", "track", str(run), "--to", "kept", "--follow"]) == 0
+    finally:
+        writer.kill()
+        writer.wait()
+        writer.stdout.close()
     assert [step for step, _ in kept.rows] == [1, 2, 3]
 
 

@@ -37,7 +37,7 @@ VERBS = {
     "worlds": "list | show | play | audit the worlds",
     "new": "world | method: begin a package of your own, with its tests",
     "serve": "serve worlds, or a policy, to others over HTTP and WebSocket",
-    "runs": "list | show | export | import | recover | track recorded runs",
+    "runs": "list | show | export | import | recover | track | push | pull",
     "data": "describe, convert, mask and thin data sets",
     "memory": "build | query a memory of what others thought, saw and did",
     "view": "write the report of a run",

@@ -1,4 +1,4 @@
-"""`evolvent runs list | show | export | import | recover | track`: what recorded runs hold."""
+"""`evolvent runs list | show | export | import | recover | track | push | pull`: what recorded runs hold."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from evolvent.cli.console import rate, table
+from evolvent.cli.copies import run_pull, run_push
 from evolvent.cli.parsing import Parser, choose, verbs_help
 from evolvent.cli.record import RUNS
 from evolvent.cli.tracking import run_track
@@ -30,13 +31,15 @@ _ABOUT = {
     "import": "add the episodes of a file to a run",
     "recover": "put a run's store in order after a kill",
     "track": "hand a run's numbers to trackio, wandb or TensorBoard",
+    "push": "copy a run to an object store (s3, gs, hdfs)",
+    "pull": "bring a copy back, every file checked",
 }
 
 
 def run(words: Sequence[str], console: Console) -> int:
     """Run one of the verbs about recorded runs; returns the exit code."""
     verbs = {"list": _list, "show": _show, "export": _export, "import": _import, "recover": _recover,
-             "track": run_track}  # fmt: skip
+             "track": run_track, "push": run_push, "pull": run_pull}  # fmt: skip
     if words and words[0] in ("-h", "--help"):
         console.print(verbs_help("evolvent runs", _ABOUT), soft_wrap=True)
         return 0

@@ -15,6 +15,7 @@ from evolvent.cli.trackers import TRACKERS, Tracker
 from evolvent.config import redact
 from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.files import disk_errors, write_atomic
+from evolvent.store.lock import is_free
 from evolvent.view.escape import plain
 from evolvent.view.values import as_count, as_number
 
@@ -67,7 +68,7 @@ def _hand_over(run: Path, name: str, tracker: Tracker, *, follow: bool) -> int:
     known = _document(mark)
     place, line, given = as_count(known.get("bytes")) or 0, as_count(known.get("lines")) or 0, 0
     while True:
-        over = not follow or _document(run / "run.json").get("state") != "running"  # asked first: nothing is missed
+        over = not follow or not _goes_on(run)  # asked first: nothing is missed
         before = place
         try:
             for row, after in _lines(run / "metrics.jsonl", place):
@@ -80,6 +81,13 @@ def _hand_over(run: Path, name: str, tracker: Tracker, *, follow: bool) -> int:
         if over:
             return given
         time.sleep(_PAUSE_S)
+
+
+def _goes_on(run: Path) -> bool:
+    """Whether lines may still come: a run that was killed says "running" for ever, but its lock is free."""
+    locks = [path for path in (run / "trajectories" / "writer.lock", run / ".train.lock") if path.is_file()]
+    says = _document(run / "run.json").get("state") == "running"
+    return says and not (locks and all(map(is_free, locks)))
 
 
 def _lines(path: Path, place: int) -> Iterator[tuple[dict[str, Any], int]]:

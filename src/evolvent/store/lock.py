@@ -11,7 +11,7 @@ from pathlib import Path
 from evolvent.errors import Locked
 from evolvent.files import disk_errors
 
-__all__ = ["WriterLock"]
+__all__ = ["WriterLock", "is_free"]
 
 
 class WriterLock:
@@ -58,6 +58,21 @@ class WriterLock:
             os.ftruncate(self._handle, 0)
             os.close(self._handle)
             self._handle = -1
+
+
+def is_free(path: Path) -> bool:
+    """Whether there is such a lock file and no process of this host holds it; it is not taken."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return _holder(handle)[1] in ("", socket.gethostname())
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(handle)
 
 
 def _holder(handle: int) -> tuple[int, str]:
