@@ -87,7 +87,8 @@ _HAMMER = {
     "train": {"lr": 5e-5, "weight_decay": 0.01, "epochs": 1, "batch_tokens": 16_384, "micro_tokens": 2048},
 }  # fmt: skip
 _P3 = {
-    "p3": {"rounds": 5, "count": 1000, "quality": True}, "adapter": {"kind": "lora", "rank": 64, "alpha": 16, "dropout": 0.1},
+    "p3": {"rounds": 5, "count": 1000, "quality": True},
+    "adapter": {"kind": "lora", "rank": 64, "alpha": 16, "dropout": 0.1},
     "train": {"lr": 4e-4, "epochs": 1, "batch_tokens": 5120, "micro_tokens": 1024},
 }  # fmt: skip
 COMMANDS: dict[str, Command[Any]] = {
