@@ -214,22 +214,22 @@ def _takes(name: str, method: str) -> bool:
 
 
 def report(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The figures: scores, and which of the published orderings hold in the means."""
+    """The figures: scores, which of the published orderings hold in the means, and the differences, paired."""
     score = {name: found for name in (*DATA, *TEXTS) if (found := _scores(rows, name, "scores"))}
     drawn = {name: found for name in TEXTS if (found := _scores(rows, name, "scores_drawn"))}
     wanted = [(name, "dt", "bc") for name in ("cartpole-replay", "pendulum-replay", "hopper-replay")]
     wanted += [("stitching-pieces", method, "dt") for method in ("tt", "q")]
-    held = {f"{name}: {better} > {worse}": score[name][better][0] > score[name][worse][0]
-            for name, better, worse in wanted if {better, worse} <= set(score.get(name, {}))}  # fmt: skip
-    asked = {f"{name}, {how}": found[name]["asked"][0] > found[name]["clone"][0]
-             for how, found in (("greedy", score), ("drawn", drawn)) for name in TEXTS
-             if {"asked", "clone"} <= set(found.get(name, {}))}  # fmt: skip
+    above = {f"{name}: {better} > {worse}": found
+             for name, better, worse in wanted if (found := _above(rows, name, (better, worse), "scores"))}  # fmt: skip
+    asked = {f"{name}, {how}": found
+             for how, what in (("greedy", "scores"), ("drawn", "scores_drawn")) for name in TEXTS
+             if (found := _above(rows, name, ("asked", "clone"), what))}  # fmt: skip
     maze = Stitching()
     limits = {kind: asdict(reachable(maze, demonstrations(maze, whole=kind == "whole")))
               for kind in ("pieces", "whole")}  # fmt: skip
     several = [row for row in rows if row["data"] == TASKS]
-    return {"score": score, "orderings_held": held, "multi_task_gap": gap(several), "text_drawn": drawn,
-            "asking_beats_cloning": asked,
+    return {"score": score, "orderings_held": {name: found[0] > 0 for name, found in above.items()},
+            "orderings": above, "multi_task_gap": gap(several), "text_drawn": drawn, "asking_above_cloning": asked,
             "multi_task": [{name: row[name] for name in ("seed", "specialist", "generalist")} for row in several],
             "reachable": limits, "not_run": NOT_RUN, "cpu_s": round(sum(map(_cost, rows))),
             "cells": len(rows), "machine": f"{platform.machine()}, torch {torch.__version__}, one thread"}  # fmt: skip
@@ -246,8 +246,23 @@ def _scores(rows: Sequence[Mapping[str, Any]], name: str, what: str) -> dict[str
     return found
 
 
+def _above(rows: Sequence[Mapping[str, Any]], name: str, pair: tuple[str, str], what: str) -> list[float] | None:
+    """[mean, low, high] of one method's scores minus another's, by seed and episode; None without a common seed."""
+    own, other = ({row["seed"]: row[what] for row in rows if (row["data"], row["method"]) == (name, one)
+                   and what in row} for one in pair)  # fmt: skip
+    seeds = sorted({*own} & {*other})
+    if not seeds:
+        return None
+    kinds = range(len(own[seeds[0]]))
+    return interval([own[seed] for seed in seeds], [other[seed] for seed in seeds], kinds=kinds, name=name)
+
+
 def _cost(row: Mapping[str, Any]) -> float:
     return float(sum(row.get(part, 0.0) for part in ("cpu_s", "cpu_train_s", "cpu_play_s")))
+
+
+def _ends(found: Sequence[float]) -> str:
+    return f"{found[0]:+.1f} [{found[1]:+.1f}, {found[2]:+.1f}]"
 
 
 def told(found: Mapping[str, Any]) -> str:
@@ -258,9 +273,9 @@ def told(found: Mapping[str, Any]) -> str:
     for name, row in {**found["score"], **drawn}.items():
         cells = [f"{row[m][0]:8.1f} [{row[m][1]:6.1f}, {row[m][2]:6.1f}]" if m in row else "-" for m in every]
         lines.append(f"{name:18}" + "".join(f"{cell:>24}" for cell in cells))
-    lines += [f"{'holds' if held else 'does not hold':14} {name}" for name, held in found["orderings_held"].items()]
-    lines += [f"{'yes' if held else 'no':14} asking beats cloning: {name}"
-              for name, held in found["asking_beats_cloning"].items()]  # fmt: skip
+    lines += [f"{'holds' if found['orderings_held'][name] else 'does not hold':14} {name:34} {_ends(ends)}"
+              for name, ends in found["orderings"].items()]  # fmt: skip
+    lines += [f"asking minus cloning, {name:30} {_ends(ends)}" for name, ends in found["asking_above_cloning"].items()]
     lines.append(f"one policy for four tasks is behind by {found['multi_task_gap']} in its worst")
     lines += [f"not run: {name} ({why})" for name, why in found["not_run"].items()]
     return "\n".join(lines)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from contextlib import closing
 
+import numpy as np
+import psutil
 import pytest
 
 pytest.importorskip("ray")
@@ -12,11 +14,15 @@ pytest.importorskip("ray")
 import evolvent as ev
 from evolvent.curate.shards import shards_of
 from evolvent.curate.stages import transform
-from evolvent.errors import ConfigError, EngineError, NothingToLearn
+from evolvent.errors import BatchMismatch, ConfigError, EngineError, NothingToLearn, VocabularyMismatch
+from evolvent.learn.annotate import annotate
+from evolvent.learn.parts import Parts
 from evolvent.learn.practice import PracticeConfig
+from evolvent.learn.sources import vocabulary_digest
 from evolvent.methods.grpo import GRPOConfig, grpo
 from evolvent.reward.labelling import Labelling
 from evolvent.scale.local import LocalVerbs, Panel
+from evolvent.scale.ray_annotate import annotate_on
 from evolvent.scale.ray_cluster import Placing, Where, connected, where
 from evolvent.scale.ray_data import transform_on
 from evolvent.scale.ray_players import Making, players
@@ -185,6 +191,48 @@ def test_shards_made_there_are_the_bytes_of_those_made_here(tmp_path, cluster):
         transform_on(shards[:1], (Doubled(but=None),), tmp_path / "no.jsonl", **third)
     with pytest.raises(EngineError, match="ZeroDivisionError"):
         transform_on(shards[:1], (Doubled(but=-1),), tmp_path / "no.jsonl", **third)
+
+
+def many_parts(count):
+    """Of every length up to 40, as a trajectory that was cloned would give them."""
+    rng = np.random.default_rng(0)
+    for number in range(count):
+        length = 2 + number % 39
+        weight = np.ones(length, np.float32)
+        weight[0] = 0
+        flags, zeros = np.ones(length, bool), np.zeros(length, np.int32)
+        yield Parts(f"one/{number}", rng.integers(1, 90, length).astype(np.int32), flags, ~flags,
+                    np.zeros(length, np.float32), zeros, zeros, weight, group=f"{number}")  # fmt: skip
+
+
+def test_annotation_on_a_cluster_is_the_one_here(cluster, policy):
+    import ray
+
+    words = vocabulary_digest(policy.tokenizer)
+    placing = Placing(players=2, cpus=0)
+    here = list(annotate(policy, many_parts(1300), vocabulary=words, teacher_k=3))
+    there, killed = [], 0
+    for one in annotate_on(policy, many_parts(1300), ray=ray, vocabulary=words, teacher_k=3, placing=placing):
+        there.append(one)
+        if len(there) == 10:  # the first window is here, others are under way
+            killed = kill_workers("Annotator")
+    assert killed, "no annotator was found to kill"
+    assert [one.trajectory for one in there] == [one.trajectory for one in here]
+    for own, other in zip(here, there, strict=True):
+        assert own.columns.keys() == other.columns.keys()
+        assert all(np.array_equal(own.columns[name], other.columns[name]) for name in own.columns)
+    with pytest.raises(VocabularyMismatch):
+        annotate_on(policy, many_parts(1), ray=ray, vocabulary="another", placing=placing)
+    with pytest.raises(BatchMismatch):
+        list(annotate_on(byte_policy(context=8), many_parts(20), ray=ray, vocabulary=words, placing=placing))
+
+
+def kill_workers(name):
+    """Kill -9 one actor's process of this name on this machine."""
+    found = [one for one in psutil.process_iter(["cmdline"]) if f"ray::{name}" in " ".join(one.info["cmdline"] or ())]
+    for one in found[:1]:
+        one.kill()
+    return len(found)
 
 
 # ------------------------------------------------------------------ what is killed; the last, because a node is gone

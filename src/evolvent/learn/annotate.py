@@ -24,9 +24,10 @@ from evolvent.learn.parts import Parts, check_parts
 from evolvent.learn.sources import vocabulary_digest
 from evolvent.models.policy import Policy
 
-__all__ = ["annotate"]
+__all__ = ["WINDOW", "annotate"]
 
-_WINDOW = 512  # parts that are sorted by length together
+WINDOW = 512
+"""Parts that are sorted by length together; what is said of one depends on no other window."""
 _LOGITS = 1 << 27  # of one forward: half a gibibyte in float32
 
 Columns = dict[str, NDArray[Any]]
@@ -77,12 +78,11 @@ def annotate(
 
 
 def _annotated(said: _Said, parts: Iterator[Parts], budget: int, *, rows: int) -> Iterator[Parts]:
-    rng = np.random.default_rng(0)
-    while window := list(islice(parts, _WINDOW)):
+    while window := list(islice(parts, WINDOW)):
         check_parts(window, vocabulary=rows, context=said.policy.context)
         columns = [said.empty(len(sequence)) for sequence in window]
         learned = [index for index, sequence in enumerate(window) if sequence.feed]
-        for batch in bucket([window[index].feed for index in learned], budget, rng=rng):
+        for batch in bucket([window[index].feed for index in learned], budget, rng=np.random.default_rng(0)):
             said.fill(columns, window, [learned[place] for place in batch])
         for sequence, own in zip(window, columns, strict=True):
             yield replace(sequence, columns={**sequence.columns, **own})
