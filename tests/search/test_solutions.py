@@ -12,10 +12,11 @@ from evolvent.engine.driver import drive
 from evolvent.engine.endpoint import Endpoint
 from evolvent.engine.local import LocalEngine
 from evolvent.engine.remote import RemoteEngine
+from evolvent.engine.several import Several
 from evolvent.search.records import Budget, Expand, Wanted
 from evolvent.search.rstar import Reasoning, rstar
 from evolvent.search.rstar_prompts import Solution, Step, answer_of, prompt
-from evolvent.search.solutions import SolutionState, begin_solution, over_solutions
+from evolvent.search.solutions import Completer, SolutionState, begin_solution, over_solutions
 from evolvent.search.writing import Writing
 from tests.engine.models import llama
 from tests.serve.small_policy import scripted
@@ -58,8 +59,8 @@ def engine():
         remote.close()
 
 
-def run(search, engine, writing=WRITING):
-    (done,) = drive([over_solutions(search, encode=encode, writing=writing)], engine, slots=1)
+def run(search, engine, writing=WRITING, **more):
+    (done,) = drive([over_solutions(search, encode=encode, writing=writing, **more)], engine, slots=1)
     if done.error is not None:
         raise done.error
     return done.value
@@ -125,3 +126,53 @@ def test_replies_of_a_local_model_cost_what_its_engine_counts():
     result = run(once(Expand(root, 3, kind="A1"), Expand(root, 4, whole=True, kind="A2")), engine, writing)
     assert result.spent.computed == engine.usage.computed and result.spent.generated == engine.usage.generated
     assert engine.usage.shared > 0, "prompts that begin alike share their beginning"
+
+
+def test_another_model_completes_masked_solutions_in_its_own_tokens(engine):
+    """It reads letters turned by 100, and fails at every second sample; the others count, and the search goes on."""
+
+    def judge(number, path, body):
+        if body["seed"] % 2:
+            return 400, {}, {"error": {"message": "no"}}
+        asked = bytes((one - 100) % 256 for one in body["prompt"])
+        said = [(byte + 100) % 256 for byte in b" So the answer is 7."]
+        assert asked.decode() == prompt(Solution("1 + 2"), "mutual")
+        choice = {"index": 0, "text": "?", "finish_reason": "stop", "token_ids": said,
+                  "prompt_token_ids": body["prompt"], "logprobs": {"token_logprobs": [-0.1] * len(said)}}  # fmt: skip
+        usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(said)}
+        return 200, {}, {"model": "j", "system_fingerprint": "fp", "choices": [choice], "usage": usage}
+
+    def decode(ids):
+        return bytes((one - 100) % 256 for one in ids).decode()
+
+    second = Completer(
+        lambda text: [(byte + 100) % 256 for byte in text.encode()], replace(WRITING, decode=decode), "j"
+    )
+    with scripted(judge) as (url, _), Endpoint(url, "j", timeout_s=20) as endpoint:
+        remote = RemoteEngine(endpoint, context=4000, vocabulary=256)
+        wishes = once(Expand(begin_solution("1 + 2", seed=5), 6, whole=True, kind="mutual"),
+                      Expand(begin_solution("1 + 2", seed=5), 2, kind="A1"))  # fmt: skip
+        found = run(wishes, Several({"policy": engine, "j": remote}), judge=second)
+        remote.close()
+    (told, *failed), (own,) = found.children
+    assert answer_of(told.state.solution) == "7" and told.count + len(failed) == 6
+    assert failed and all("no" in child.problem for child in failed) and own.action == "one and two"
+
+
+def test_nothing_to_add_is_an_end_without_an_answer_and_no_room_is_a_problem():
+    def silent(number, path, body):
+        choice = {"index": 0, "text": "", "finish_reason": "stop", "token_ids": [END],
+                  "prompt_token_ids": body["prompt"], "logprobs": {"token_logprobs": [-0.1]}}  # fmt: skip
+        usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": 1}
+        return 200, {}, {"model": "m", "system_fingerprint": "fp", "choices": [choice], "usage": usage}
+
+    root = begin_solution("1 + 2", seed=5)
+    long = SolutionState(Solution("1 + 2", (Step("A1", "x" * 4000),)), 3, None, root)
+    with scripted(silent) as (url, asked), Endpoint(url, "m", timeout_s=20) as endpoint:
+        remote = RemoteEngine(endpoint, context=4000, vocabulary=256)
+        (rest,), (thought,), (full,) = run(once(Expand(root, 3, whole=True, kind="A2"), Expand(root, 1, kind="A1"),
+                                                Expand(long, 2, kind="A1")), remote).children  # fmt: skip
+        remote.close()
+    assert rest.terminal and rest.count == 3 and answer_of(rest.state.solution) is None and not rest.problem
+    assert "makes no step" in thought.problem and "no room" in full.problem
+    assert len([path for path, _, _ in asked.asked if "completions" in path]) == 4

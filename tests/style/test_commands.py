@@ -40,11 +40,11 @@ CONFIGURED = {
 }  # command -> its module  # fmt: skip
 # A training is put together of five configurations: learner, optimizer, adapter, layout, and what is kept.
 MOST = {f"train {recipe}": 56 for recipe in RECIPES} | {f"train rl --method {name}": 62 for name in METHODS}
-MOST |= {"train tsllm": 54, "train openr": 85, "search": 47}  # a search; labels, a practice and a search
+MOST |= {"train tsllm": 54, "train openr": 85, "search": 59}  # a search; labels, a practice and a search; rStar
 MOST |= {"evolve": 46}  # and where it plays
 SUBVERBS = {
     "worlds": ("", "list", "show", "play", "audit"),
-    "runs": ("", "list", "show", "export", "import", "recover", "track"),
+    "runs": ("", "list", "show", "export", "import", "recover", "track", "push", "pull"),
     "bench": ("", "agent-eval", "bfcl", "code", "seek", "leaderboard", "compare", "study"),
     "train": ("", *RECIPES, "rl", *DISTILLED, *CURATED, *SEEKING, *TEAMS, "sequence"),
     "data": ("", "stats", "convert", "mask", "irrelevance", "select", "dedup", "comment"),

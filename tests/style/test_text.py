@@ -10,7 +10,7 @@ from house import ROOT
 
 FOLDERS = ("src", "tests", "docs", "examples", "benchmarks", ".ci")
 # Written in pieces, so that this file does not hold what it looks for.
-MACHINE = re.compile("/" + r"(?:root|work|home/\w+|Users/\w+)/|" + "file:/" + "/|C:" + r"\\Users|/tmp/\w")
+MACHINE = re.compile("/" + r"(?:root|work|home/\w+|Users/\w+)/|" + "file:/" + r"//\w+/|C:" + r"\\Users|/tmp/\w")
 MIRROR = re.compile("index" + r"[-_]url|https?://[\w.-]*(?:mirror|artifactory|nexus|proxy|registry)", re.IGNORECASE)
 UNFINISHED = re.compile(r"\b(?:" + "TO" + "DO|FIX" + "ME|X" + r"XX)\b")
 SKIPPED = {".png", ".parquet", ".safetensors", ".pyc"}

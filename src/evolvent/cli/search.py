@@ -26,7 +26,7 @@ from evolvent.cli.settings import Command, read_given
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import append_line, plain_json, write_atomic
 from evolvent.rollout.searching import Searched, check_search, searching
-from evolvent.search.settings import STOPPING, Name, SearchConfig
+from evolvent.search.settings import STOPPING, ForestConfig, ForestName
 from evolvent.store.ledger import read_rows
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, trajectory_name
@@ -49,7 +49,7 @@ class SearchRun(SearchedBy):
     """Everything that can be chosen about `evolvent search`."""
 
     worlds: tuple[str, ...] = Field(default=("countdown",), description="the worlds to search in")
-    methods: tuple[Annotated[Name, BeforeValidator(_plain_name)], ...] = Field(
+    methods: tuple[Annotated[ForestName, BeforeValidator(_plain_name)], ...] = Field(
         default=(), description="the searches to compare; none: search.method"
     )
     budgets: tuple[int, ...] = Field(default=(), description="each is searched with; none: no further limit")
@@ -98,7 +98,7 @@ class Batch:
     """
 
     world: str
-    how: SearchConfig
+    how: ForestConfig
     budget: int | None
     stop: str
     starts: tuple[Start, ...]
@@ -107,13 +107,14 @@ class Batch:
     @property
     def stage(self) -> str:
         """What the ids of its trajectories begin with."""
-        method = self.method.replace(" ", "-").replace(":", "_")
+        method = self.method.replace(" ", "-").replace(":", "_").replace("*", "-x")
         return method if self.budget is None else f"{method}-{self.budget}"
 
     @property
     def method(self) -> str:
-        """What rows call it: the method, and the detector that ends it early."""
-        return f"{self.how.method} {self.stop}".rstrip()
+        """What rows call it: the method, how many trees of a problem there are, the detector that ends it early."""
+        trees = f"*{self.how.trees}" if self.how.trees > 1 else ""
+        return f"{self.how.method}{trees} {self.stop}".rstrip()
 
 
 def run(words: Sequence[str], console: Console) -> int:
@@ -185,7 +186,7 @@ def _batches(config: SearchRun, made: Mapping[str, World]) -> list[Batch]:
     return batches
 
 
-def _hows(config: SearchRun) -> list[tuple[SearchConfig, int | None, str]]:
+def _hows(config: SearchRun) -> list[tuple[ForestConfig, int | None, str]]:
     methods = list(dict.fromkeys(["samples", "best_of_n", *(config.methods or (config.search.method,))]))
     if config.search.value == "none":  # there is nothing to choose the best by
         methods.remove("best_of_n") if "best_of_n" not in config.methods else None
@@ -214,7 +215,7 @@ def _arms(
             yield from ((method, budget, stop) for stop in stops)
 
 
-def _how(config: SearchRun, method: str, budget: int | None) -> SearchConfig:
+def _how(config: SearchRun, method: str, budget: int | None) -> ForestConfig:
     """The settings of one method: those of `search`, within the budget.
 
     What only samples takes as many samples as the budget holds, and samples without values are put to the vote. Votes
@@ -227,7 +228,7 @@ def _how(config: SearchRun, method: str, budget: int | None) -> SearchConfig:
         changes |= {"paths": budget} if method in fills else {}
     if method == "samples":
         changes["rule"] = "majority"
-    return SearchConfig(**{**config.search.model_dump(), **changes})
+    return ForestConfig(**{**config.search.model_dump(), **changes})
 
 
 # ---------------------------------------------------------------- searching
@@ -323,12 +324,17 @@ def _answer(one: Searched) -> str:
 
 
 def _keep_tree(folder: Path, batch: Batch, one: Searched, line: Mapping[str, Any]) -> None:
-    """Write the tree of a search whose tree is kept."""
+    """Write the tree of a search whose tree is kept; of several trees of a problem each has a file of its own."""
     task = one.start.task
-    if one.tree and task.id in batch.kept:
-        about = {name: line[name] for name in ("world", "task", "method", "budget", "of", "success", "answer")}
-        path = folder / "trees" / f"{batch.stage}-{task.id}.json"
-        write_atomic(path, plain_json({**about, "tree": one.tree}).encode("utf-8", "backslashreplace"))
+    if not one.tree or task.id not in batch.kept:
+        return
+    about = {name: line[name] for name in ("world", "task", "method", "budget", "of", "success", "answer")}
+    kept = one.forest or (one.tree,)
+    for number, tree in enumerate(kept, 1):
+        place = {"number": number, "forest": len(kept)} if one.forest else {}
+        name = f"{batch.stage}-{task.id}-{number}.json" if one.forest else f"{batch.stage}-{task.id}.json"
+        row = {**about, **place, "tree": tree}
+        write_atomic(folder / "trees" / name, plain_json(row).encode("utf-8", "backslashreplace"))
 
 
 def _read(folder: Path) -> list[SearchRow]:

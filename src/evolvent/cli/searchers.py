@@ -18,12 +18,14 @@ from evolvent.engine.asks import Engine
 from evolvent.engine.endpoint import Endpoint
 from evolvent.engine.fitting import engine_for
 from evolvent.engine.remote import RemoteEngine
+from evolvent.engine.several import Several
 from evolvent.errors import ConfigError, Problem
 from evolvent.models.policy import Policy, load_policy
 from evolvent.rollout.searching import Player
 from evolvent.scale.judging import JUDGE, judged, scorer_of
 from evolvent.scale.remote_play import check_tokenizer
-from evolvent.search.settings import SearchConfig
+from evolvent.search.settings import ForestConfig
+from evolvent.search.solving import check_solver
 from evolvent.worlds.base import World
 
 __all__ = ["SearchedBy", "Searchers", "searchers"]
@@ -36,14 +38,18 @@ class SearchedBy(OverWorlds):
     """The settings of who searches and how."""
 
     policy: str = Field(default="xs", description="who writes: a size, a model folder, or a run")
-    judge: str = Field(default="", description="who values: a model folder or a run; none: heads of the policy itself")
+    judge: str = Field(
+        default="", description="who values, or completes for rStar: a model folder or a run; none: the policy itself"
+    )
     endpoint: str = Field(default="", description="URL of an endpoint that serves the policy; none: this process does")
     model: str = Field(default="", description="what that endpoint calls it")
-    key_env: str = Field(default=_KEY, description="the environment variable that holds the endpoint's key")
+    judge_endpoint: str = Field(default="", description="URL of an endpoint that serves the judge of rStar's solutions")
+    judge_model: str = Field(default="", description="what that endpoint calls it")
+    key_env: str = Field(default=_KEY, description="the environment variable that holds the key of the endpoints")
     seed: int = Field(default=0, ge=0, description="all randomness derives from it")
     slots: int = Field(default=64, ge=1, description="searches that go side by side")
     threads: int = Field(default=1, ge=1, description="threads of torch")
-    search: SearchConfig = Field(default_factory=SearchConfig, description="the search")
+    search: ForestConfig = Field(default_factory=ForestConfig, description="the search")
 
     @model_validator(mode="after")
     def _served(self) -> SearchedBy:
@@ -56,6 +62,14 @@ class SearchedBy(OverWorlds):
             wrong.append("an endpoint gives no logits: token-level search needs the model here")
         if self.endpoint and self.search.judged and self.search.value == "judge" and not self.judge:
             wrong.append("an endpoint gives no values: name --judge FOLDER, or --search.value rollouts")
+        if bool(self.judge_endpoint) != bool(self.judge_model) or (self.judge_endpoint and not self.judge):
+            wrong.append("a judge behind an endpoint needs --judge_endpoint URL, --judge_model NAME and, for its "
+                         "tokenizer, --judge FOLDER")  # fmt: skip
+        if self.judge_endpoint and (self.search.value == "judge" or self.search.rstar.discriminator != "judge"):
+            wrong.append("a judge behind an endpoint gives no values, it completes solutions: "
+                         "--search.rstar.discriminator judge --search.value none")  # fmt: skip
+        if self.search.rstar.discriminator == "judge" and not self.judge:
+            wrong.append("a discriminator 'judge' needs --judge FOLDER; the policy itself is 'policy'")
         if wrong:
             raise ValueError("; ".join(wrong))
         return self
@@ -74,22 +88,30 @@ class Searchers:
     engine: Engine
     judge: Policy
 
-    def player(self, how: SearchConfig, *, stop: str = "") -> Player:
+    def player(self, how: ForestConfig, *, stop: str = "") -> Player:
         """Who searches with these settings.
 
         Args:
             stop: the detector that ends its votes early; empty: none.
         Raises:
-            ConfigError: a judge without the head or the words that `how.score` reads; an unknown detector.
+            ConfigError: a judge without the head or the words that `how.score` reads; an unknown detector; rStar with a
+                model that cannot read its prompts.
         """
         model = None if self.judge is self.policy else JUDGE
         scorer = scorer_of(self.judge, how, model=model) if how.judged else None
-        return Player(self.policy, self.engine, scorer, read_detector(stop) if stop else None)
+        second = how.solves and how.rstar.discriminator == "judge" and model is not None
+        if how.solves:
+            check_solver(self.policy)
+        if second:
+            check_solver(self.judge, what="judge")
+        return Player(self.policy, self.engine, scorer, read_detector(stop) if stop else None,
+                      (self.judge, JUDGE) if second else None)  # fmt: skip
 
 
 def _rows(config: SearchedBy) -> int:
-    """Rows of an engine: every search that is under way samples `width` children at once."""
-    return min(_ROWS, config.slots * config.search.width)
+    """Rows of an engine: every search that is under way samples `width` children, or rStar's votes, at once."""
+    wide = config.search.rstar.votes if config.search.solves else config.search.width
+    return min(_ROWS, config.slots * wide)
 
 
 @contextmanager
@@ -98,7 +120,8 @@ def searchers(config: SearchedBy, worlds: Mapping[str, World]) -> Iterator[Searc
 
     Raises:
         ConfigError, Incomplete: a policy that cannot search, or an endpoint without the model.
-        VocabularyMismatch: one that does not know the words of a world, or a judge with another tokenizer.
+        VocabularyMismatch: one that does not know the words of a world, or a judge with another tokenizer that is to
+            give values; one that completes solutions may have its own.
         EndpointError, TokensMissing: an endpoint that does not answer, or without token ids.
     """
     torch.set_num_threads(config.threads)
@@ -108,7 +131,13 @@ def searchers(config: SearchedBy, worlds: Mapping[str, World]) -> Iterator[Searc
         engine = open_.enter_context(_remote(config, writer)) if config.endpoint else None
         engine = engine or engine_for(writer, slots=_rows(config))
         if judge is not writer:
-            engine = judged(writer, judge, engine=engine, judging=engine_for(judge, slots=_rows(config)))
+            away = config.judge_endpoint
+            second = open_.enter_context(_remote(config, judge, second=True)) if away else None
+            second = second or engine_for(judge, slots=_rows(config))
+            if config.search.value == "judge":
+                engine = judged(writer, judge, engine=engine, judging=second)
+            else:
+                engine = Several({"policy": engine, JUDGE: second})
         yield Searchers(writer, engine, judge)
 
 
@@ -121,14 +150,16 @@ def _folder(judge: str) -> Path:
 
 
 @contextmanager
-def _remote(config: SearchedBy, writer: Policy) -> Iterator[Engine]:
+def _remote(config: SearchedBy, served: Policy, *, second: bool = False) -> Iterator[Engine]:
+    """The engine of a policy behind the endpoint, or behind the second one."""
     key = os.environ.get(config.key_env)
     secret = SecretStr(key) if key else None
-    with Endpoint(config.endpoint, config.model, key=secret, tokens=True, processed=True) as endpoint:
+    url, model = (config.judge_endpoint, config.judge_model) if second else (config.endpoint, config.model)
+    with Endpoint(url, model, key=secret, tokens=True, processed=True) as endpoint:
         endpoint.check()
-        check_tokenizer(endpoint, writer)
+        check_tokenizer(endpoint, served)
         engine = RemoteEngine(
-            endpoint, context=writer.context, vocabulary=len(writer.tokenizer), version=writer.version,
+            endpoint, context=served.context, vocabulary=len(served.tokenizer), version=served.version,
             threads=config.slots,
         )  # fmt: skip
         try:

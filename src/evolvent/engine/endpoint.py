@@ -127,6 +127,11 @@ class Endpoint:
         self._client.close()
 
     @property
+    def root(self) -> str:
+        """The address without the version: where routes are that OpenAI does not have."""
+        return self.base_url.removesuffix("/v1")
+
+    @property
     def usage(self) -> EndpointUsage:
         """The counts so far."""
         with self._lock:
@@ -187,8 +192,11 @@ class Endpoint:
         Raises:
             EndpointError: it takes no weights, not these, or did not answer in time.
         """
-        url = self.base_url.removesuffix("/v1") + _UPDATE
-        row = self._answered("POST", url, {"model_path": str(folder)}, {}, wait_s=wait_s)
+        return self._taken({"model_path": str(folder)}, wait_s=wait_s)
+
+    def _taken(self, body: Json, *, wait_s: float) -> str:
+        url = self.root + _UPDATE
+        row = self._answered("POST", url, body, {}, wait_s=wait_s)
         if not isinstance(row, Mapping) or row.get("success") is not True:
             raise EndpointError(f"POST {url}: the weights were not taken", value=ascii(row)[:_SAID],
                                 expected='{"success": true}')  # fmt: skip
@@ -218,7 +226,12 @@ class Endpoint:
         headers = {} if session is None else {SESSION_HEADER: session}
         url, said = self.base_url + path, {key: value for key, value in whole.items() if value is not None}
         row = self._answered("POST", url, said, headers, wait_s=self.timeout_s)
-        reply = read_reply(row, chat=path.startswith("/chat"), tokens=tokens, where=f"POST {url}")
+        return self._counted(self._read(row, chat=path.startswith("/chat"), tokens=tokens, where=f"POST {url}"))
+
+    def _read(self, row: object, *, chat: bool, tokens: bool, where: str) -> Reply:
+        return read_reply(row, chat=chat, tokens=tokens, where=where)
+
+    def _counted(self, reply: Reply) -> Reply:
         with self._lock:
             self._prompt += reply.prompt_tokens
             self._completion += reply.completion_tokens

@@ -21,6 +21,7 @@ __all__ = ["FINGERPRINT", "SESSION_HEADER", "Reply", "Tokens", "read_reply"]
 SESSION_HEADER = "x-session-id"  # names an episode: routers use it to find the replica that holds its prefix
 FINGERPRINT = re.compile(r"evolvent-v(\d+)-[0-9a-f]+")  # how a server of ours tells which version it serves
 _LARGEST = 2**31
+_BROKEN = ("abort", "error")  # how vLLM and SGLang end what they did not write to its end
 _SURE = 1e-4  # a log-probability may exceed 0 by what rounding does
 _LEAST = -3e38  # what single precision can hold
 
@@ -77,7 +78,7 @@ def read_reply(row: object, *, chat: bool, tokens: bool, where: str) -> Reply:
         tokens: token ids and log-probabilities are demanded.
         where: which request it answers, for errors.
     Raises:
-        EndpointError: a body that is no completion, or one that a content filter ended.
+        EndpointError: a body that is no completion, or one that a content filter or the endpoint itself broke off.
         TokensMissing: demanded ids or log-probabilities are missing, damaged, or not as many as each other.
     """
     choices = row.get("choices") if isinstance(row, Mapping) else None
@@ -92,6 +93,9 @@ def read_reply(row: object, *, chat: bool, tokens: bool, where: str) -> Reply:
     if ended == "content_filter":
         raise EndpointError(f"{where}: the endpoint's filter ended the reply", value=ascii(text)[:200],
                             hint="nothing was decided, so nothing can be scored")  # fmt: skip
+    if ended in _BROKEN:
+        raise EndpointError(f"{where}: the endpoint broke the reply off", value=ascii(ended),
+                            hint="weights were taken meanwhile, or somebody aborted all requests")  # fmt: skip
     usage = row.get("usage")
     counted = usage if isinstance(usage, Mapping) else {}
     return Reply(

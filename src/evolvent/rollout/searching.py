@@ -1,7 +1,8 @@
 """Playing with a search: each start is searched from, the ends it came to become one answer, and the world scores that.
 
-Worlds of one question are searched in the text of the response (spans or tokens), other worlds turn by turn from
-snapshots. Whatever the search may look at, what it decided for is scored by a fresh episode of the world.
+Worlds of one question are searched in the text of the response (spans or tokens) or in solutions by rStar's kinds of
+actions, other worlds turn by turn from snapshots; several trees of a problem are one forest. Whatever the search may
+look at, what it decided for is scored by a fresh episode of the world.
 """
 
 from __future__ import annotations
@@ -13,21 +14,26 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from evolvent.belief.stopping import Detector
-from evolvent.engine.asks import Engine, Sampling, Wait, Work
+from evolvent.engine.asks import Engine, Sampling, Work
 from evolvent.engine.driver import drive
-from evolvent.errors import ConfigError, EnvLost, ErrorRecord, EvolventError, Problem, ScoringError, boundary, unknown
-from evolvent.search.aggregate import Answer, Choice, Same, aggregate, samples_of
+from evolvent.errors import ConfigError, ErrorRecord, EvolventError, Problem, unknown
+from evolvent.search.aggregate import Answer, Same
 from evolvent.search.environments import Estimate, StateValue, TextValue, over_env
 from evolvent.search.export import tree_row
+from evolvent.search.forest import Decision, Forest, Growing, decide, forest, told
 from evolvent.search.proposers import EnvState, Language
-from evolvent.search.records import SearchResult, Spent
+from evolvent.search.records import Spent
+from evolvent.search.rstar_prompts import Solution, answer_of
 from evolvent.search.scorers import Rollouts, Scorer
-from evolvent.search.settings import Begin, SearchConfig
+from evolvent.search.settings import Begin, ForestConfig, SearchConfig
+from evolvent.search.solutions import SolutionState, begin_solution, over_solutions
+from evolvent.search.solving import check_solver, completer, key_of, response, solution_trajectory, unsolvable
 from evolvent.search.stopping import Stop
 from evolvent.search.texts import over_text
 from evolvent.search.trajectories import env_trajectory, text_trajectory
+from evolvent.search.verdicts import Verdict, called, graded, question_of
 from evolvent.search.writing import TextState, Writing, begin_text
-from evolvent.trajectory import Score, Start, Task, Trajectory, sample_rng, sample_seed, trajectory_name, unscored
+from evolvent.trajectory import Start, Trajectory, sample_seed, trajectory_name
 from evolvent.worlds.base import World
 from evolvent.worlds.held import Limits
 
@@ -50,7 +56,8 @@ class Searched:
         answers: what the ends came to: {"answer", "weight", "count"}, the first seen first.
         passed: whether any end was right; None: that could not be said.
         stopped: why a detector ended it early; empty: none did. spared: votes, or simulations of moves, not made.
-        tree: as `search.export.tree_row` has it; empty where trees are not asked for.
+        tree: the one that the answer is from, as `search.export.tree_row` has it; empty where it is not asked for.
+        forest: all trees of the problem like that, where they are several.
     """
 
     start: Start
@@ -63,14 +70,7 @@ class Searched:
     stopped: str = ""
     spared: int = 0
     tree: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a world says of an end: its score, and how it read the answer."""
-
-    score: Score
-    answer: str | None
+    forest: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,15 @@ class Player:
         policy: who writes. engine: of the policy; `engine.several.Several` where the scorer has a model of its own.
         scorer: of spans, or of the places where an agent is to act; None: nobody judges.
         stop: when it has votes enough, or simulations before a move; None: when it has all.
+        judge: who completes masked solutions for rStar's discriminator, and its name among the engines; None: nobody
+            but the policy.
     """
 
     policy: Policy
     engine: Engine
     scorer: Scorer | None = None
     stop: Detector | None = None
+    judge: tuple[Policy, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -99,17 +102,32 @@ class _Play:
     seed: int
     name: Callable[[Start], str]
     stop: Detector | None
+    judge: tuple[Policy, str] | None
 
     def begin(self, answer: Answer, same: Same | None = None) -> Begin:
         """The search, with the answers that its votes are for."""
         return self.how.begin(stop=None if self.stop is None else Stop(self.stop, answer, same))
 
+    def grow(self, begin: Begin, root: Any, own: int) -> Growing:
+        """All trees of a problem, within its budget; usually one."""
+        return forest(begin, root, self.how.budget, trees=_trees(self.how), seed=own)
+
 
 def level_of(world: World, how: SearchConfig) -> str:
-    """What an action is in a world: "span" or "token" of its one response, or "turn"."""
+    """What an action is: "span" or "token" of a world's one response, "turn", or one of rStar's in a "solution"."""
+    if _solves(how):
+        return "solution"
     if how.level == "auto":
         return "span" if world.horizon == 1 else "turn"
     return how.level
+
+
+def _solves(how: SearchConfig) -> bool:
+    return isinstance(how, ForestConfig) and how.solves
+
+
+def _trees(how: SearchConfig) -> int:
+    return how.trees if isinstance(how, ForestConfig) else 1
 
 
 def check_search(worlds: Mapping[str, World], how: SearchConfig, *, judged: bool, stopped: bool = False) -> None:
@@ -121,21 +139,29 @@ def check_search(worlds: Mapping[str, World], how: SearchConfig, *, judged: bool
         ConfigError: all of it at once.
     """
     problems = how.unstoppable() if stopped else []
-    if how.value == "none" and how.method not in _PLAIN:
+    if stopped and _trees(how) > 1:
+        problems.append(Problem("stop", "a detector looks at the votes of one tree", "forest = 1"))
+    if how.value == "none" and how.method not in _PLAIN and not _solves(how):
         problems.append(Problem("value", f"'none', and {how.method} needs values", "'judge', 'rollouts' or 'reward'"))
     if how.judged and not judged:
         problems.append(Problem("value", "'judge', and there is none", "give a judge, or value = 'rollouts'"))
     for name, world in worlds.items():
         level = level_of(world, how)
-        if level != "turn" and world.horizon > 1:
+        problems += how.lonely(level) if isinstance(how, ForestConfig) else []
+        if level == "solution":
+            problems += unsolvable(name, world, how.level)
+        elif level != "turn" and world.horizon > 1:
             problems.append(Problem("level", f"{name!r} has episodes of several turns", "level = 'turn'"))
         if level == "token" and how.generated is not None:
             problems.append(Problem("generated", f"{name!r} is searched by tokens, none of which is sampled",
                                     "limit 'computed' or 'expansions'"))  # fmt: skip
-        least = _least(how, level)
-        if how.generated is not None and level != "token" and how.generated < least:
-            what = f"a budget of {how.generated}, and one ask may take {least} tokens"
+        least, trees = _least(how, level), _trees(how)
+        if how.generated is not None and level != "token" and how.generated // trees < least:
+            shared = f", shared by {trees} trees" if trees > 1 else ""
+            what = f"a budget of {how.generated}{shared}, and one ask may take {least} tokens"
             problems.append(Problem("generated", what, "a larger budget, or a smaller max_tokens or span_tokens"))
+        if level == "solution":
+            continue  # it asks for no values
         if level == "turn" and how.value == "rollouts":
             problems.append(Problem("value", f"'rollouts' in {name!r}, which is played turn by turn", "use a judge"))
         if level != "turn" and stopped and world.blocking:
@@ -148,6 +174,8 @@ def check_search(worlds: Mapping[str, World], how: SearchConfig, *, judged: bool
 
 def _least(how: SearchConfig, level: str) -> int:
     """Tokens that the smallest ask of a search may take; below that nothing would ever be sampled."""
+    if isinstance(how, ForestConfig) and how.solves:
+        return how.rstar.votes * how.max_tokens
     if level == "span" and how.method in ("greedy", "samples", "best_of_n"):
         return how.max_tokens
     return min(how.span_tokens, how.max_tokens) * (1 if how.method in ("greedy", "samples", "best_of_n") else how.width)
@@ -172,7 +200,9 @@ def searching(
     if missing:
         raise ConfigError([unknown("world", world, worlds, where="task") for world in missing])
     check_search(worlds, how, judged=player.scorer is not None, stopped=player.stop is not None)
-    play = _Play(how, player.policy, player.scorer, seed, name, player.stop)
+    if _solves(how):
+        check_solver(player.policy)
+    play = _Play(how, player.policy, player.scorer, seed, name, player.stop, player.judge)
     works = (_searched(worlds[start.task.world], start, play, tree=at < trees) for at, start in enumerate(starts))
     with closing(drive(works, player.engine, slots=slots, threads=max(32, slots))) as finished:
         for done in finished:
@@ -188,27 +218,27 @@ def _failed(start: Start, name: str, error: Exception | None) -> Searched:
 
 
 def _searched(world: World, start: Start, play: _Play, *, tree: bool) -> Work[Searched]:
-    level = level_of(world, play.how)
-    searched: Searched
-    result: SearchResult
-    if level == "turn":
-        searched, result = yield from _turns(world, start, play)
-    else:
-        searched, result = yield from _text(world, start, play, level)
+    way = {"turn": _turns, "solution": _solved}.get(level_of(world, play.how), _text)
+    searched, grown, at = yield from way(world, start, play)
     title = str(searched.trajectory.steps[0].observation) if searched.trajectory.steps else start.task.id
-    kept = tree_row(result, title=title) if tree else {}
-    notes = result.notes
-    return replace(searched, spent=result.spent, ended_by=result.ended_by, dropped=len(result.dropped), tree=kept,
+    kept = [tree_row(result, title=title) for result in grown.trees] if tree else []
+    notes = grown.trees[0].notes
+    return replace(searched, spent=grown.spent, ended_by=grown.ended_by, tree=kept[at.tree] if kept else {},
+                   dropped=sum(len(result.dropped) for result in grown.trees),
+                   forest=tuple(kept) if len(grown.trees) > 1 else (),
                    stopped=str(notes.get("stopped", "")), spared=int(notes.get("spared", 0)))  # fmt: skip
 
 
 # ------------------------------------------------------------------ the text of a response
 
 
-def _text(world: World, start: Start, play: _Play, level: str) -> Work[tuple[Searched, SearchResult]]:
-    how, policy, task = play.how, play.policy, start.task
+Found = tuple[Searched, Forest, Decision]
+
+
+def _text(world: World, start: Start, play: _Play) -> Work[Found]:
+    how, policy, task, level = play.how, play.policy, start.task, level_of(world, play.how)
     own = sample_seed(play.seed, task.id, start.sample)
-    observation = yield from _called(world, partial(_asked, world, start))
+    observation = yield from called(world, partial(question_of, world, task))
     prompt = policy.dialect.open(world.instructions, observation)
     writing = Writing.of(
         policy, max_tokens=how.max_tokens, level=level, separators=how.separators, span_tokens=how.span_tokens,
@@ -222,65 +252,83 @@ def _text(world: World, start: Start, play: _Play, level: str) -> Work[tuple[Sea
         )
     same = getattr(world, "same", None)
     begin = play.begin(lambda state: graded(world, task, state.text).answer, same)
-    search = begin(begin_text(prompt, seed=own), how.budget, sample_rng(own, "search"))
-    result = yield from over_text(search, writing=writing, scorer=scorer if how.value != "none" else None)
-    verdicts: dict[int, Verdict] = {}
-    for node in dict.fromkeys(result.finished):
-        verdicts[node] = yield from _called(world, partial(graded, world, task, result.tree.states[node].text))
-    node, searched = _decided(result, verdicts, start, play, same=same)
-    state: TextState = result.tree.states[node]
+    search = play.grow(begin, begin_text(prompt, seed=own), own)
+    grown = yield from over_text(search, writing=writing, scorer=scorer if how.value != "none" else None)
+    verdicts: list[dict[int, Verdict]] = []
+    for result in grown.trees:
+        read: dict[int, Verdict] = {}
+        for node in dict.fromkeys(result.finished):
+            read[node] = yield from called(world, partial(graded, world, task, result.tree.states[node].text))
+        verdicts.append(read)
+    at, searched = _decided(grown, verdicts, start, play, same=same)
+    state: TextState = grown.trees[at.tree].tree.states[at.node]
     if not state.written:  # the budget had no room for a first span
-        none = Trajectory(play.name(start), task, (), observation, "horizon", world.score([], {}), start.sample,
-                          group=task.id)  # fmt: skip
-        return replace(searched, trajectory=none), result
-    if node not in verdicts:
-        verdicts[node] = yield from _called(world, partial(graded, world, task, state.text))
+        return replace(searched, trajectory=_nothing(world, start, play, observation)), grown, at
+    if at.node not in verdicts[at.tree]:
+        verdicts[at.tree][at.node] = yield from called(world, partial(graded, world, task, state.text))
     trajectory = text_trajectory(state, task, name=play.name(start), observation=observation,
-                                 score=verdicts[node].score, sample=start.sample)  # fmt: skip
-    return replace(searched, trajectory=trajectory), result
+                                 score=verdicts[at.tree][at.node].score, sample=start.sample)  # fmt: skip
+    return replace(searched, trajectory=trajectory), grown, at
 
 
-def _asked(world: World, start: Start) -> str:
-    env = world.make(start.task)
-    try:
-        observation, _ = env.reset()
-        return str(observation)
-    finally:
-        env.close()
+def _nothing(world: World, start: Start, play: _Play, observation: Any, info: Any = ()) -> Trajectory:
+    """An episode in which nothing was done, because the budget had no room for it."""
+    return Trajectory(play.name(start), start.task, (), observation, "horizon", world.score([], dict(info)),
+                      start.sample, group=start.task.id)  # fmt: skip
 
 
-def graded(world: World, task: Task, said: str) -> Verdict:
-    """What a fresh episode of a task says of a response of one turn; not scored where it cannot be graded."""
-    env = world.make(task)
-    try:
-        env.reset()
-        try:
-            action = world.grammar.parse(said).action
-        except EvolventError:
-            action = said
-        try:
-            _, reward, _, _, info = env.step(action)
-        except ScoringError:
-            return Verdict(unscored(), None)
-        answer = info.get("answer", said)
-        return Verdict(world.score([reward], info), None if answer is None else str(answer))
-    finally:
-        env.close()
+# ------------------------------------------------------------------ a solution
 
 
-def _called(world: World, call: Callable[[], Any]) -> Generator[Sequence[Any], Sequence[Any], Any]:
-    """A call of a world, off the driver's thread where it may block."""
-    with boundary(EnvLost, f"world {world.name!r} failed"):
-        if not world.blocking:
-            return call()
-        (answer,) = yield (Wait(call, Limits().step_s),)
-        return answer
+def _solved(world: World, start: Start, play: _Play) -> Work[Found]:
+    """rStar: a solution in its own prompts, put together as a response of the world."""
+    how, task = play.how, start.task
+    if not isinstance(how, ForestConfig):
+        raise EvolventError("rstar without its settings", value=type(how).__name__)
+    own = sample_seed(play.seed, task.id, start.sample)
+    observation = yield from called(world, partial(question_of, world, task))
+    who = completer(play.policy, how)
+    judge = who
+    if how.rstar.discriminator == "judge" and play.judge is not None:
+        judge = completer(play.judge[0], how, model=play.judge[1])
+
+    def verdict(solution: Solution) -> Verdict:
+        found = graded(world, task, response(world, solution))
+        return found if answer_of(solution) is not None else replace(found, answer=None)
+
+    def answer(state: SolutionState) -> str | None:
+        said = answer_of(state.solution)
+        if said is None:
+            return None
+        return key_of(world, said) if world.blocking else verdict(state.solution).answer
+
+    same = getattr(world, "same", None)
+    begin = how.rstar.begin(answer, None if world.blocking else same)
+    search = play.grow(begin, begin_solution(observation, seed=own), own)
+    grown = yield from over_solutions(search, encode=who.encode, writing=who.writing, judge=judge)
+    verdicts: list[dict[int, Verdict]] = []
+    for result in grown.trees:
+        read: dict[int, Verdict] = {}
+        for node in (node for node in range(len(result.tree)) if result.tree.terminal[node]):
+            read[node] = yield from called(world, partial(verdict, result.tree.states[node].solution))
+        verdicts.append(read)
+    at, searched = _decided(grown, verdicts, start, play, same=same)
+    state: SolutionState = grown.trees[at.tree].tree.states[at.node]
+    if state.generation is None:
+        return replace(searched, trajectory=_nothing(world, start, play, observation)), grown, at
+    if at.node not in verdicts[at.tree]:
+        verdicts[at.tree][at.node] = yield from called(world, partial(verdict, state.solution))
+    trajectory = solution_trajectory(
+        state, task, said=response(world, state.solution), name=play.name(start), observation=observation,
+        score=verdicts[at.tree][at.node].score, sample=start.sample,
+    )  # fmt: skip
+    return replace(searched, trajectory=trajectory), grown, at
 
 
 # ------------------------------------------------------------------ turn by turn
 
 
-def _turns(world: World, start: Start, play: _Play) -> Work[tuple[Searched, SearchResult]]:
+def _turns(world: World, start: Start, play: _Play) -> Work[Found]:
     how, task = play.how, start.task
     own = sample_seed(play.seed, task.id, start.sample)
     language = Language(play.policy, world, Sampling(how.temperature, how.top_k, how.top_p), how.span_tokens)
@@ -290,19 +338,19 @@ def _turns(world: World, start: Start, play: _Play) -> Work[tuple[Searched, Sear
     elif how.value == "reward":
         estimate = StateValue(lambda state: 0.0)
     begin = play.begin(lambda state: _played(world, state).answer)
-    result = yield from over_env(
-        lambda root: begin(root, how.budget, sample_rng(own, "search")), world=world, task=task, proposer=language,
+    grown = yield from over_env(
+        lambda root: play.grow(begin, root, own), world=world, task=task, proposer=language,
         estimate=estimate, terminal="reward" if estimate is None or how.value == "reward" else how.terminal, seed=own,
     )  # fmt: skip
-    verdicts = {node: _played(world, result.tree.states[node]) for node in dict.fromkeys(result.finished)}
-    node, searched = _decided(result, verdicts, start, play)
-    state: EnvState = result.tree.states[node]
+    verdicts = [{node: _played(world, result.tree.states[node]) for node in dict.fromkeys(result.finished)}
+                for result in grown.trees]  # fmt: skip
+    at, searched = _decided(grown, verdicts, start, play)
+    state: EnvState = grown.trees[at.tree].tree.states[at.node]
     if not state.rewards:
-        none = Trajectory(play.name(start), task, (), state.observation, "horizon", world.score([], state.info),
-                          start.sample, group=task.id)  # fmt: skip
-        return replace(searched, trajectory=none), result
+        none = _nothing(world, start, play, state.observation, state.info)
+        return replace(searched, trajectory=none), grown, at
     trajectory = env_trajectory(state, world, task, name=play.name(start), sample=start.sample)
-    return replace(searched, trajectory=trajectory), result
+    return replace(searched, trajectory=trajectory), grown, at
 
 
 def _played(world: World, state: EnvState) -> Verdict:
@@ -318,37 +366,20 @@ def _played(world: World, state: EnvState) -> Verdict:
 
 
 def _decided(
-    result: SearchResult, verdicts: Mapping[int, Verdict], start: Start, play: _Play, *, same: Same | None = None
-) -> tuple[int, Searched]:  # fmt: skip
-    """The node of the answer, and what is told of all ends; without an end the likeliest unfinished path."""
+    grown: Forest, verdicts: Sequence[Mapping[int, Verdict]], start: Start, play: _Play, *, same: Same | None = None
+) -> tuple[Decision, Searched]:
+    """Where the answer is, and what is told of all ends; without an end the likeliest unfinished path."""
     how = play.how
     judged = how.value != "none" and how.method not in _PLAIN
-    samples = samples_of(result, lambda state: None)
-    nodes = [sample.place[1] if sample.place else 0 for sample in samples]
-    samples = [replace(sample, answer=verdicts[node].answer) for sample, node in zip(samples, nodes, strict=True)]
     rule, span = how.rule if judged else "majority", how.reduce if how.score != "outcome" else "outcome"
-    choice: Choice = aggregate(samples, span=span, rule=rule, same=same)
-    counts: dict[Any, int] = {}
-    for sample in samples:
-        counts[sample.answer] = counts.get(sample.answer, 0) + sample.count
-    told = tuple({"answer": answer, "weight": weight, "count": counts.get(answer, 0)}
-                 for answer, weight in zip(choice.answers, choice.weights, strict=True))  # fmt: skip
-    right = [verdict.score.success for verdict in verdicts.values()]
+    if _solves(how):
+        rule, span = "vote", "last"  # by the rewards of the ends
+    answers = [{node: verdict.answer for node, verdict in read.items()} for read in verdicts]
+    between = how.between if isinstance(how, ForestConfig) and len(grown.trees) > 1 else "ends"
+    at = decide(grown.trees, answers, rule=rule, span=span, between=between, same=same)
+    right = [verdict.score.success for read in verdicts for verdict in read.values()]
     passed = True if True in right else None if None in right else False
-    searched = Searched(start, _NOTHING, answers=told, passed=passed)
-    return (nodes[choice.chosen] if choice.chosen is not None else _furthest(result)), searched
-
-
-def _furthest(result: SearchResult) -> int:
-    """The unfinished path of highest value, or else the deepest; the root where there is none."""
-    tree = result.tree
-    best, worth = 0, (-float("inf"), -1)
-    for node in tree.leaves():
-        value = float(tree.value[node])
-        own = (value if value == value else -float("inf"), int(tree.depth[node]))
-        if node and own > worth:
-            best, worth = node, own
-    return best
+    return at, Searched(start, _NOTHING, answers=told(at, same=same), passed=passed)
 
 
 _NOTHING: Any = None  # what a search decided for is put in when its trajectory is made

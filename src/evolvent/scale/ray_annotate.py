@@ -76,10 +76,11 @@ def _hired(
     actor = ray.remote(Annotator).options(
         **needs, max_restarts=_RETRIES, max_task_retries=_RETRIES, scheduling_strategy="SPREAD"
     )
-    told, held = {"names": dict(files.names), "limit": files.limit}, [ray.put(data) for data in contents.values()]
+    told = {"names": dict(files.names), "limit": files.limit, "contents": list(contents)}
+    held = [ray.put(data) for data in contents.values()]
     place = {"threads": threads, "device": "cuda" if placing.gpus else "cpu"}
     count = placing.players or room(ray, placing)
-    return [actor.remote(told, tuple(contents), dict(asked), place, *held) for _ in range(count)], held
+    return [actor.remote(told, dict(asked), place, *held) for _ in range(count)], held
 
 
 def _told(ray: Any, call: Any, silent_s: float) -> list[Parts]:

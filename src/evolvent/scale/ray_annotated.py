@@ -25,18 +25,18 @@ class Annotator:
     """A policy on a node of the cluster.
 
     Args:
-        files: names and limit, see `ray_wire.Files`. digests: of `contents`, in their order.
+        files: `names` and `limit`, see `ray_wire.Files`, and `contents`, the digests of what follows, in order.
         asked: what `learn.annotate.annotate` takes by name. place: `threads` of torch, and the `device`.
     """
 
     def __init__(
-        self, files: Mapping[str, Any], digests: Sequence[str], asked: Mapping[str, Any],
-        place: Mapping[str, Any], *contents: NDArray[np.uint8],
+        self, files: Mapping[str, Any], asked: Mapping[str, Any], place: Mapping[str, Any],
+        *contents: NDArray[np.uint8],
     ) -> None:  # fmt: skip
         torch.set_num_threads(place["threads"])
         self._asked = dict(asked)
         with TemporaryDirectory(prefix="evolvent-") as folder:
-            known = dict(zip(digests, contents, strict=True))
+            known = dict(zip(files["contents"], contents, strict=True))
             self._policy = policy_in(Path(folder), Files(files["names"], files["limit"]), known)
         self._policy.model.to(place["device"])
 

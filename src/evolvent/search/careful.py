@@ -35,7 +35,7 @@ class Careful:
         self._meter = meter
 
     def asked(
-        self, asks: Sequence[Ask], left: Budget
+        self, asks: Sequence[Ask | To], left: Budget
     ) -> Generator[Sequence[Ask | To | Wait], Sequence[Answer], list[Any]]:
         """One answer an ask, in order: of samples a tuple with an entry a seed; an error stands where none came.
 
@@ -47,7 +47,8 @@ class Careful:
         limit = left.over(self._meter.spent, more=self._meter.worst(asks))
         if limit is not None:  # only where failures have cost what was meant for this
             none = _unasked(limit)
-            return [(none,) * len(ask.seeds) if isinstance(ask, SampleAsk) else none for ask in asks]
+            many = [_sampling(ask) for ask in asks]
+            return [none if sampling is None else (none,) * len(sampling.seeds) for sampling in many]
         try:
             return (yield from self._meter.asked(asks))
         except EvolventError as error:
@@ -56,16 +57,15 @@ class Careful:
             found, failed, last = [], 0, error
         for ask in asks:
             own: list[Any] = []
-            single = [replace(ask, seeds=(seed,)) for seed in ask.seeds] if isinstance(ask, SampleAsk) else [ask]
-            for one in single:
+            for one in _apart(ask):
                 answer = last if failed >= _LOST else (yield from self._alone(one, left))
                 failed = failed + 1 if _unanswered(answer) else 0
                 last = answer if isinstance(answer, EvolventError) else last
                 own.append(answer)
-            found.append(_joined(own) if isinstance(ask, SampleAsk) else own[0])
+            found.append(own[0] if _sampling(ask) is None else _joined(own))
         return found
 
-    def _alone(self, ask: Ask, left: Budget) -> Generator[Sequence[Ask | To | Wait], Sequence[Answer], Any]:
+    def _alone(self, ask: Ask | To, left: Budget) -> Generator[Sequence[Ask | To | Wait], Sequence[Answer], Any]:
         limit = left.over(self._meter.spent, more=self._meter.worst([ask]))
         if limit is not None:
             return _unasked(limit)
@@ -76,6 +76,21 @@ class Careful:
                 raise
             return error
         return answer
+
+
+def _sampling(ask: Ask | To) -> SampleAsk | None:
+    """The ask for samples that an ask is, whichever model it is for; None: another one."""
+    inner = ask.ask if isinstance(ask, To) else ask
+    return inner if isinstance(inner, SampleAsk) else None
+
+
+def _apart(ask: Ask | To) -> list[Ask | To]:
+    """An ask for samples as asks for one sample each; another one as it is."""
+    inner = _sampling(ask)
+    if inner is None:
+        return [ask]
+    alone = [replace(inner, seeds=(seed,)) for seed in inner.seeds]
+    return [To(ask.model, one) if isinstance(ask, To) else one for one in alone]
 
 
 def _unanswered(answer: object) -> bool:

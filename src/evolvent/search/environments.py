@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from evolvent.engine.asks import Answer, Ask, To, Wait, Work
 from evolvent.errors import ConfigError, EvolventError, ScoringError
@@ -19,7 +19,7 @@ from evolvent.search.functions import answered, fitting
 from evolvent.search.meter import Meter, limited
 from evolvent.search.partwise import partwise
 from evolvent.search.proposers import EnvState, Language, Proposal, Proposer, Proposing
-from evolvent.search.records import Budget, Child, EndedBy, Expand, Found, Search, SearchResult, Spent, Wanted
+from evolvent.search.records import Budget, Child, EndedBy, Expand, Found, Spent, Wanted
 from evolvent.search.scorers import Bounded, Scorer
 from evolvent.search.stage import Stage
 from evolvent.trajectory import Task, Value, sample_seed
@@ -29,6 +29,7 @@ from evolvent.worlds.held import Limits
 __all__ = ["Estimate", "Foreseen", "StateValue", "TextValue", "over_env"]
 
 Asks = Sequence["Ask | To | Wait"]
+T = TypeVar("T")
 
 
 class Estimate(Protocol):
@@ -108,10 +109,10 @@ class TextValue:
 
 
 def over_env(
-    search: Callable[[EnvState], Search], *, world: World, task: Task, proposer: Proposer,
+    search: Callable[[EnvState], Generator[Wanted, Found, T]], *, world: World, task: Task, proposer: Proposer,
     estimate: Estimate | None = None, terminal: Literal["reward", "value"] = "reward", seed: int = 0,
     limits: Limits | None = None,
-) -> Work[SearchResult]:  # fmt: skip
+) -> Work[T]:  # fmt: skip
     """A search in an episode of a task, as a work for the driver.
 
     The value of a state is what was earned so far plus the estimate of the rest; at the end of an episode it is what
@@ -119,7 +120,7 @@ def over_env(
     problem. A whole sample plays to the end of the episode.
 
     Args:
-        search: made when the episode has begun, with its first state as root.
+        search: made when the episode has begun, with its first state as root; a `Search`, or a forest.
         proposer: which actions are tried. estimate: of what is still to be earned; None: nothing more.
         terminal: "value": nothing that was earned is told: a state's value is the estimate alone, of the whole
             episode's return, at its end too.

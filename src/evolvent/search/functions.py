@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from typing import TypeVar
 
 from evolvent.engine.asks import Work
-from evolvent.search.records import Child, EndedBy, Expand, Found, Search, SearchResult, Spent, State, Wanted
+from evolvent.search.records import Child, EndedBy, Expand, Found, Spent, State, Wanted
 
 __all__ = ["answered", "fitting", "over_functions"]
 
+T = TypeVar("T")
+
 
 def over_functions(
-    search: Search, expand: Callable[[Expand], Sequence[Child]], evaluate: Callable[[State], float] | None = None, *,
-    cost: Callable[[Expand], Spent] | None = None,
-) -> SearchResult:  # fmt: skip
+    search: Generator[Wanted, Found, T], expand: Callable[[Expand], Sequence[Child]],
+    evaluate: Callable[[State], float] | None = None, *, cost: Callable[[Expand], Spent] | None = None,
+) -> T:  # fmt: skip
     """Run a search over functions. For problems that can be computed, and for tests.
 
     Args:
+        search: a `Search`, or what asks as one does (`search/forest.py`).
         expand: the children of a wish; none where the state has no action. evaluate: the value of a state; None: NaN.
         cost: the most tokens that a wish can cost; None: none. What children say they `generated` is charged.
     """
@@ -38,11 +42,11 @@ def over_functions(
                 wanted = search.send(Found(children, values, Spent(tokens, seconds=now - began), short))
                 began = now
         except StopIteration as stop:
-            result: SearchResult = stop.value
+            result: T = stop.value
             return result
 
 
-def answered(search: Search, answer: Callable[[Wanted], Work[Found]]) -> Work[SearchResult]:
+def answered(search: Generator[Wanted, Found, T], answer: Callable[[Wanted], Work[Found]]) -> Work[T]:
     """Run a search as a work. What passes on the clock is charged, the search's own share included.
 
     Args:
@@ -58,7 +62,7 @@ def answered(search: Search, answer: Callable[[Wanted], Work[Found]]) -> Work[Se
                 wanted = search.send(replace(found, spent=replace(found.spent, seconds=now - began)))
                 began = now
         except StopIteration as stop:
-            result: SearchResult = stop.value
+            result: T = stop.value
             return result
 
 

@@ -11,20 +11,27 @@ from pydantic import Field, model_validator
 
 from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem
+from evolvent.search.aggregate import Answer, Same
 from evolvent.search.beam import beam
 from evolvent.search.depth_first import depth_first
+from evolvent.search.forest import Between
 from evolvent.search.gumbel import Gumbel, gumbel_mcts
 from evolvent.search.mcts import Commit, Descend, Explore, Restart, mcts
 from evolvent.search.records import Budget, Search, State
+from evolvent.search.rstar import Decay, Reasoning, mutual_consistency, rstar
 from evolvent.search.samples import best_of_n, greedy, sampled_tree, voted_tree
 from evolvent.search.select import puct
 from evolvent.search.stopping import Stop
 
-__all__ = ["METHODS", "STOPPING", "Begin", "Name", "SearchConfig"]
+__all__ = ["METHODS", "STOPPING", "Begin", "ForestConfig", "ForestName", "Name", "RStarConfig", "SearchConfig"]
 
 Name = Literal[
     "greedy", "samples", "best_of_n", "sampled_tree", "beam", "depth_first", "mcts", "mcts_restart", "mcts_descend",
     "gumbel",
+]  # fmt: skip
+ForestName = Literal[
+    "greedy", "samples", "best_of_n", "sampled_tree", "beam", "depth_first", "mcts", "mcts_restart", "mcts_descend",
+    "gumbel", "rstar",
 ]  # fmt: skip
 Begin = Callable[[State, Budget, np.random.Generator], Search]
 METHODS: dict[str, str] = {
@@ -163,3 +170,100 @@ class SearchConfig(Config):
     def _explore(self) -> Explore:
         noise = 0.25 if self.sampled else 0.0
         return Explore(partial(puct, c_init=self.explore), noise=noise, widen=self.widen)
+
+
+class RStarConfig(Config):
+    """What can be chosen about rStar (`search/rstar.py`); the defaults are those of the paper and its code."""
+
+    rollouts: int = Field(default=32, ge=1, description="ways from the root to an end, one after another")
+    actions: tuple[int, ...] = Field(
+        default=(3, 10, 3, 1, 1), description="children by kind, A1 to A5 (A2: completions that vote); 0: not this kind"
+    )
+    depth: int = Field(default=5, ge=1, description="actions from the root to the deepest end")
+    last_votes: int = Field(default=32, ge=1, description="completions that vote where only they are left")
+    c: float = Field(default=2.0, ge=0, description="UCT's constant")
+    decay: Decay = Field(default="constant", description="whether it falls to c / 10 over the rollouts, and how")
+    discriminator: Literal["none", "policy", "judge"] = Field(
+        default="none", description="who completes masked solutions, of which those stay that come to the same answer"
+    )
+    completions: int = Field(default=1, ge=1, description="completions of a masked solution, by majority")
+
+    @model_validator(mode="after")
+    def _agree(self) -> RStarConfig:
+        if len(self.actions) != 5 or min(self.actions, default=0) < 0 or self.actions[1:2] == (0,):
+            raise ValueError("actions: five numbers of 0 or more, the second (A2, by which solutions end) 1 or more")
+        return self
+
+    @property
+    def reasoning(self) -> Reasoning:
+        """How the tree is grown."""
+        widths = {f"A{number}": width for number, width in enumerate(self.actions, 1) if width}
+        return Reasoning(widths, self.depth, self.last_votes, self.c, self.decay)
+
+    @property
+    def votes(self) -> int:
+        """Completions that the first wish of a search asks for."""
+        return self.last_votes if self.depth == 1 else self.actions[1]
+
+    def begin(self, answer: Answer, same: Same | None = None) -> Begin:
+        """The search, to be begun at a state of `begin_solution`; the arguments are those of `rstar`."""
+        agree = mutual_consistency(answer, completions=self.completions, same=same)
+        return partial(rstar, answer=answer, rollouts=self.rollouts, reasoning=self.reasoning, same=same,
+                       agree=None if self.discriminator == "none" else agree)  # fmt: skip
+
+
+class ForestConfig(SearchConfig):
+    """What can be chosen about the searches of a command: also rStar, and several trees for one problem."""
+
+    method: ForestName = Field(default="mcts", description="which search")  # type: ignore[assignment]
+    forest: int = Field(default=1, ge=1, description="independent trees of a problem, which share its budget")
+    between: Between = Field(
+        default="ends", description="how trees become one answer: all their ends together; or of what each decided for"
+    )
+    rstar: RStarConfig = Field(default_factory=RStarConfig, description="rStar")
+
+    @property
+    def solves(self) -> bool:
+        """Whether it writes solutions by rStar's kinds of actions, and not continuations or turns."""
+        return str(self.method) == "rstar"
+
+    @property
+    def trees(self) -> int:
+        """How many trees are grown: one where a method grows none."""
+        return 1 if self.method in ("greedy", "samples", "best_of_n") else self.forest
+
+    @property
+    def judged(self) -> bool:
+        """Whether a judge is asked for values."""
+        return super().judged and not self.solves
+
+    def begin(self, *, stop: Stop | None = None) -> Begin:
+        """See `SearchConfig.begin`; rStar needs to know how answers are read, and is begun by `rstar.begin`."""
+        if self.solves:
+            raise ConfigError([Problem("method", "'rstar' is begun with a reader of answers", "rstar.begin(answer)")])
+        return super().begin(stop=stop)
+
+    def lonely(self, level: str) -> list[Problem]:
+        """Why several trees would be no better than one, or could not be put together; empty where they can.
+
+        Args:
+            level: what an action is, "span", "token" or "turn".
+        """
+        if self.trees == 1:
+            return []
+        found = []
+        if level == "token" and not self._draws:
+            found.append(Problem("forest", f"{self.method} draws nothing among tokens, so all trees would be the same",
+                                 "level = 'span', or sampled = true"))  # fmt: skip
+        if self.between in ("vote", "max") and not self.solves:
+            if self.value == "none" or self.method == "sampled_tree":
+                found.append(Problem("between", f"{self.between!r}, and ends have no values", "'ends' or 'majority'"))
+            elif self.between == "vote" and self.score == "value":
+                found.append(Problem("between", "'vote' by values that may lie outside of 0..1", "score = 'outcome'"))
+        return found
+
+    @property
+    def _draws(self) -> bool:
+        """Whether random numbers decide where a search over likeliest tokens goes."""
+        noisy = self.method == "gumbel" and (self.sampled or self.noise > 0)
+        return self.method == "sampled_tree" or noisy or (self.sampled and self.method.startswith("mcts"))

@@ -5,23 +5,42 @@ The texts are those of `search/rstar_prompts.py`. Replies to prompts that begin 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from evolvent.engine.asks import GREEDY, Continuation, SampleAsk, Work
+from evolvent.engine.asks import GREEDY, Continuation, SampleAsk, To, Work
 from evolvent.errors import EvolventError
 from evolvent.search.careful import Careful
 from evolvent.search.functions import answered, fitting
 from evolvent.search.meter import Meter
-from evolvent.search.records import Child, Expand, Found, Search, SearchResult, Spent, Wanted
+from evolvent.search.records import Child, Expand, Found, Spent, Wanted
 from evolvent.search.rstar_prompts import Solution, after, ended, prompt, stops
 from evolvent.search.writing import Writing
 from evolvent.trajectory import Generation, sample_seed
 
-__all__ = ["SolutionState", "begin_solution", "over_solutions"]
+__all__ = ["Completer", "SolutionState", "begin_solution", "over_solutions"]
+
+MASKED = "mutual"  # the kind of wishes by which `rstar.mutual_consistency` has masked solutions completed
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Completer:
+    """Who is asked for replies: the policy, or another model that completes masked solutions.
+
+    Args:
+        encode: the tokens of a prompt, up to where the reply begins: `lambda text: dialect.open("", text)`.
+        writing: how replies are sampled and read; `span_tokens` is the most of a step's, `max_tokens` that of a wish
+            for the whole rest.
+        model: its name among several engines, which may read other tokens; None: the engine that writes.
+    """
+
+    encode: Callable[[str], Sequence[int]]
+    writing: Writing
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,28 +58,32 @@ def begin_solution(problem: str, *, seed: int = 0) -> SolutionState:
     return SolutionState(Solution(problem), sample_seed(seed, "solution", problem))
 
 
-def over_solutions(search: Search, *, encode: Callable[[str], Sequence[int]], writing: Writing) -> Work[SearchResult]:
+def over_solutions(
+    search: Generator[Wanted, Found, T], *, encode: Callable[[str], Sequence[int]], writing: Writing,
+    judge: Completer | None = None,
+) -> Work[T]:  # fmt: skip
     """A search over solutions (`rstar`), as a work for the driver. States have no values.
 
     A wish of a kind samples replies to the kind's prompt; equal solutions are one child, which counts them. A reply
-    that makes no solution is a child with a problem.
+    that makes no solution is a child with a problem; where the whole rest was wanted it is an end without an answer.
 
     Args:
-        search: begun at a state of `begin_solution`; the answer of a state is `answer_of(state.solution)`.
-        encode: the tokens of a prompt, up to where the reply begins: `lambda text: dialect.open("", text)`.
-        writing: how replies are sampled; `span_tokens` is the most of a step's, `max_tokens` that of a wish for the
-            whole rest.
+        search: a `Search`, or a forest, begun at a state of `begin_solution`; the answer of a state is
+            `answer_of(state.solution)`.
+        encode, writing: those of the policy, see `Completer`.
+        judge: who completes masked solutions (wishes of the kind "mutual"); None: the policy itself.
     Raises:
         ConfigError: a wish without kind. ContextOverflow: a prompt that does not fit. Else as `over_text`.
     """
-    return answered(search, _Solutions(encode, writing).answer)
+    own = Completer(encode, writing)
+    return answered(search, _Solutions(own, judge or own).answer)
 
 
 class _Solutions:
     """One search over solutions."""
 
-    def __init__(self, encode: Callable[[str], Sequence[int]], writing: Writing) -> None:
-        self._encode, self._writing = encode, writing
+    def __init__(self, own: Completer, judge: Completer) -> None:
+        self._own, self._judge = own, judge
         self._meter = Meter()
         self._careful = Careful(self._meter)
 
@@ -69,25 +92,35 @@ class _Solutions:
         self._meter.spent = Spent()
         asks = [self._ask(wish) for wish in wanted.expand]
         free = [Spent()] * len(wanted.evaluate)
-        (states, begun), short = fitting(wanted, free, [self._meter.worst([ask]) for ask in asks])
-        answers = yield from self._careful.asked(asks[:begun], wanted.left)
-        children = [self._children(wish, ask, samples)
-                    for wish, ask, samples in zip(wanted.expand, asks, answers, strict=False)]  # fmt: skip
+        worst = [Spent() if ask is None else self._meter.worst([ask]) for ask in asks]
+        (states, begun), short = fitting(wanted, free, worst)
+        answers = iter((yield from self._careful.asked([ask for ask in asks[:begun] if ask is not None], wanted.left)))
+        children = [[_too_long(wish)] if ask is None else self._children(wish, ask, next(answers))
+                    for wish, ask in zip(wanted.expand[:begun], asks, strict=False)]  # fmt: skip
         values = [float("nan") if at < states else None for at in range(len(wanted.evaluate))]
         rest = [None] * (len(asks) - begun)
         return Found([*children, *rest], values, self._meter.spent, short)
 
-    def _ask(self, wish: Expand) -> SampleAsk:
-        writing, state = self._writing, wish.state
-        ids = [int(token) for token in self._encode(prompt(state.solution, wish.kind))]
+    def _who(self, wish: Expand) -> Completer:
+        return self._judge if wish.kind == MASKED else self._own
+
+    def _ask(self, wish: Expand) -> SampleAsk | To | None:
+        """None: the solution is so long that its prompt leaves no room to reply; that of the root is asked anyway."""
+        who, state = self._who(wish), wish.state
+        writing = who.writing
+        ids = [int(token) for token in who.encode(prompt(state.solution, wish.kind))]
         most = min(writing.max_tokens if wish.whole else writing.span_tokens, writing.context - len(ids))
+        if most < 1 and state.above is not None:
+            return None
         seeds = tuple(sample_seed(state.seed, wish.kind, number)
                       for number in range(wish.first, wish.first + (1 if wish.greedy else wish.width)))  # fmt: skip
         sampling = GREEDY if wish.greedy else writing.sampling
-        return SampleAsk(None, ids, max(1, most), writing.stop_ids, stops(wish.kind), sampling, seeds)
+        ask = SampleAsk(None, ids, max(1, most), writing.stop_ids, stops(wish.kind), sampling, seeds)
+        return ask if who.model is None else To(who.model, ask)
 
-    def _children(self, wish: Expand, ask: SampleAsk, samples: Sequence[Any]) -> list[Child]:
+    def _children(self, wish: Expand, asked: SampleAsk | To, samples: Sequence[Any]) -> list[Child]:
         """The children of a wish; equal solutions are one."""
+        ask = asked.ask if isinstance(asked, To) else asked
         found: dict[Solution, Child] = {}
         problems = []
         for sample in samples:
@@ -102,25 +135,32 @@ class _Solutions:
                                                       generated=same.generated + child.generated)  # fmt: skip
         return [*found.values(), *problems]
 
-    def _child(self, wish: Expand, ask: SampleAsk, sample: Continuation | EvolventError) -> Child:
+    def _child(self, wish: Expand, ask: Any, sample: Continuation | EvolventError) -> Child:
         state: SolutionState = wish.state
         if isinstance(sample, EvolventError):
             return Child(state, kind=wish.kind, problem=str(sample))
-        reply = self._writing.text(sample.ids.tolist())
+        writing = self._who(wish).writing
+        reply = writing.text(sample.ids.tolist())
         cut = min([place for stop in ask.stop_strings if (place := reply.find(stop, _begun(reply))) >= 0],
                   default=len(reply))  # fmt: skip
         solution = after(state.solution, wish.kind, reply[:cut])
+        if solution is None and wish.whole and len(sample.ids):  # it says that there is nothing to add
+            solution = replace(state.solution, whole=True)
         if solution is None or not len(sample.ids):
             return Child(state, reply, kind=wish.kind, generated=len(sample.ids),
                          problem="a reply that makes no step of a solution")  # fmt: skip
         read = len(ask.tokens)
         ids = np.concatenate([np.asarray(ask.tokens, np.int32), sample.ids])
         logprobs = np.concatenate([np.zeros(read, np.float32), sample.logprobs])
-        generation = Generation(ids, np.arange(len(ids)) >= read, logprobs, policy_version=self._writing.version,
+        generation = Generation(ids, np.arange(len(ids)) >= read, logprobs, policy_version=writing.version,
                                 stop=sample.stop)  # fmt: skip
         below = SolutionState(solution, sample_seed(state.seed, wish.kind, *ids[read:].tolist()), generation, state)
         return Child(below, reply[:cut].strip(), float(np.mean(sample.logprobs)), terminal=ended(solution),
                      generated=len(sample.ids), kind=wish.kind)  # fmt: skip
+
+
+def _too_long(wish: Expand) -> Child:
+    return Child(wish.state, kind=wish.kind, problem="the prompt for it leaves no room in the context")
 
 
 def _begun(reply: str) -> int:

@@ -7,9 +7,9 @@ nor expanded never are. Seeds derive from the tokens before, so a sample depends
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from evolvent.errors import ContextOverflow, EngineError, EvolventError
 from evolvent.search.careful import Careful
 from evolvent.search.functions import answered, fitting
 from evolvent.search.meter import Meter, limited
-from evolvent.search.records import Child, Expand, Found, Search, SearchResult, Spent, Wanted
+from evolvent.search.records import Child, Expand, Found, Spent, Wanted
 from evolvent.search.scorers import Scorer
 from evolvent.search.scoring import Scoring
 from evolvent.search.writing import TextState, Writing
@@ -26,8 +26,12 @@ from evolvent.trajectory import sample_seed
 
 __all__ = ["over_text"]
 
+T = TypeVar("T")
 
-def over_text(search: Search, *, writing: Writing, scorer: Scorer | None = None) -> Work[SearchResult]:
+
+def over_text(
+    search: Generator[Wanted, Found, T], *, writing: Writing, scorer: Scorer | None = None
+) -> Work[T]:  # fmt: skip
     """A search over continuations of a text, as a work for the driver.
 
     Expanding a state samples `width` spans (or whole texts, or the likeliest one); at token level it takes the `width`
@@ -35,7 +39,7 @@ def over_text(search: Search, *, writing: Writing, scorer: Scorer | None = None)
     one that its scorer failed at, is a child with a problem, which the tree lists. A state that is over has no child.
 
     Args:
-        search: begun at a state of `begin_text`; its values are those of the scorer.
+        search: a `Search`, or a forest, begun at a state of `begin_text`; its values are those of the scorer.
         scorer: scores the spans of all new children together; None: no state has a value.
     Raises:
         StaleNode, WeightsChanged: the engine took other weights meanwhile. ContextOverflow: the prompt is too long.

@@ -32,10 +32,16 @@ _NODES = 4500  # of all trees that are drawn: some 220 bytes each
 
 @dataclass(frozen=True, slots=True)
 class DrawnTree:
-    """A tree and its drawing; no drawing where those before it fill the page."""
+    """A tree and its drawing; no drawing where those before it fill the page.
+
+    Attributes:
+        begins, ends: whether a list of several trees of one problem begins before it, and ends after it.
+    """
 
     file: SearchTreeFile
     drawing: Markup | None
+    begins: bool = False
+    ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +162,16 @@ def _line(method: str, style: ArmStyle, own: Sequence[SearchCell], cost: Callabl
 def _drawn(trees: Sequence[SearchTreeFile]) -> list[DrawnTree]:
     """The trees of a task one after another, searches before baselines; as many are drawn as the page has room for."""
     shown, nodes = [], 0
-    ordered = sorted(
-        trees, key=lambda file: (file.world, file.task, file.method in BASELINES, file.method, file.budget or 0)
-    )
-    for file in ordered:
+    ordered = sorted(trees, key=lambda file: (*_problem(file), file.number))
+    for at, file in enumerate(ordered):
         fits = nodes + len(file.tree) <= _NODES
         nodes += len(file.tree) if fits else 0
-        shown.append(DrawnTree(file, draw_tree(file.tree) if fits else None))
+        before, after = ordered[at - 1 : at] if at else [], ordered[at + 1 : at + 2]
+        begins, ends = (file.forest > 1 and _problem(file) not in map(_problem, near) for near in (before, after))
+        shown.append(DrawnTree(file, draw_tree(file.tree) if fits else None, begins, ends))
     return shown
+
+
+def _problem(file: SearchTreeFile) -> tuple[str, str, bool, str, int]:
+    """What the trees of one search of a problem have in common, in the order of the page."""
+    return file.world, file.task, file.method in BASELINES, file.method, file.budget or 0

@@ -92,7 +92,11 @@ class SearchCell:
 
 @dataclass(frozen=True, slots=True)
 class SearchTreeFile:
-    """One file of `trees/`: which search it is of, how that came out, and the tree."""
+    """One file of `trees/`: which search it is of, how that came out, and the tree.
+
+    Attributes:
+        number, forest: which of how many trees of the problem it is, the first being 1; 1 of 1 where there is one.
+    """
 
     name: str
     world: str
@@ -103,6 +107,8 @@ class SearchTreeFile:
     success: bool | None
     answer: str
     tree: SearchTree
+    number: int = 1
+    forest: int = 1
 
 
 def tree_file(name: str, document: object) -> SearchTreeFile | None:
@@ -113,7 +119,8 @@ def tree_file(name: str, document: object) -> SearchTreeFile | None:
         return None
     world, task, method, of, answer = (as_text(row.get(each)) for each in ("world", "task", "method", "of", "answer"))
     budget, success = as_count(row.get("budget")), _truth(row.get("success"))
-    return SearchTreeFile(name, world, task, method, budget, of, success, answer, tree)
+    number, forest = as_count(row.get("number")) or 1, as_count(row.get("forest")) or 1
+    return SearchTreeFile(name, world, task, method, budget, of, success, answer, tree, number, max(number, forest))
 
 
 def search_row(row: Mapping[str, Any]) -> SearchRow | None:

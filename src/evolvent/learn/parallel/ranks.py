@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,6 +26,8 @@ from evolvent.learn.parallel.mesh import Mesh
 __all__ = ["ALONE", "Meeting", "Ranks", "ranks_of"]
 
 _FAILED, _HERE, _BEAT, _READY = (f"evolvent/{name}" for name in ("failed", "here", "beat", "ready"))
+_CALL, _ANSWER, _CAME = (f"evolvent/{name}" for name in ("call", "answer", "came"))
+_AGENT = "TORCHELASTIC_USE_AGENT_STORE"
 _GRACE_S, _PAUSE_S = 5.0, 0.05  # how long ranks that lost another wait for its own words, and between two looks
 
 Dim = Literal["pp", "replicate", "shard", "tp", "dp"]
@@ -92,8 +95,44 @@ class Meeting:
 
     def __enter__(self) -> Meeting:
         if self.world > 1 and {"RANK", "MASTER_ADDR"} <= set(os.environ):
-            self.store = next(iter(rendezvous("env://", timeout=timedelta(seconds=self.timeout))))[0]
+            store = next(iter(rendezvous("env://", timeout=timedelta(seconds=self.timeout))))[0]
+            kept = os.environ.get(_AGENT) == "True"  # by an agent that may start us more than once
+            self.store = dist.distributed_c10d.PrefixStore(self._agreed(store), store) if kept else store
         return self
+
+    def _agreed(self, store: Any) -> str:
+        """A name that all ranks of this start have in common and no earlier start had.
+
+        torchrun's agents keep one store over all restarts (pytorch issue 135712), and no number that they set is both
+        new at every start and the same on every host. The addresses and failures of ranks that have ended would be
+        taken for those of living ones. So every rank calls with a word of its own, and the first answers with the name.
+
+        Raises:
+            RankFailed: another rank did not come within the timeout.
+        """
+        word, end = secrets.token_hex(8), time.monotonic() + self.timeout
+        if self.rank:
+            store.set(f"{_CALL}/{self.rank}", word)
+            try:
+                name = str(store.get(f"{_ANSWER}/{word}").decode())
+            except dist.DistStoreError as error:
+                raise self._alone([0]) from error
+            store.set(f"{name}/{_CAME}/{self.rank}", "")
+            return name
+        missing = list(range(1, self.world))
+        while missing:
+            if time.monotonic() > end:
+                raise self._alone(missing)
+            for rank in missing:  # also those that have ended: who does not come is answered again
+                if store.check([f"{_CALL}/{rank}"]):
+                    store.set(f"{_ANSWER}/{store.get(f'{_CALL}/{rank}').decode()}", word)
+            missing = [rank for rank in missing if not store.check([f"{word}/{_CAME}/{rank}"])]
+            time.sleep(_PAUSE_S if missing else 0)
+        return word
+
+    def _alone(self, missing: Sequence[int]) -> RankFailed:
+        who = f"rank {missing[0]} has" if len(missing) == 1 else f"ranks {', '.join(map(str, missing))} have"
+        return RankFailed(f"{who} not begun", value=f"nothing for {self.timeout:.0f} s", hint="is its host there?")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -105,7 +144,7 @@ class Meeting:
             failed = RankFailed("another rank failed", value=first, hint="resume when it is mended")
             failed.told = True
             raise failed from error
-        if self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        if self.rank == 0 and os.environ.get(_AGENT) != "True":
             self.store.set(f"{_HERE}/0", "")
             self._missing(told=True)  # the store goes when this process does
 
@@ -218,12 +257,19 @@ def _join(meeting: Meeting, mesh: Mesh, device: str, timeout: float) -> None:
     limit = timedelta(seconds=timeout)
     meeting.store.set_timeout(limit)
     backend = "nccl" if device == "cuda" else "gloo"
-    dist.init_process_group(backend, store=meeting.store, rank=meeting.rank, world_size=meeting.world, timeout=limit)
+    try:
+        dist.init_process_group(
+            backend, store=meeting.store, rank=meeting.rank, world_size=meeting.world, timeout=limit
+        )  # fmt: skip
+    except RuntimeError as error:  # all of them are there: they have met in the store
+        hint = "if all hosts are up, name the interface that joins them on each: GLOO_SOCKET_IFNAME=eth0"
+        what = f"the ranks do not reach each other; got {_brief(error)}"
+        raise ConfigError([Problem("network", what, hint)]) from None  # of its cause it would count as a lost rank
 
 
 def _brief(error: Exception) -> str:
     """The first sentence of what a backend says, without the place in its source."""
-    return re.sub(r"^\[\S*\.cc:\d+\] ", "", str(error)).partition(". ")[0]
+    return re.sub(r"\[\S*\.(cc|h):\d+\] ", "", str(error)).partition(". ")[0]
 
 
 def _lost(error: BaseException | None) -> bool:

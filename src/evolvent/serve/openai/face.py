@@ -1,5 +1,7 @@
 """A policy behind an OpenAI-compatible server: `/v1/models`, `/v1/chat/completions`, `/v1/completions`.
 
+SGLang's native routes (`sglang.py`) answer beside them.
+
 Beside what OpenAI describes: `return_token_ids` gives the ids that were read and written (in vLLM's fields), the
 log-probabilities are those of the distribution that was sampled from, the fingerprint names the policy's version, and a
 conversation whose requests bear one `x-session-id` is continued from the very tokens that were written in it. A seed
@@ -46,6 +48,7 @@ from evolvent.serve.openai.reload import handed_over, read_reload
 from evolvent.serve.openai.reply import Choice, Form, error_body, status_code
 from evolvent.serve.openai.request import ChatRequest, CompletionRequest, read_request
 from evolvent.serve.openai.request import Request as Asked
+from evolvent.serve.openai.sglang import GenerateForm, model_info, read_generate, read_tokenize
 from evolvent.serve.openai.writing import Writing
 from evolvent.serve.wire import NotFound, decoded, encoded
 from evolvent.web import Access, App, Receive, Scope, Send, guarded
@@ -61,6 +64,7 @@ T = TypeVar("T")
 _SESSION_LENGTH = 200
 _READ, _MESSAGES = 1 << 16, 1024  # characters and messages of a prompt that are read in any case
 _OF_A_TOKEN = 64  # characters; a prompt with more for every token of the context cannot fit, and is not read
+_HEADS = ("v1", "generate", "tokenize", "model_info", "get_model_info", "health", "metrics")  # paths that are counted
 _GONE = 499  # for a client that has left, as nginx logs it
 
 
@@ -89,6 +93,10 @@ class PolicyFace:
             Route("/v1/models/{model:path}", self._answering(self._model)),
             Route("/v1/chat/completions", self._answering(self._chat), methods=["POST"]),
             Route("/v1/completions", self._answering(self._complete), methods=["POST"]),
+            Route("/generate", self._answering(self._generate), methods=["POST"]),
+            Route("/model_info", self._answering(self._info)),
+            Route("/get_model_info", self._answering(self._info)),
+            Route("/tokenize", self._answering(self._tokenize), methods=["POST"]),
         ]
 
     def _answering(self, handle: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
@@ -195,18 +203,40 @@ class PolicyFace:
         messages = asked.conversation()
         self._check_length(len(messages), [message.text for message in messages])
         prompt = self._conversations.read(messages, self._generator.policy.dialect, session)
-        form = Form(True, self._name, self._word, asked.logprobs, asked.return_token_ids)
+        form = Form(True, self._name, self._word, asked.logprobs, asked.return_token_ids,
+                    asked.return_weight_versions)  # fmt: skip
         note = partial(self._noted, messages, session)
         return await self._replied(request, asked, self._writing(asked, form, note=note), [prompt])
 
     async def _complete(self, request: Request) -> Response:
         asked = read_request(CompletionRequest, decoded(await request.body()))
         self._named(asked.model)
+        form = Form(False, self._name, self._word, asked.logprobs is not None, asked.return_token_ids,
+                    asked.return_weight_versions)  # fmt: skip
+        return await self._replied(request, asked, self._writing(asked, form), self._prompts(asked))
+
+    async def _generate(self, request: Request) -> Response:
+        given = read_generate(decoded(await request.body()))
+        asked = given.completion(self._name)
+        stops = self._generator.policy.dialect.stop_ids
+        form = GenerateForm(False, self._name, self._word, given.return_logprob, stop_ids=stops, request=given.rid)
+        body = await _attended(request, self._writing(asked, form).whole(self._prompts(asked)))
+        return _json(body["replies"] if given.several else body["replies"][0])
+
+    async def _info(self, request: Request) -> Response:
+        return _json(model_info(self._generator, self._name))
+
+    async def _tokenize(self, request: Request) -> Response:
+        text = read_tokenize(decoded(await request.body())).prompt
+        self._check_length(1, [text])
+        ids = self._read(text)
+        return _json({"tokens": ids, "count": len(ids), "max_model_len": self._generator.context})
+
+    def _prompts(self, asked: CompletionRequest) -> list[list[int]]:
+        """The ids of every prompt."""
         given = asked.prompts()
         self._check_length(len(given), [prompt for prompt in given if isinstance(prompt, str)])
-        prompts = [self._read(prompt) for prompt in given]
-        form = Form(False, self._name, self._word, asked.logprobs is not None, asked.return_token_ids)
-        return await self._replied(request, asked, self._writing(asked, form), prompts)
+        return [self._read(prompt) for prompt in given]
 
     def _writing(self, asked: Asked, form: Form, *, note: Callable[[Choice], None] = lambda choice: None) -> Writing:
         wanted = asked.wanted(self._generator.context)
@@ -275,7 +305,7 @@ def policy_app(face: PolicyFace, *, access: Access) -> App:
         status = error.status_code if isinstance(error, HTTPException) else 500
         told = NotFound if status == 404 else ConfigError
         said = told(f"{request.method} {request.url.path[:200]}: {getattr(error, 'detail', 'failed')}",
-                    hint="there are /v1/models, /v1/chat/completions and /v1/completions")  # fmt: skip
+                    hint="there are /v1/models, /v1/chat/completions, /v1/completions and /generate")  # fmt: skip
         row = error_body(said)
         row["error"]["code"] = "unknown_url" if status == 404 else None
         return _json(row, status)
@@ -285,7 +315,7 @@ def policy_app(face: PolicyFace, *, access: Access) -> App:
 
     routes = [Route("/health", health), Route("/metrics", figures), *face.routes()]
     app = Starlette(routes=routes, lifespan=face.lifespan, exception_handlers={HTTPException: refused})
-    measured = Measured(_Refusals(guarded(_Reached(app), access)), ("v1", "health", "metrics"))
+    measured = Measured(_Refusals(guarded(_Reached(app), access)), _HEADS)
     return measured
 
 
@@ -331,7 +361,7 @@ class _Refusals:
         await self._app(scope, receive, translated)
 
 
-def _json(row: dict[str, Any], status: int = 200, *, after: EvolventError | None = None) -> Response:
+def _json(row: dict[str, Any] | list[Any], status: int = 200, *, after: EvolventError | None = None) -> Response:
     headers = {"retry-after": f"{after.retry_after_s:.0f}"} if isinstance(after, AtCapacity) else None
     return Response(encoded(row), status, headers, "application/json")
 

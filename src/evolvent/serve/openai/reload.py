@@ -37,6 +37,9 @@ class Reload(BaseModel):
     load_format: Literal["auto", "safetensors"] | None = Field(default=None, description="how weights are stored")
     flush_cache: Literal[True] = Field(default=True, description="what was computed with the old weights is dropped")
     abort_all_requests: Literal[False] = Field(default=False, description="requests under way are answered")
+    weight_version: str | None = Field(
+        default=None, max_length=200, description="what the client calls the weights; here their fingerprint names them"
+    )
 
 
 def read_reload(row: object) -> Reload:

@@ -81,7 +81,7 @@ class Form:
     Args:
         chat: a chat completion, else a plain one.
         model: its name. word: the text of one token.
-        logprobs, ids: what is given beside the text.
+        logprobs, ids, versions: what is given beside the text.
     """
 
     chat: bool
@@ -89,12 +89,14 @@ class Form:
     word: Callable[[int], str]
     logprobs: bool = False
     ids: bool = False
+    versions: bool = False
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
     def body(self, choices: Sequence[Choice]) -> dict[str, Any]:
         """The whole reply."""
-        rows = [self._row(choice, {"role": "assistant", "content": choice.text}, choice.text) for choice in choices]
+        rows = [self._row(choice, {"role": "assistant", "content": choice.text}, choice.text,
+                          upto=len(choice.written.ids)) for choice in choices]  # fmt: skip
         return {**self._head(choices, rows, stream=False), "usage": _usage(choices)}
 
     def begun(self, choice: Choice) -> dict[str, Any]:
@@ -106,7 +108,8 @@ class Form:
         """A part of a stream: new text, and the tokens from `first` on."""
         new = Written(choice.written.ids[first:], choice.written.logprobs[first:], "", choice.written.writer)
         part = Choice(choice.index, choice.prompt, text, new, choice.ended)
-        row = self._row(part, {"content": text} if text else {}, text, key="delta")
+        upto = len(choice.written.ids)
+        row = self._row(part, {"content": text} if text else {}, text, key="delta", upto=upto)
         head = self._head([choice], [row], stream=True)
         if self.chat or first:  # what was read is told once
             head.pop("prompt_token_ids", None)
@@ -125,10 +128,14 @@ class Form:
         }  # fmt: skip
         return {**head, "prompt_token_ids": choices[0].prompt} if self.chat and self.ids and rows else head
 
-    def _row(self, choice: Choice, said: dict[str, Any], text: str, *, key: str = "message") -> dict[str, Any]:
+    def _row(
+        self, choice: Choice, said: dict[str, Any], text: str, *, upto: int, key: str = "message"
+    ) -> dict[str, Any]:  # fmt: skip
         row: dict[str, Any] = {"index": choice.index, **({key: said} if self.chat else {"text": text})}
         row["logprobs"] = (self._entries(choice) if self.chat else self._table(choice)) if self.logprobs else None
         row["finish_reason"] = choice.ended
+        if self.versions:  # of all tokens, also in the last chunk of a stream, and in no other
+            row["weight_versions"] = _spans(choice, upto) if choice.ended else None
         if self.ids:
             row["token_ids"] = choice.written.ids.tolist()
             if not self.chat:
@@ -149,6 +156,11 @@ class Form:
         words = [self.word(index) for index in choice.written.ids.tolist()]
         places = np.cumsum([0, *map(len, words)])[:-1].tolist()
         return {"tokens": words, "token_logprobs": _values(choice), "text_offset": places, "top_logprobs": None}
+
+
+def _spans(choice: Choice, upto: int) -> list[dict[str, Any]]:
+    """Whose weights wrote the tokens up to here: always one version, since what two have written is refused."""
+    return [{"version": choice.written.writer, "start": 0, "end": upto}]
 
 
 def _values(choice: Choice) -> list[float]:

@@ -61,6 +61,7 @@ class Request(BaseModel):
     stream: bool = Field(default=False, description="send the reply as it is written")
     stream_options: StreamOptions = Field(default=StreamOptions(), description="what a stream tells beside it")
     return_token_ids: bool = Field(default=False, description="also give the ids of what was read and written")
+    return_weight_versions: bool = Field(default=False, description="also tell whose weights wrote it, in vLLM's form")
 
     def wanted(self, context: int) -> Wanted:
         """How to sample. A seed and the number of a sample give the seed of the sample; the first has the seed itself.

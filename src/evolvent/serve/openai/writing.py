@@ -20,7 +20,7 @@ __all__ = ["Writing"]
 
 T = TypeVar("T")
 Event = dict[str, Any]
-_PIECE = 4  # tokens of a stream that are asked for at once
+_PIECE = 4  # tokens of a stream that are asked for at once, after the first, which somebody waits for
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Writing:
         wanted, form = self.wanted, self.form
         ids, logprobs, sent, told, writer = np.zeros(0, np.int32), np.zeros(0, np.float32), 0, 0, ""
         while True:
-            most = min(1 if wanted.stops else _PIECE, wanted.max_tokens - len(ids))
+            most = min(1 if wanted.stops or not told else _PIECE, wanted.max_tokens - len(ids))
             (new,) = await self.generator.write(self._ask([*prompt, *ids.tolist()], most, (seed,)))
             _check_one([writer or new.writer, new.writer])
             writer = new.writer
