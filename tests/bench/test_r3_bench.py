@@ -91,5 +91,5 @@ def test_a_base_must_solve_more_than_a_guess():
 
 
 def test_seeds_that_chose_the_rates_are_not_studied(tmp_path):
-    with pytest.raises(ConfigError, match="choose the rates"):
+    with pytest.raises(SystemExit, match="choose the rates"):
         r3.main(["--folder", str(tmp_path), "--seeds", "0", "100"])

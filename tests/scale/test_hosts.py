@@ -88,8 +88,9 @@ def test_the_static_way_and_a_network_that_leads_nowhere(data, tmp_path, interfa
     if interface == "eth0":
         assert codes == [0, 0] and not told and (tmp_path / "run" / "model").is_dir()
     else:
-        assert codes == [1, 1] and len(told) == 1, told
-        assert "the ranks do not reach each other" in told[0] and "GLOO_SOCKET_IFNAME=eth0" in told[0]
+        assert codes == [1, 1] and 1 <= len(told) <= 2, told  # a host says it, or both do at the same moment
+        for line in told:
+            assert "the ranks do not reach each other" in line and "GLOO_SOCKET_IFNAME=eth0" in line
 
 
 @pytest.mark.long

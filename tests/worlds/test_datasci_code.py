@@ -192,6 +192,7 @@ def world(boxes: Boxes) -> DataSciCode:
     return DataSciCode(boxes, table=TABLE, count=2, limits=LIMITS)
 
 
+@pytest.mark.long
 def test_the_best_pipeline_as_a_program_reaches_its_mark(world: DataSciCode):
     task = task_of(world)
     env = world.make(task)
@@ -217,6 +218,7 @@ def test_a_model_or_a_function_is_what_counts(world: DataSciCode):
     assert lying.area is None and "not iterable" in lying.error
 
 
+@pytest.mark.long
 def test_nothing_is_remembered_from_fold_to_fold(world: DataSciCode):
     """A program that keeps the labels it saw, in memory and on disk, finds nothing kept when the next fold asks."""
     source = (

@@ -1,4 +1,4 @@
-"""What a rank of `test_starts.py` does: it meets the others in a store that earlier starts have used."""
+"""What a rank of `test_restarts.py` does: it meets the others in a store that earlier starts have used."""
 
 from __future__ import annotations
 

@@ -45,6 +45,7 @@ def loaded(crews, saved):
     return {layout: [wrong[layout] for wrong in every if layout in wrong] for layout in LAYOUTS}
 
 
+@pytest.mark.long  # every pair; `test_matrix` goes on under other layouts in every run
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_loads_what_every_layout_saved(loaded, layout):
     assert loaded[layout] == [[]] * LAYOUTS[layout].size
