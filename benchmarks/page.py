@@ -112,6 +112,13 @@ BENCHES = (
         _x("16 problems together over one after another, least", "x_batching", "goals.x_batching"),
         _most("MCTS over best of n, CPU of a computed token", "mcts_over_bon_cpu", "goals.mcts_over_bon_cpu"),
     )),
+    Bench("Teams: area under the learning curve", "mat", "mat.json", (
+        _x("HalfCheetah 6x1: MAT", "auc.halfcheetah_6x1.mat"),
+        _x("MAT-Dec", "auc.halfcheetah_6x1.mat_dec"),
+        _x("MAPPO", "auc.halfcheetah_6x1.mappo"),
+        _x("HAPPO", "auc.halfcheetah_6x1.happo"),
+        _x("MAT minus HAPPO", "above.halfcheetah_6x1.happo"),
+    ), "Each training has one per cent of the paper's steps ([MAT](papers/mat.md))."),
     Bench("MAT's loop beside a plain one", "mat_speed", "mat_speed.json", (
         _x("acting, 6 agents", "x_action", "goals.x_action"),
         _x("the whole loop, environment excluded", "x_total", "goals.x_total"),
