@@ -57,13 +57,19 @@ def _serve(rank, size, calls, results, path):
 
 
 def _forget():
-    """Drop what torch keeps of meshes that are gone: a new one that equals them would be led to their groups."""
+    """Drop what torch keeps of meshes that are gone: a new one that equals them would be led to their groups.
+
+    Meshes and their groups refer to each other, and each group that is not collected keeps threads that poll.
+    """
+    import gc
+
     import torch._dynamo
     from torch.distributed.tensor import _redistribute, debug
 
     _redistribute._gen_transform_infos.cache_clear()
     debug._clear_sharding_prop_cache()
     torch._dynamo.reset()
+    gc.collect()
 
 
 class Crew:

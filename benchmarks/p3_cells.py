@@ -4,7 +4,8 @@ The pool is as those of APPS and MATH are: it has levels, here chains of two, th
 a level a few kinds of problems are common (a kind's share falls as one over its rank) and many are rare. The base has
 learned other problems, of the lowest level and some of the next, until it can read and begins to solve: most of the
 pool is above it. Every variant learns as many tokens in as many rounds. The panels are held-out problems of all levels
-and of one more.
+and of one more. In a noisy pool a share of the problems, whose places are drawn, have the answers of other problems of
+their kind, as data that were gathered and not made often have; the base and the panels are the same.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ from evolvent.rollout.collect import collect
 from evolvent.run import Run
 from evolvent.scale.initial import demonstrations
 from evolvent.scale.local import LocalVerbs, Panel
-from evolvent.trajectory import Start, Task, canonical_json, sample_rng, sample_seed
+from evolvent.trajectory import Start, Task, Trajectory, canonical_json, sample_rng, sample_seed
 from evolvent.worlds.base import World
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.reasoning.arithmetic import Arithmetic
@@ -39,7 +41,7 @@ from evolvent.worlds.reasoning.problems import Problems
 
 __all__ = ["MAIN", "TASKS", "TIERS", "VARIANTS", "Cell", "Protocol", "panel", "run_cell"]
 
-TASKS = ("maths", "programs")
+TASKS = ("maths", "programs", "noisy maths", "noisy programs")
 TIERS = ("seen", "evo", "longer")
 ROUNDS = Panel(split="dev", limit=2)  # rounds are not compared: as little as can be played
 MAIN = ("p3", "random", "full", "no difficulty", "no pace", "no diversity")
@@ -72,6 +74,7 @@ class Protocol:
         pool: demonstrations to choose from. chosen: of each round. rounds, tokens: of all variants, tokens a round.
         base: learned tokens of the base. panel: held-out problems of each tier.
         next_level: problems of the level above the lowest among those that the base learns, as a share.
+        noise: share of the problems of a noisy pool that have another's answer.
         train: how all learn.
     """
 
@@ -82,6 +85,7 @@ class Protocol:
     tokens: int = 50_000
     base: int = 150_000
     next_level: float = 0.1
+    noise: float = 0.3
     panel: int = 150
     context: int = 160
     max_tokens: int = 72
@@ -119,7 +123,7 @@ class Cell:
 def world_of(protocol: Protocol, task: str) -> World:
     """Chains of arithmetic, worked out line by line; word problems, answered by a program."""
     sizes = Sizes(train=8000, dev=max(protocol.panel, 2), test=max(protocol.panel, 2))
-    return Arithmetic(sizes=sizes) if task == "maths" else Problems(form="program", sizes=sizes)
+    return Arithmetic(sizes=sizes) if task.endswith("maths") else Problems(form="program", sizes=sizes)
 
 
 def panel(protocol: Protocol, task: str, split: str = "test") -> list[Task]:
@@ -165,9 +169,22 @@ def _unequal(kinds: Sequence[Sequence[Task]], count: int) -> list[Task]:
     return [one for kind, number in zip(kinds, taken, strict=True) for one in kind[:number]]
 
 
-def parts_of(world: World, policy: Policy, tasks: Sequence[Task], seed: int) -> list[Parts]:
+def mixed_up(shown: Sequence[Trajectory], share: float, seed: int) -> list[Trajectory]:
+    """The same problems, a share of them with the answers of others of their kind, passed round among those drawn."""
+    rng = sample_rng(seed, "p3 noise")
+    drawn = sorted(rng.choice(len(shown), round(share * len(shown)), replace=False), key=lambda at: shown[at].task.kind)
+    found = list(shown)
+    for _, group in groupby(drawn, key=lambda at: shown[at].task.kind):
+        places = list(group)
+        for place, other in zip(places, places[1:] + places[:1], strict=True):
+            steps = (replace(shown[place].steps[0], action=shown[other].steps[0].action),)
+            found[place] = replace(shown[place], steps=steps)
+    return found
+
+
+def parts_of(world: World, policy: Policy, tasks: Sequence[Task], seed: int, *, noise: float = 0.0) -> list[Parts]:
     """Demonstrations as they are learned, with spans on their lines."""
-    shown = demonstrations([world], tasks, seed=seed)
+    shown = mixed_up(demonstrations([world], tasks, seed=seed), noise, seed)
     flat = flatten(shown, policy.dialect, instructions=lambda one: world.instructions, context=policy.context)
     words = policy.tokenizer
     return [by_lines(part, lambda token: words.decode([token])) for part in flat.parts]
@@ -201,7 +218,8 @@ def run_cell(protocol: Protocol, folder: Path, cell: Cell, *, split: str = "test
     verbs = LocalVerbs({world.name: world}, protocol.base_train, ROUNDS)
     with Run(place / "base", verbs, seed=cell.seed, settings=verbs.settings()) as run:
         base = run.fit(start, parts_of(world, start, even, cell.seed), weighted_nll, tokens=protocol.base)
-    parts = parts_of(world, base, pool, cell.seed)
+    noise = protocol.noise if cell.task.startswith("noisy") else 0.0
+    parts = parts_of(world, base, pool, cell.seed, noise=noise)
     count = len(parts) if cell.variant == "full" else protocol.chosen
     config = P3.model_validate(
         {"rounds": protocol.rounds, "count": count, "tokens": protocol.tokens, **VARIANTS[cell.variant]}

@@ -119,6 +119,14 @@ BENCHES = (
         _x("HAPPO", "auc.halfcheetah_6x1.happo"),
         _x("MAT minus HAPPO", "above.halfcheetah_6x1.happo"),
     ), "Each training has one per cent of the paper's steps ([MAT](papers/mat.md))."),
+    Bench("Policies over recorded episodes", "sequence", "sequence.json", (
+        _x("DT above cloning, Hopper's replay", "orderings.hopper-replay: dt > bc", 0),
+        _x("Pendulum's replay", "orderings.pendulum-replay: dt > bc", 0),
+        _x("CartPole's replay", "orderings.cartpole-replay: dt > bc", 0),
+        _x("TT above DT on the pieces, of 10", "orderings.stitching-pieces: tt > dt", 0),
+        _x("Q-Transformer above DT on the pieces", "orderings.stitching-pieces: q > dt", 0),
+        _most("one policy for four tasks behind its specialists, in its worst", "multi_task_gap", 0.1),
+    ), "Scores from 0 (random) to 100 (the expert); \"reached\" is about means ([Sequences](sequences.md))."),
     Bench("MAT's loop beside a plain one", "mat_speed", "mat_speed.json", (
         _x("acting, 6 agents", "x_action", "goals.x_action"),
         _x("the whole loop, environment excluded", "x_total", "goals.x_total"),

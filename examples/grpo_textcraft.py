@@ -1,10 +1,14 @@
-"""GRPO with LoRA on a crafting world: `python grpo_textcraft.py [MODEL [RECIPES]] [--endpoint URL NAME WEIGHTS]`.
+"""GRPO with LoRA on a crafting world.
+
+    python grpo_textcraft.py [MODEL [RECIPES]] [--endpoint URL NAME WEIGHTS [DIALECT]]
 
 MODEL is a local Hugging Face folder, RECIPES a folder of Minecraft's recipe files (TextCraft itself; without it the
 world's own recipes). Without a model a small one is made for a simpler world, and imitates demonstrations first. The
 policy plays in this process, or on an endpoint that takes weights from the folder WEIGHTS after each iteration:
 
     evolvent serve --policy MODEL --reload WEIGHTS
+
+DIALECT is what that server speaks: openai (a server of ours, as above), vllm or sglang.
 """
 
 import sys
@@ -12,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import evolvent as ev
-from evolvent.engine.endpoint import Endpoint
+from evolvent.engine.servers import endpoint_type
 from evolvent.learn.practice import PracticeConfig
 from evolvent.methods.grpo import GRPOConfig, grpo
 from evolvent.models.adapters import AdapterConfig, adapt, merged
@@ -21,6 +25,7 @@ from evolvent.scale.remote_play import RemoteVerbs
 
 words = [*sys.argv[1:], "--endpoint"]
 given, there = words[: words.index("--endpoint")], words[words.index("--endpoint") + 1 : -1]
+speaking = endpoint_type(there[3] if len(there) > 3 else "openai")
 if given:
     world = ev.Crafting.from_folder(given[1]) if len(given) > 1 else ev.Crafting()
 else:
@@ -44,7 +49,7 @@ tuned = adapt(policy, AdapterConfig(kind="lora", rank=16, targets=("all-linear",
 with ExitStack() as open_:
     verbs = LocalVerbs({world.name: world}, learner, **settings)
     if there:
-        endpoint = open_.enter_context(Endpoint(there[0], there[1], tokens=True, processed=True))
+        endpoint = open_.enter_context(speaking(there[0], there[1], tokens=True, processed=True))
         verbs = RemoteVerbs({world.name: world}, learner, endpoint=endpoint, handover=Path(there[2]), **settings)
     run = open_.enter_context(ev.Run(Path("runs/grpo-textcraft"), verbs, settings=verbs.settings()))
     best = grpo(tuned, tasks[100:400], config=config, run=run)

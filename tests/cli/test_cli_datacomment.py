@@ -163,6 +163,9 @@ def test_mistakes(rows, tmp_path, capsys):
     said = capsys.readouterr().err
     assert "got two" in said and "no model is named" in said
     assert main(["data", "comment", str(rows), "--to", "a.jsonl", "--policy", "xs", "--density", "0.1"]) == 2
+    said = ["data", "comment", str(rows), "--to", "a.jsonl", "--endpoint", "u", "--model", "m", "--dialect", "vlm"]
     assert "--density and --aligned belong to it" in capsys.readouterr().err
+    assert main(said) == 2
+    assert "--dialect: unknown dialect 'vlm' (did you mean 'vllm'?)" in capsys.readouterr().err
     assert main(["data", "--help"]) == 0
     assert "let a model comment code" in capsys.readouterr().out

@@ -41,6 +41,23 @@ def test_an_endpoint_plays_as_its_policy_does(served, tmp_path, capsys):
     assert (asked.player.name, asked.player.kind, asked.player.about["model"]) == ("over http", "endpoint", "beginner")
 
 
+@pytest.mark.parametrize("dialect", ["sglang", "vllm"])
+def test_an_endpoint_of_another_dialect_plays_the_same(served, tmp_path, capsys, dialect):
+    """A server of ours knows the fields of both, so what they are asked for comes, and tokens and versions with it."""
+    folder, server = served
+    asked = ["--agent", "endpoint", "--endpoint", f"{server.url}/v1", "--model", "beginner", "--tokens", "true",
+             "--processed", "true", "--worlds", "lookup", "--limit", "3", "--max_tokens", "12"]  # fmt: skip
+    own = ["--agent", "policy", "--policy", str(folder), "--worlds", "lookup", "--limit", "3", "--max_tokens", "12"]
+    assert main(["collect", *asked, "--dialect", dialect, "--to", str(tmp_path / "asked")]) == 0
+    assert main(["collect", *own, "--to", str(tmp_path / "own")]) == 0
+    capsys.readouterr()
+    found = []
+    for name in ("asked", "own"):
+        with Store.open(tmp_path / name / "trajectories") as store:
+            found.append({one.id: (one.actions, list(one.generations)) for one in store.trajectories()})
+    assert found[0] == found[1] and len(found[0]) == 3
+
+
 def test_text_alone_counts_what_the_endpoint_wrote(served, tmp_path, capsys):
     _, server = served
     words = ["--agent", "endpoint", "--endpoint", f"{server.url}/v1", "--model", "beginner"]
@@ -54,6 +71,7 @@ def test_text_alone_counts_what_the_endpoint_wrote(served, tmp_path, capsys):
     [
         (["--agent", "endpoint"], "needs --endpoint URL and --model NAME"),
         (["--agent", "endpont"], "'endpoint'"),
+        (["--dialect", "sglan"], "dialect: got 'sglan', expected 'openai' or 'vllm' or 'sglang'"),
         (["--agent", "endpoint", "--endpoint", "nowhere", "--model", "m"], "nowhere"),
     ],
 )

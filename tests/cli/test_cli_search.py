@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 import evolvent as ev
@@ -203,12 +204,35 @@ def served(beginner: Path):
         yield server
 
 
-def test_an_endpoint_searches_as_its_policy_does(served: Any, beginner: Path, whole: Path, tmp_path: Path, capsys):
+def generated(server: Any) -> float:
+    """How many requests of `/generate`, SGLang's route, a server has answered."""
+    text = httpx2.get(f"{server.url}/metrics", trust_env=False).text
+    lines = [line for line in text.splitlines() if "http_requests_total{" in line and 'face="generate"' in line]
+    return sum(float(line.split()[-1]) for line in lines)
+
+
+@pytest.mark.parametrize("dialect", ["openai", "sglang"])
+def test_an_endpoint_searches_as_its_policy_does(
+    served: Any, beginner: Path, whole: Path, tmp_path: Path, capsys, dialect
+):  # fmt: skip
     """The same policy over HTTP, judged here: what is sampled, decided for and spent is the same."""
-    asked = ["--endpoint", f"{served.url}/v1", "--model", "beginner", "--judge", beginner, "--policy", beginner]
+    before = generated(served)
+    asked = [
+        "--dialect",
+        dialect,
+        "--endpoint",
+        f"{served.url}/v1",
+        "--model",
+        "beginner",
+        "--judge",
+        beginner,
+        "--policy",
+        beginner,
+    ]
     words = [*PLAY[:8], "--budgets", "120", *PLAY[10:]]
     code, _, error = told(capsys, *words, *asked, "--to", tmp_path / "asked")
     assert code == 0, error
+    assert (generated(served) > before) == (dialect == "sglang")
     found, own = results(tmp_path / "asked"), results(whole)
     assert found and all(row["budget"] in (None, 120) for row in found.values())
     for key, row in found.items():
@@ -251,6 +275,7 @@ AWAY = ["--endpoint", "http://127.0.0.1:9/v1"]
         ([*AWAY, "--model", "m"], "--policy names the folder of the model that it serves"),
         ([*AWAY, "--model", "m", "--policy", ".", "--search.level", "token"], "an endpoint gives no logits"),
         ([*AWAY, "--model", "m", "--policy", "."], "an endpoint gives no values: name --judge FOLDER"),
+        (["--dialect", "sglan"], "dialect: got 'sglan', expected 'openai' or 'vllm' or 'sglang'"),
         (["fancy"], "unexpected 'fancy'"),
         (["--resume", "nowhere"], "nowhere is no run: it holds no config.toml"),
     ],

@@ -148,6 +148,27 @@ def test_dropped_tokens_are_recomputed_and_counted(policies: dict[str, Policy]) 
     assert other.node.length == 6
 
 
+def test_the_upper_part_of_what_was_cut_gives_way_too(policies: dict[str, Policy]) -> None:
+    """Paths that were moved out, cut, and lost their lower part take no room from what comes later."""
+    engine, kept = LocalEngine(policies["llama"], slots=1, max_cached_tokens=24), []
+
+    def moved_out(tokens: list[int], node=None):
+        (found,) = blocking([LogitsAsk(node, tokens, keep=True)], engine)
+        blocking([LogitsAsk(None, [40, 41])], engine)
+        return found.node
+
+    for first in range(2):
+        (upper,) = blocking([LogitsAsk(None, [first, *range(2, 11)], keep=True)], engine)
+        lower = moved_out([10, 11], upper.node)
+        blocking([LogitsAsk(upper.node, [30]), LogitsAsk(upper.node, [])], engine)  # parts there
+        kept.append(upper.node)
+        del lower, upper
+    node = moved_out([20, *range(2, 11)])
+    before = engine.usage.recomputed
+    blocking([LogitsAsk(node, [7])], engine)
+    assert engine.usage.recomputed == before and engine._rows.cached <= 24
+
+
 def test_held_tokens_are_never_recomputed(policies: dict[str, Policy]) -> None:
     engine = LocalEngine(policies["llama"], slots=1, max_cached_tokens=0)
     ((first,),) = blocking([SampleAsk(None, [1, 2, 3, 4], 3)], engine)
@@ -320,3 +341,14 @@ def test_choices_end_with_a_choice(policies: dict[str, Policy]) -> None:
     assert {each.stop for each in samples} == {"choice"}
     total = sum(float(np.exp(next(s for s in samples if tuple(s.ids.tolist()) == c).logprobs.sum())) for c in CHOICES)
     assert total == pytest.approx(1, abs=1e-5)  # log-probabilities are of the limited distribution
+
+
+@pytest.mark.parametrize("engine", [LocalEngine, RecomputeEngine])
+def test_a_choice_with_a_stop_token_inside_is_cut_where_its_room_ends(policies: dict[str, Policy], engine) -> None:
+    choices, stop = ((5, 7, 6), (5, 7, 8)), frozenset([7])
+    full = [1] * (CONTEXT - 2)
+    asks = [SampleAsk(None, [1], 2, stop, choices=choices), SampleAsk(None, full, 9, stop, choices=choices),
+            SampleAsk(None, [1], 3, stop, choices=choices)]  # fmt: skip
+    (short,), (last,), (whole,) = blocking(asks, engine(policies["llama"]))
+    assert [(one.ids.tolist(), one.stop) for one in (short, last)] == [([5, 7], "length")] * 2
+    assert whole.stop == "choice" and tuple(whole.ids.tolist()) in choices and last.node.length == CONTEXT

@@ -32,11 +32,12 @@ def check(folder, rates):
 
 
 @pytest.mark.long
-def test_an_endpoint_plays(tmp_path):
+@pytest.mark.parametrize("dialect", ["openai", "sglang"])
+def test_an_endpoint_plays(tmp_path, dialect):
     ev.policy_for([ev.Lookup()], seed=1).save(tmp_path / "first")
     (tmp_path / "weights").mkdir()
     with command("--policy", tmp_path / "first", "--reload", tmp_path / "weights", OMP_NUM_THREADS="1") as server:
-        check(tmp_path, run(tmp_path, "--endpoint", server.url, "first", tmp_path / "weights"))
+        check(tmp_path, run(tmp_path, "--endpoint", server.url, "first", tmp_path / "weights", dialect))
     newest = load_policy(max((tmp_path / "weights" / "snapshots").glob("step-*")))
     assert newest.version == 11 and kind_of(newest.model) is None
 
@@ -44,6 +45,12 @@ def test_an_endpoint_plays(tmp_path):
 def test_in_process(tmp_path):
     check(tmp_path, run(tmp_path))
     assert len(SCRIPT.read_text(encoding="utf-8").splitlines()) <= 60
+
+
+def test_a_dialect_that_nobody_speaks_is_told_at_once(tmp_path):
+    with Launched(1, [SCRIPT, "--endpoint", "http://127.0.0.1:9", "m", tmp_path, "vlm"], cwd=tmp_path) as process:
+        assert process.wait() != [0]
+        assert "did you mean 'vllm'?" in process.said()
 
 
 def test_a_models_folder_and_recipes_are_asked_for_by_name(tmp_path):

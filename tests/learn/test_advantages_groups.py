@@ -70,6 +70,14 @@ def test_a_group_of_one_keeps_its_reward_without_a_baseline() -> None:
     assert group_advantage([0.7], [0], baseline="none", scale="group_std").advantage.tolist() == [0.0]
 
 
+def test_a_deviation_of_nothing_is_not_divided_by() -> None:
+    """Without a baseline the reward itself is scaled: divided by 1e-6 it would be a million times too large."""
+    found = group_advantage([1.0, 1.0, 1.0, 0.0], [0, 0, 1, 1], baseline="none", scale="group_std").advantage
+    assert found.tolist() == pytest.approx([0.0, 0.0, 2**0.5, 0.0], abs=1e-5)
+    assert group_advantage([0.1] * 3, [0, 0, 1], baseline="none", scale="batch_std").advantage.tolist() == [0.0] * 3
+    assert group_advantage([], [], baseline="none", scale="batch_std").advantage.shape == (0,)
+
+
 def test_leave_one_out_needs_others() -> None:
     with pytest.raises(BatchMismatch, match="at least two episodes; got 3 groups of one"):
         group_advantage([1.0, 2.0, 3.0], [0, 1, 2], baseline="leave_one_out", scale="none")

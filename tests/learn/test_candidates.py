@@ -163,6 +163,18 @@ def test_a_critic_apart_is_fitted_to_what_was_done(tmp_path):
     assert values[-1] == pytest.approx(1.0, abs=0.25)
 
 
+@pytest.mark.parametrize(("level", "fitted"), [("token", "part"), ("action", "action"), ("listed", "action")])
+def test_a_decision_has_one_value(tmp_path, level, fitted):
+    """The value before a decision alone is fitted, by a critic apart as on a shared trunk."""
+    world, asked = Listed(), []
+    config = PPO(level=level, practice=quick(iterations=1, tasks=2, critic="own"))
+    with run_of(tmp_path, world, deciding=level == "listed") as run:
+        practise = run.practise
+        run.practise = lambda policy, setup, *more: asked.append(setup) or practise(policy, setup, *more)
+        ppo(small(world), world.tasks("train", "seen"), config=config, run=run)
+    assert dict(asked[0].critic.settings)["level"] == fitted
+
+
 def test_gradients_do_not_depend_on_micro_batches(tmp_path):
     world = Listed()
     config = PPO(level="listed", practice=quick())

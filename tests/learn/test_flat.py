@@ -96,6 +96,9 @@ def test_rewards_of_a_method():
     assert found.reward.tolist() == [0, 0, 0, 0, 0.5]
     with pytest.raises(NonFinite, match="reward of episode 0, action 1, part 1 is not finite"):
         flat([ONE], chains_of(ONE), rewards=lambda t: [0.0, float("nan")])
+    for wrong in ([1.0], [0.0, 0.5, 1.0]):
+        with pytest.raises(BatchMismatch, match="not one reward a step of 'one'"):
+            flat([ONE], chains_of(ONE), rewards=lambda t, wrong=wrong: wrong)
 
 
 def test_forks_give_their_shared_tokens_once():

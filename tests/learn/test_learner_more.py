@@ -14,7 +14,7 @@ from small_training import small_config, small_parts, small_policy
 from evolvent.errors import ConfigError
 from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.learner import Learner
-from evolvent.learn.objectives import value, weighted_nll
+from evolvent.learn.objectives import Objective, value, weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.packing import collate_padded
 from evolvent.learn.parallel.mesh import Mesh, Parallelism
@@ -78,6 +78,20 @@ def test_curvature_that_is_not_finite_is_left_out() -> None:
     assert not learner.update([batch]).skipped
     for weight in policy.model.parameters():
         assert weight.isfinite().all() and learner.optimizer.state[weight]["hessian"].isfinite().all()
+
+
+@pytest.mark.parametrize("clipping", ["two_pass", "none"])
+def test_after_an_update_beyond_the_limit_a_backward_changes_nothing(clipping: Any) -> None:
+    policy = small_policy()
+    far = Objective("far", weighted_nll.loss, weighted_nll.count, measured=("kl",), stop=("kl", 0.1),
+                    stats=lambda outputs, batch: {"kl": (torch.tensor(1.0), 1)})  # fmt: skip
+    learner = Learner(policy, far, small_config(lr=0.3), seed=1,
+                      optimizer=OptimizerConfig(name="lomo", clip=clipping))  # fmt: skip
+    before = [weight.clone() for weight in policy.model.parameters()]
+    batch = collate_padded(small_parts(policy, 2), [[0], [1]])
+    assert learner.update([batch]).stopped
+    policy.model(batch.ids).logits.sum().backward()
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
 
 
 def test_ranks_of_another_layout_are_refused() -> None:

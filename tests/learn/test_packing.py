@@ -21,6 +21,7 @@ from evolvent.learn.packing import (
     pack,
 )
 from evolvent.learn.parts import Parts
+from evolvent.learn.trees import collate_trees
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=60)
 
@@ -160,6 +161,22 @@ def test_log_probabilities_are_those_of_all_logits(parts: list[Parts]) -> None:
 def test_block_mask_golden() -> None:
     found = block_mask(torch.tensor([[0, 0, 1, -1]]))[0, 0].int().tolist()
     assert found == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
+
+
+def test_columns_are_those_of_the_chosen() -> None:
+    """A sequence that is not in the batch has no say in them; the chosen agree, or entries would change places."""
+    first, second, third = small_parts(small_policy(), 3)
+    scored = [replace(p, columns={"score": np.arange(len(p), dtype=np.float32)}) for p in (second, third)]
+    parts = [first, *scored]
+    batch = collate_padded(parts, [[1], [2]])
+    wanted = [p.columns["score"][1 : p.feed + 1][p.weight[1 : p.feed + 1] != 0] for p in scored]
+    assert batch.columns["score"].tolist() == np.concatenate(wanted).tolist()
+    assert collate_packed({5: second, 7: scored[1]}, [[7]]).columns.keys() == {"score"}
+    for make in (lambda rows: collate_padded(parts, rows), lambda rows: collate_packed(parts, rows),
+                 lambda rows: collate_trees(parts, [row[0] for row in rows])):  # fmt: skip
+        for rows in ([[0], [1]], [[1], [0]]):
+            with pytest.raises(BatchMismatch, match="other columns than those beside it"):
+                make(rows)
 
 
 def test_layouts_are_chosen_and_refused() -> None:

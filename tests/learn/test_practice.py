@@ -1,6 +1,7 @@
 """Practice: one look tells what the sampler said, values of final observations, going on after a stop, learning."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from evolvent.learn.advantages import Credit, decomposed_gae
 from evolvent.learn.critic import critic
 from evolvent.learn.flat import TERMINATED, TRUNCATED, with_columns
 from evolvent.learn.learner import Learner
+from evolvent.learn.look import look, supports
 from evolvent.learn.objectives import Objective
 from evolvent.learn.packing import Batch
 from evolvent.learn.passes import passes
@@ -53,6 +55,20 @@ def test_the_learner_computes_with_the_distribution_that_was_sampled(tmp_path, c
     seen, _ = looked(tmp_path, world, setup_of(GRPO, valued=False, **config))
     assert np.allclose(seen.old, seen.flat.logp, atol=2e-5), "the ratio is 1 before the first update"
     assert seen.flat.logp.std() > 0.05, "and says something"
+
+
+def test_a_sequence_without_targets_changes_nothing_of_what_is_said_of_the_others(tmp_path):
+    """Of top-k too: the tokens that could be drawn are those of each sequence, wherever it stands."""
+    seen, practice = looked(tmp_path, Echo(), setup_of(GRPO, valued=False, temperature=1.4, top_k=3))
+    plain = [replace(chain, columns={}) for chain in seen.chains[:4]]
+    silent = replace(plain[0], weight=np.zeros(len(plain[0]), np.float32))
+
+    def said(chains):
+        drawn = supports(practice.policy, chains, top_k=3, temperature=1.4)
+        return look(practice.policy, drawn, temperature=1.4)
+
+    for one, other in zip(said(plain), said([silent, *plain])[1:], strict=True):
+        assert np.allclose(one["logprobs"], other["logprobs"], atol=1e-5)
 
 
 class Listed(Echo):
@@ -144,14 +160,14 @@ SHORT = ("ppo-token", "grpo", "poad-own-critic")  # with a critic on the trunk, 
 
 @pytest.mark.parametrize("name", [n if n in SHORT else pytest.param(n, marks=pytest.mark.long) for n in METHODS])
 def test_every_method_learns_to_say_what_is_shown(tmp_path, beginner, name):
-    """Words at random are right in one episode of sixteen."""
+    """Words at random are right in one episode of sixteen; five of sixteen by luck: once in seven hundred times."""
     method, config = METHODS[name]
     world = Echo()
     practice = quick(iterations=22, tasks=16, samples=4, save_every=22, minibatches=2)
     with run_of(tmp_path, world) as run:
         learned = method(beginner, tasks(world), config=config(practice=practice), run=run)
         (after,) = run.evaluate(learned, 99, split="train")
-    assert after.mean >= 0.4
+    assert after.mean >= 5 / 16
 
 
 @pytest.mark.parametrize("method", ["grpo", "poad"])

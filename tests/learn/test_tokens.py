@@ -39,6 +39,7 @@ from evolvent.learn.parts import Parts
 from evolvent.learn.rows import Reading, read_rows
 from evolvent.learn.sources import file_digest, json_lines, source_digest, vocabulary_digest
 from evolvent.learn.tokens import TokenFile, write_tokens
+from evolvent.learn.trees import branched
 from evolvent.learn.windows import Intake, text_parts
 from evolvent.store.lock import WriterLock
 
@@ -138,6 +139,14 @@ def test_the_files_do_not_depend_on_how_they_were_written(tmp_path: Path) -> Non
     ids = (found.folder / "ids.bin").read_bytes()
     wanted = [hashlib.sha256(ids[at : at + BLOCK]).digest() for at in range(0, len(ids), BLOCK)]
     assert digests.startswith(b"".join(wanted)) and len(wanted) == 3
+
+
+def test_branches_have_no_place_in_it(tmp_path: Path) -> None:
+    """They are refused, and not flattened to one text that nobody wrote."""
+    tree = branched(text_parts("one", [1, 2, 3]), [(1, [7, 8])], {})
+    with pytest.raises(BatchMismatch, match="'one' has branches"):
+        write_tokens(tmp_path / "tokens", [tree])
+    assert not (tmp_path / "tokens").exists()
 
 
 def test_memory_is_constant(tmp_path: Path) -> None:

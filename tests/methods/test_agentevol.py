@@ -168,7 +168,7 @@ def test_horizons_follow_their_schedule_and_the_choice_is_handed_in():
     config = AgentEvol(iterations=4, samples=1, horizons=(5, 9), horizon_every=2)
     run = FakeRun()
     final = evolve([], TASKS, [tried(9, 0, 1.0)], config=config, run=run, choose=lambda tried, config: [])
-    assert [entry[-1] for entry in run.log if entry[0] == "collect"] == [5, 9, 9, 9]
+    assert [entry[-1] for entry in run.log if entry[0] == "collect"] == [5, 5, 9, 9], "two rounds in a phase"
     assert final == [("9/0",)] * 4, "nothing was chosen: cloning went on"
 
 

@@ -22,11 +22,12 @@ from evolvent.engine.driver import drive
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError, GraderTimeout
 from evolvent.models.policy import tiny_policy
+from evolvent.reward.labelling import Labelling, solutions_of
 from evolvent.reward.omega import Omega, OmegaTree, first_error, omega, priority
 from evolvent.reward.rollouts import Completer
 from evolvent.reward.shepherd import Shepherded, shepherd
 from evolvent.reward.solutions import Solution
-from evolvent.trajectory import Place, sample_rng
+from evolvent.trajectory import Generation, Place, Step, Task, Trajectory, sample_rng
 from evolvent.worlds.numbers import State, moves, reachable, solve_probability
 
 Policy = Callable[[tuple[int, ...], int], Sequence[int]]  # (all tokens so far, seed) -> what follows
@@ -341,3 +342,18 @@ def test_works_on_an_engine_count_their_tokens_and_do_not_disturb_each_other() -
     assert computed[1] <= len(solution.prompt) + alone[1].generated  # probes fork off what was written
     together = {done.index: done.value for done in drive(works(), LocalEngine(policy, slots=4), slots=3)}
     assert [together[number] for number in range(3)] == alone
+
+
+def test_what_was_spent_where_nothing_came_right_is_told() -> None:
+    """No completion is right: there is no state beside the root, so nothing to learn, but the tokens were sampled."""
+    policy = tiny_policy([f"w{number}" for number in range(12)], context=64, seed=1)
+    ids = np.asarray([*range(8, 12), 13, 14], np.int32)
+    wrote = Generation(ids, np.arange(6) >= 4, np.zeros(6, np.float32))
+    one = Trajectory("one", Task("w", "1", {}, "w"), (Step("?", "w", generations=(wrote,)),))
+    for right in (False, True):
+        engine = LocalEngine(policy)
+        how = Labelling(kind="omega", count=3, max_tokens=5)
+        (done,) = drive([how.work(policy, one, lambda text, right=right: right, seed=3)], engine, slots=1)
+        assert sum(row.get("rollouts", 0) for row in done.value) == 3
+        assert sum(row.get("generated", 0) for row in done.value) == engine.usage.generated > 0
+        assert bool(list(solutions_of(done.value))) == right

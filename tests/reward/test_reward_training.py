@@ -26,7 +26,8 @@ from evolvent.reward.endings import Ending, Scorer
 from evolvent.reward.generative import GenerativeScorer, Verdict, verdict_parts
 from evolvent.reward.labels import SpanLabels
 from evolvent.reward.process import SpanScorer, TagIds, default_tags, labelled, prepare
-from evolvent.reward.solutions import Solution, of_trajectory, span_ends, tokenised
+from evolvent.reward.solutions import Solution, span_ends, tokenised
+from evolvent.reward.states import solution_of
 from evolvent.reward.values import OutcomeScorer, ValueScorer, outcome_parts, td_targets, value_parts
 from evolvent.trajectory import Generation, Step, Trajectory, sample_rng
 from evolvent.worlds.deduction.world import Deduction
@@ -60,6 +61,11 @@ def test_spans_end_after_separators_and_before_marks() -> None:
     assert span_ends([4, 9], {9}, opening={4}) == (2,) and span_ends([], {9}) == ()
 
 
+def whole(written: Sequence[int]) -> Sequence[int]:
+    """All of it is one span."""
+    return (len(written),)
+
+
 def test_texts_and_episodes_become_the_tokens_that_a_policy_would_have_written() -> None:
     world = Deduction(depth=4, sizes=Sizes(train=4, dev=1, test=1))
     task = world.tasks("train", "seen")[0]
@@ -82,13 +88,13 @@ def test_texts_and_episodes_become_the_tokens_that_a_policy_would_have_written()
     sampled = np.arange(size + len(ids)) >= size
     wrote = Generation(np.asarray([*told.prompt, *ids], np.int32), sampled, np.zeros(len(sampled), np.float32),
                        spans=tuple(size + end for end in ends))  # fmt: skip
-    found = of_trajectory(Trajectory("t", task, (Step(question.text, said, generations=(wrote,)),)))
+    found = solution_of(Trajectory("t", task, (Step(question.text, said, generations=(wrote,)),)), whole)
     assert (found.prompt, found.name) == (told.prompt, "t")
     assert found.spans == tuple(tuple(ids[a:b]) for a, b in pairwise([0, *ends]))
     broken = replace(wrote, sampled=np.roll(sampled, 1))
     for generations in ((), (wrote, wrote), (broken,), (replace(wrote, extends=0),)):
         with pytest.raises(SampleInvalid, match="episode 't'"):
-            of_trajectory(Trajectory("t", task, (Step("", said, generations=generations),)))
+            solution_of(Trajectory("t", task, (Step("", said, generations=generations),)), whole)
 
 
 class _Letters:

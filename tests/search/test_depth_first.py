@@ -12,7 +12,7 @@ from trees import SmallTree, Watch, end, random_tree, run
 
 from evolvent.errors import ConfigError, NoLegalAction
 from evolvent.search.depth_first import depth_first
-from evolvent.search.records import Budget
+from evolvent.search.records import Budget, Child, Found, Spent
 
 FREE = Budget()
 RNG = np.random.default_rng(0)
@@ -118,6 +118,21 @@ def test_ends_that_were_made_before_the_budget_ended_count():
         watch = Watch(tree, value={1: 0.9, 2: 0.8, 3: 0.7}.get)
         result = run(depth_first(0, budget, RNG, width=3, depth=3, paths=paths), watch, budget)
         assert (states(result), end(result), result.ended_by) == (finished, 2, "expansions")
+
+
+@pytest.mark.parametrize(("told", "ratio", "finished"), [
+    ({1: 0.4, 2: 0.8}, None, [2, 1]), ({1: 0.4, 2: 0.8}, 0.9, [2]), ({3: 0.1}, None, [3]), ({}, None, []),
+])  # fmt: skip
+def test_ends_that_came_valued_with_an_expansion_that_was_cut_short_count(told, ratio, finished):
+    """Three ends, of which the budget had values for some only."""
+    search = depth_first(0, Budget(computed=9), RNG, width=3, depth=2, paths=None, prune_ratio=ratio)
+    next(search)
+    children = [Child(state, str(state), value=told.get(state), terminal=True) for state in (1, 2, 3)]
+    with pytest.raises(StopIteration) as stop:
+        search.send(Found([children], [], Spent(computed=5), "computed"))
+    result = stop.value.value
+    assert (states(result), result.ended_by) == (finished, "computed")
+    assert end(result) == (finished[0] if finished else None)
 
 
 def test_children_without_a_value_are_valued_and_nan_is_dropped():

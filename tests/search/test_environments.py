@@ -27,7 +27,7 @@ from evolvent.search.depth_first import depth_first
 from evolvent.search.environments import StateValue, TextValue, over_env
 from evolvent.search.gumbel import gumbel_mcts
 from evolvent.search.mcts import Commit, mcts
-from evolvent.search.proposers import EnvState, Language, Listed
+from evolvent.search.proposers import EnvState, Language, Listed, Proposing
 from evolvent.search.records import Budget, Expand, Search, SearchResult, Wanted
 from evolvent.search.samples import best_of_n, greedy
 from evolvent.search.trajectories import env_trajectory, env_tree
@@ -170,7 +170,7 @@ def told(world, *wanted, task=None, **more):
 
 def test_listed_actions_are_told_apart():
     (three, two, more, likeliest) = told(
-        Steps(), Expand(None, 3), Expand(None, 2), Expand(None, 2, first=2), Expand(None, 3, greedy=True),
+        Steps(), Expand(None, 3), Expand(None, 2), Expand(None, 2, first=2, after=2), Expand(None, 3, greedy=True),
         proposer=Listed(),
     ).children  # fmt: skip
     assert [child.action for child in three] == ["a", "b", "c"]
@@ -475,3 +475,25 @@ def test_samples_that_leave_no_room_for_the_judge_are_given_up(setting):
         assert result.spent.computed <= limit and (not lost or result.ended_by == "computed")
         assert all(np.isfinite(result.tree.value[node]) for node in result.finished)
     assert given_up
+
+
+@pytest.mark.parametrize(("width", "paths"), [(1, 5), (2, 4)])
+def test_a_tree_that_begins_anew_draws_other_listed_actions(width, paths):
+    """Of three moves: each tree has as many as it asks for, however many trees there were, and all come to an end."""
+    start = Commit(4, paths=paths, trees="inter")
+    result = run(lambda root: mcts(root, Budget(), sample_rng(0), width=width, depth=3, start=start), Steps(),
+                 step_task(), proposer=Listed(), estimate=StateValue(lambda state: 0.0))  # fmt: skip
+    tree = result.tree
+    firsts = [tree.actions[node] for node in range(1, len(tree)) if tree.parent[node] == 0]
+    assert len(result.finished) == paths and len(firsts) == width * paths
+    lots = [firsts[at : at + width] for at in range(0, len(firsts), width)]
+    assert all(len(set(lot)) == width for lot in lots) and len(set(map(tuple, lots))) > 1
+
+
+def test_a_wish_for_more_of_the_listed_actions_goes_on_where_the_last_one_ended():
+    root = EnvState("begin", {"admissible": list("abcde")}, None, seed=3)
+    for begun in (0, 2, 40):  # the number of a tree's first sample
+        made = [Listed()._of(Proposing(root, range(begun + after, begun + after + 2), after=after))
+                for after in (0, 2, 4, 6)]  # fmt: skip
+        assert sorted(one.action for lot in made for one in lot) == list("abcde")
+        assert [len(lot) for lot in made] == [2, 2, 1, 0]

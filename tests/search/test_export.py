@@ -53,6 +53,17 @@ def test_of_a_large_tree_the_chosen_path_and_the_most_visited_stay():
     assert row["hidden"] == [7, 0, 0, 0]
 
 
+def test_what_was_left_out_is_counted_where_a_root_was_begun_anew():
+    """Two trees of three and two children below one root: nothing is hidden of five, and three where two are shown."""
+    tree = Tree(0)
+    tree.grow(0, [Child(n, f"a{n}", value=0.5) for n in range(3)])
+    tree.renew()
+    tree.grow(0, [Child(n, f"b{n}", value=0.5, terminal=True) for n in range(2)])
+    assert "hidden" not in tree_row(SearchResult(tree, (5,), 5, Spent()))
+    row = tree_row(SearchResult(tree, (5,), 5, Spent()), most=3)
+    assert len(row["action"]) == 3 and row["hidden"] == [3, 0, 0]
+
+
 def test_dropped_children_are_counted_and_twenty_are_listed():
     tree = Tree(0)
     tree.grow(0, [Child(0, "good", value=1.0), *(Child(n, "x" * 5000, problem="no" * 2000) for n in range(30))])

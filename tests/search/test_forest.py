@@ -204,6 +204,22 @@ def test_equal_answers_of_trees_are_one_as_the_grader_sees_it():
     assert [row["answer"] for row in told(found, same=same)] == ["1/2", "3"]
 
 
+def test_all_ends_of_an_answer_are_counted_however_they_write_it():
+    """Three ends say one half, two of them as .5, which the grader takes for the same."""
+    result, read = ends(("1/2", 0.5, 1), ("0.5", 0.6, 2), ("3", 0.1, 1))
+
+    def same(a: str, b: str) -> bool:
+        return {a, b} == {"1/2", "0.5"}
+
+    rows = told(decide([result], [read], rule="majority", span="min", same=same), same=same)
+    assert [(row["answer"], row["weight"], row["count"]) for row in rows] == [("1/2", 3.0, 3), ("3", 1.0, 1)]
+    rows = told(decide([result], [read], rule="max", span="min", between="majority", same=same), same=same)
+    assert [(row["answer"], row["weight"], row["count"]) for row in rows] == [("0.5", 1.0, 3), ("3", 0.0, 1)]
+    unread = dict.fromkeys(read)
+    (row,) = told(decide([result], [unread], rule="majority", span="min"))
+    assert (row["answer"], row["weight"], row["count"]) == (None, 4.0, 4)
+
+
 def test_what_no_tree_decided_for_is_told_last_with_weight_0():
     trees, answers = zip(FIRST, SECOND, strict=True)
     rows = told(decide(trees, answers, rule="max", span="min", between="majority"))

@@ -45,10 +45,10 @@ def test_backup_and_paths():
     tree.grow(0, [Child("a", "a", scores=(0.1, 0.2)), Child("b", "b")])
     (leaf,) = tree.grow(1, [Child("c", "c", scores=(0.3,), value=0.7)])
     tree.backup(leaf, 2.0)
-    tree.backup(leaf, 1.0, top=1)
-    assert tree.visits[:4].tolist() == [1, 2, 0, 2] and tree.total[:4].tolist() == [2.0, 3.0, 0.0, 3.0]
+    tree.backup(1, 1.0)
+    assert tree.visits[:4].tolist() == [2, 2, 0, 1] and tree.total[:4].tolist() == [3.0, 3.0, 0.0, 2.0]
     assert tree.line(leaf) == ("a", "c") and tree.spans(leaf) == (0.1, 0.2, 0.3)
-    assert tree.means([0, 1, 3]).tolist() == [2.0, 1.5, 1.5]
+    assert tree.means([0, 1, 3]).tolist() == [1.5, 1.5, 2.0]
     tree.forget()
     assert tree.means([3]).tolist() == [0.7] and list(tree.leaves()) == [2, 3]
 

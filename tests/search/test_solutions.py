@@ -14,7 +14,7 @@ from evolvent.engine.local import LocalEngine
 from evolvent.engine.remote import RemoteEngine
 from evolvent.engine.several import Several
 from evolvent.search.records import Budget, Expand, Wanted
-from evolvent.search.rstar import Reasoning, rstar
+from evolvent.search.rstar import Reasoning, mutual_consistency, rstar
 from evolvent.search.rstar_prompts import Solution, Step, answer_of, prompt
 from evolvent.search.solutions import Completer, SolutionState, begin_solution, over_solutions
 from evolvent.search.writing import Writing
@@ -176,3 +176,14 @@ def test_nothing_to_add_is_an_end_without_an_answer_and_no_room_is_a_problem():
     assert rest.terminal and rest.count == 3 and answer_of(rest.state.solution) is None and not rest.problem
     assert "makes no step" in thought.problem and "no room" in full.problem
     assert len([path for path, _, _ in asked.asked if "completions" in path]) == 4
+
+
+def test_a_judge_that_cannot_hold_a_problem_trusts_nothing_and_the_search_goes_on(engine):
+    """The policy's own prompt of the problem has room, that for the judge has none."""
+    judge = replace(WRITING, context=40)
+    search = rstar(begin_solution("1 + 2", seed=2), Budget(), np.random.default_rng(1),
+                   answer=lambda state: answer_of(state.solution), rollouts=2,
+                   reasoning=Reasoning({"A2": 4}, depth=1, last_votes=4), agree=mutual_consistency(
+                       lambda state: answer_of(state.solution)))  # fmt: skip
+    result = run(search, engine, judge=Completer(encode, judge))
+    assert result.notes["agreed"] == [] and result.chosen in result.finished and result.ended_by == "done"

@@ -198,4 +198,4 @@ def test_the_policy_server_counts_tokens_and_errors():
         assert value(found, "evolvent_errors_total", kind="NotFound") == 1
         assert value(found, "evolvent_http_request_seconds_count", face="v1") == 2
         with httpx2.Client(base_url=served.url.removesuffix("/v1"), trust_env=False) as stranger:
-            assert stranger.get("/metrics").status_code == 403
+            assert stranger.get("/metrics").status_code == 401

@@ -221,7 +221,8 @@ REFUSALS = [
     ({"max_tokens": 0}, "max_tokens", "got 0"),
     ({"n": 1000}, "n", "less than or equal to 128"),
     ({"presence_penalty": 0.5}, "presence_penalty", "not done here"),
-    ({"tools": [{"type": "function"}]}, "tools", "not done here"),
+    ({"tools": [{"type": "function"}]}, "tools[0]", "a tool that is none"),
+    ({"tools": {"type": "function"}}, "tools", "valid list"),
     ({"response_format": {"type": "json_object"}}, "response_format", "not done here"),
     ({"top_logprobs": 3}, "top_logprobs", "not done here"),
     ({"stop": [""]}, None, "at least 1 character"),
@@ -281,8 +282,10 @@ def test_other_things_that_are_wrong(http, served):
 def test_a_token_is_asked_for_and_strangers_are_refused(policy):
     access = Access(token="t" * 32)
     with policy_server(policy, access=access) as running, httpx2.Client(base_url=running.url, trust_env=False) as http:
-        wrong = ({"authorization": "Bearer wrong"}, {"origin": "http://evil.example"}, {"host": "evil.example"})
-        for headers in ({}, *wrong):
+        for headers in ({}, {"authorization": "Bearer wrong"}):
+            answer = http.get("/models", headers=headers)
+            assert answer.status_code == 401 and answer.json()["error"]["code"] == "invalid_api_key"
+        for headers in ({"origin": "http://evil.example"}, {"host": "evil.example"}):
             answer = http.get("/models", headers=headers)
             assert answer.status_code == 403 and answer.json()["error"]["type"] == "permission_error"
         assert http.get("/models", headers={"authorization": "Bearer " + "t" * 32}).status_code == 200
@@ -294,7 +297,8 @@ JSON = st.recursive(
     max_leaves=8,
 )
 FIELDS = ["messages", "prompt", "n", "temperature", "top_p", "top_k", "max_tokens", "stop", "seed", "stream"]
-FIELDS += ["logprobs", "stream_options", "return_token_ids", "tools", "best_of", "user"]
+FIELDS += ["logprobs", "stream_options", "return_token_ids", "tools", "tool_choice", "parallel_tool_calls", "best_of"]
+FIELDS += ["user"]
 
 
 @settings(max_examples=60, deadline=None)
@@ -455,7 +459,7 @@ def test_a_named_conversation_is_continued_from_its_own_tokens():
     first = _said(("user", "see a door"))
     prompt = known.read(first, words, "one")
     odd = [words._ids["go"], words._ids["<obs>"], words._ids["left"]]  # reads `go ? left`, and was cut
-    known.note(first, "one", text=words.text(odd), ids=[*prompt, *odd], stopped=False)
+    known.note(first, "one", reply=Message("assistant", words.text(odd)), ids=[*prompt, *odd], stopped=False)
     longer = [*first, *_said(("assistant", "go ? left"), ("user", "a key"))]
     assert known.read(longer, words, "one") == [*prompt, *odd, *words.turn("a key", stopped=False)]
     anew = [*prompt, *words.action("go ? left"), *words.turn("a key", stopped=True)]
@@ -472,14 +476,14 @@ def test_only_so_many_tokens_are_remembered():
     known = Conversations(remembered=7)
     first = _said(("user", "see"))
     for session in "abc":
-        known.note(first, session, text="go", ids=[7, 7, 7], stopped=True)
+        known.note(first, session, reply=Message("assistant", "go"), ids=[7, 7, 7], stopped=True)
     longer = [*first, *_said(("assistant", "go"), ("user", "see"))]
     kept = [known.read(longer, words, session)[:3] == [7, 7, 7] for session in "abc"]
     assert kept == [False, True, True]
     for _ in range(5):
-        known.note(first, "c", text="go", ids=[7, 7, 7], stopped=True)
+        known.note(first, "c", reply=Message("assistant", "go"), ids=[7, 7, 7], stopped=True)
     assert known.read(longer, words, "b")[:3] == [7, 7, 7], "the same again takes no more room"
-    known.note(first, "d", text="go", ids=[7] * 9, stopped=True)
+    known.note(first, "d", reply=Message("assistant", "go"), ids=[7] * 9, stopped=True)
     assert known.read(longer, words, "d")[:9] == [7] * 9 and known.read(longer, words, "b")[:3] != [7, 7, 7]
 
 

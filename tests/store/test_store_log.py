@@ -11,8 +11,10 @@ import pytest
 from stored import episode
 
 from evolvent.errors import ConfigError, ErrorRecord, SampleInvalid, StoreUnavailable
+from evolvent.store import query
 from evolvent.store.log import segments
 from evolvent.store.recover import Recovered
+from evolvent.store.seal import manifest
 from evolvent.store.store import Store
 from evolvent.trajectory import Annotation, Branch, Place, Score, Step, Task
 
@@ -279,6 +281,17 @@ def test_a_reader_that_began_before_sealing_goes_on_after_it(tmp_path):
         first = next(reading)
         store.seal()
         assert [first, *reading] == [f"e{i:02}" for i in range(12)]
+
+
+def test_the_manifest_is_read_once_however_many_segments_there_are(tmp_path, monkeypatch):
+    with Store.open(tmp_path / "t", writing=True, segment_bytes=1) as store:
+        for i in range(8):
+            store.append(episode(f"e{i}"))
+        store.seal()
+        reads = []
+        monkeypatch.setattr(query, "manifest", lambda root: reads.append(root) or manifest(root))
+        assert ids(store) == [f"e{i}" for i in range(8)]
+        assert len(reads) == 1
 
 
 def test_numbers_of_numpy_are_stored_as_numbers(tmp_path):

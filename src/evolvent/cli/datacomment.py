@@ -14,12 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from rich.console import Console
 
 from evolvent.cli.parsing import Parser, whole
-from evolvent.errors import ConfigError, NothingToLearn, Problem, SampleInvalid
+from evolvent.engine.servers import ServerDialect, endpoint_type
+from evolvent.errors import ConfigError, NothingToLearn, Problem, SampleInvalid, unknown
 from evolvent.view.escape import clip, plain
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
     parser.add("--policy", default="", help="who writes: a model folder, or a run (its last policy)")
     parser.add("--endpoint", default="", metavar="URL", help="or a model behind one: http://127.0.0.1:8000/v1, say")
     parser.add("--model", default="", help="the model to ask there")
+    parser.add("--dialect", default="openai", help="what it speaks: openai, vllm, sglang (openai)")
     parser.add("--key_env", default=_KEY, help=f"the environment variable that holds its key ({_KEY})")
     parser.add("--temperature", type=float, default=0.0, help="of the model (0: the likeliest token)")
     parser.add("--max_tokens", type=whole, default=1024, help="longest answer (1024)")
@@ -109,6 +111,8 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
     if bool(found.policy) == bool(found.endpoint):
         problems.append(Problem("--policy", "one model writes, got " + ("two" if found.policy else "none"),
                                 "give --policy P, or --endpoint URL --model NAME"))  # fmt: skip
+    if found.dialect not in get_args(ServerDialect):
+        problems.append(unknown("dialect", found.dialect, get_args(ServerDialect), where="--dialect"))
     if found.endpoint and not found.model:
         problems.append(Problem("--model", "no model is named for the endpoint", "--model NAME"))
     if found.to.suffix not in (".jsonl", ".parquet"):
@@ -141,10 +145,10 @@ def _writing(found: argparse.Namespace) -> Iterator[_Writer]:
     from pydantic import SecretStr
 
     from evolvent.agents.chat import ChatAgent
-    from evolvent.engine.endpoint import Endpoint
 
     key = os.environ.get(found.key_env)
-    with Endpoint(found.endpoint, found.model, key=SecretStr(key) if key else None) as asked:
+    secret = SecretStr(key) if key else None
+    with endpoint_type(found.dialect)(found.endpoint, found.model, key=secret) as asked:
         asked.check()
         agent = ChatAgent(asked, sampling, max_tokens=found.max_tokens, hint="")
         yield _Writer(agent, None, found.model, {**settings, "endpoint": asked.base_url, "model": found.model})

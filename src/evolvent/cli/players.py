@@ -19,6 +19,7 @@ from evolvent.cli.progress import Progress
 from evolvent.cli.remembering import Remembered, remembering
 from evolvent.cli.settings import OverWorlds
 from evolvent.config import Config
+from evolvent.engine.servers import ServerDialect, endpoint_type
 from evolvent.rollout.collect import collect
 from evolvent.store.store import Store
 from evolvent.trajectory import Json, Start, Trajectory
@@ -41,6 +42,7 @@ class PlayedBy(Config):
     policy: str = Field(default="xs", description="for the agent policy: a size, a model folder, or a run")
     endpoint: str = Field(default="", description="for the agent endpoint: its URL, as http://127.0.0.1:8000/v1")
     model: str = Field(default="", description="for the agent endpoint: the model to ask there")
+    dialect: ServerDialect = Field(default="openai", description="for the agent endpoint: what it speaks")
     key_env: str = Field(default=_KEY, description="the environment variable that holds the endpoint's key")
     tokens: bool = Field(default=False, description="demand token ids and log-probabilities of the endpoint")
     processed: bool = Field(
@@ -146,11 +148,11 @@ def _shown(config: PlayedBy) -> Remembered | None:
 def _endpoint(config: PlayedBy) -> Iterator[Playing]:
     from evolvent.agents.chat import ChatAgent
     from evolvent.engine.asks import Sampling
-    from evolvent.engine.endpoint import Endpoint
 
     key = os.environ.get(config.key_env)
     secret = SecretStr(key) if key else None
-    with Endpoint(config.endpoint, config.model, key=secret, tokens=config.tokens, processed=config.processed) as asked:
+    speaking = endpoint_type(config.dialect)
+    with speaking(config.endpoint, config.model, key=secret, tokens=config.tokens, processed=config.processed) as asked:
         asked.check()
         longest = config.max_tokens or _LONGEST["endpoint"]
         agent: Agent = ChatAgent(asked, Sampling(temperature=config.temperature), max_tokens=longest)

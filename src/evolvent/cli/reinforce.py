@@ -23,7 +23,7 @@ from evolvent.cli.progress import Planned
 from evolvent.cli.record import Record, new_folder
 from evolvent.cli.settings import Command, OverWorlds, read_given
 from evolvent.config import Config
-from evolvent.engine.endpoint import Endpoint
+from evolvent.engine.servers import ServerDialect, endpoint_type
 from evolvent.errors import ConfigError, Problem
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
@@ -111,6 +111,7 @@ class Reinforce(OverWorlds):
     threads: int = Field(default=1, ge=1, description="threads of torch")
     endpoint: str = Field(default="", description="URL of an endpoint that plays; none: this process does")
     model: str = Field(default="", description="what that endpoint calls the policy")
+    dialect: ServerDialect = Field(default="openai", description="what that endpoint speaks")
     hand_over: Path | None = Field(default=None, description="folder that the endpoint takes new weights from")
     train: Improving = Field(default_factory=Improving, description="the updates")
     adapter: AdapterConfig = Field(default_factory=AdapterConfig, description="what is learned instead of all weights")
@@ -214,7 +215,8 @@ def _player(config: Any) -> Iterator[Callable[..., LocalVerbs]]:
         return
     key = os.environ.get(KEY)
     secret = SecretStr(key) if key else None
-    with Endpoint(config.endpoint, config.model, key=secret, tokens=True, processed=True) as endpoint:
+    speaking = endpoint_type(config.dialect)
+    with speaking(config.endpoint, config.model, key=secret, tokens=True, processed=True) as endpoint:
         endpoint.check()
         yield partial(RemoteVerbs, endpoint=endpoint, handover=config.hand_over)
 

@@ -15,9 +15,9 @@ from evolvent.belief.named import read_detector
 from evolvent.cli.names import POLICIES, model_folder, policy
 from evolvent.cli.settings import OverWorlds
 from evolvent.engine.asks import Engine
-from evolvent.engine.endpoint import Endpoint
 from evolvent.engine.fitting import engine_for
 from evolvent.engine.remote import RemoteEngine
+from evolvent.engine.servers import ServerDialect, endpoint_type
 from evolvent.engine.several import Several
 from evolvent.errors import ConfigError, Problem
 from evolvent.models.policy import Policy, load_policy
@@ -43,6 +43,7 @@ class SearchedBy(OverWorlds):
     )
     endpoint: str = Field(default="", description="URL of an endpoint that serves the policy; none: this process does")
     model: str = Field(default="", description="what that endpoint calls it")
+    dialect: ServerDialect = Field(default="openai", description="what the endpoints speak")
     judge_endpoint: str = Field(default="", description="URL of an endpoint that serves the judge of rStar's solutions")
     judge_model: str = Field(default="", description="what that endpoint calls it")
     key_env: str = Field(default=_KEY, description="the environment variable that holds the key of the endpoints")
@@ -155,7 +156,7 @@ def _remote(config: SearchedBy, served: Policy, *, second: bool = False) -> Iter
     key = os.environ.get(config.key_env)
     secret = SecretStr(key) if key else None
     url, model = (config.judge_endpoint, config.judge_model) if second else (config.endpoint, config.model)
-    with Endpoint(url, model, key=secret, tokens=True, processed=True) as endpoint:
+    with endpoint_type(config.dialect)(url, model, key=secret, tokens=True, processed=True) as endpoint:
         endpoint.check()
         check_tokenizer(endpoint, served)
         engine = RemoteEngine(

@@ -286,8 +286,8 @@ class LocalEngine:
         ask, ids = stream.request.ask, self._streams.ids[row, self._streams.sampled(row)].tolist()
         if stream.limit is not None and (ask.choices is not None or end != 1):
             ended = stream.limit.take(ids[-1])
-            if ended or ask.choices is not None:
-                return _STOPS.index(ended) or (2 if end == 2 else 0)
+            if ended or ask.choices is not None:  # a stop token inside a choice ends nothing, but room may be used up
+                return _STOPS.index(ended) or (2 if self._streams.left[row] <= 0 else 0)
         if end != 1 and ask.stop_strings:
             text = self._policy.tokenizer.decode(ids)
             if any(stop in text for stop in ask.stop_strings):

@@ -23,12 +23,14 @@ class Trie:
     Attributes:
         live, peak: how many segments live now, and at most did.
         dropped: (parent, rows, spilled) of every segment that died since the owner last looked.
+        spilled: by identity, segments of which something was moved out of a row, the oldest first.
     """
 
     def __init__(self, version: int) -> None:
         self.version = version
         self.live = self.peak = 0
         self.dropped: list[tuple[Segment | None, set[int], Any]] = []
+        self.spilled: dict[int, weakref.ref[Segment]] = {}
         self.root = Segment(self, None, [], start=0)
 
     def extend(self, place: Place, tokens: Sequence[int], *, exact: bool = False) -> Place:
@@ -75,7 +77,13 @@ class Trie:
         upper.computed, segment.computed = min(segment.computed, depth), max(segment.computed, depth)
         if segment.spilled is not None:
             upper.spilled, segment.spilled = segment.spilled.cut(at)
+            self.note_spilled(upper)
         return upper
+
+    def note_spilled(self, segment: Segment) -> None:
+        """Put a segment last among the spilled ones."""
+        self.spilled.pop(id(segment), None)  # also that of a dead one that had this identity
+        self.spilled[id(segment)] = weakref.ref(segment)
 
 
 class Segment:

@@ -48,7 +48,6 @@ class Rows:
         self._tick = 0
         self._tips: list[weakref.ref[Segment] | None] = [None] * count
         self._free = list(range(count - 1, -1, -1))
-        self._spilled: dict[int, weakref.ref[Segment]] = {}  # by age
 
     def claim(self, place: Place, need: int) -> int | None:
         """A row that holds as much of a path as is known, marked busy; `fed` says how much.
@@ -266,20 +265,19 @@ class Rows:
                 continue
             part.spilled = self.arena.take(row, part.start, last)
             self.cached += part.spilled.count - stored
-            self._spilled.pop(id(part), None)
-            self._spilled[id(part)] = weakref.ref(part)
+            self.trie.note_spilled(part)
         if self.cached > self.max_cached_tokens:
             self._drop()
 
     def _drop(self) -> None:
         """Forget spilled tokens, the oldest first and deeper before shallower, until they fit; held ones stay."""
-        for key, ref in list(self._spilled.items()):
+        for key, ref in list(self.trie.spilled.items()):
             if self.cached <= self.max_cached_tokens:
                 return
             segment = ref()
             if segment is not None and segment.holds:
                 continue
-            del self._spilled[key]
+            del self.trie.spilled[key]
             while segment is not None and not segment.holds and self.cached > self.max_cached_tokens:
                 if segment.spilled is not None:
                     self.cached -= segment.spilled.count

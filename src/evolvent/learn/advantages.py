@@ -253,8 +253,8 @@ def group_advantage(returns: ArrayLike, group: ArrayLike, *, baseline: Baseline,
     """Episodes compared with those of the same task (GRPO, arXiv 2402.03300; RLOO, arXiv 2402.14740).
 
     `group_mean`: `R - mean`; `leave_one_out`: `R` minus the mean of the others, `n / (n - 1) (R - mean)`; `none`: `R`.
-    Then divided by the sample standard deviation (n - 1) of the group's returns, or of all, plus 1e-6. A member alone
-    has nothing to be compared with: its advantage is 0. Where all are equal it is exactly 0.
+    Then divided by the sample standard deviation (n - 1) of the group's returns, or of all, plus 1e-6. Compared with a
+    mean or a deviation, a member alone and returns that are all equal have an advantage of exactly 0.
 
     Args:
         returns: `[E]`. group: `[E]`, equal where compared; any kind that can be sorted.
@@ -281,9 +281,9 @@ def group_advantage(returns: ArrayLike, group: ArrayLike, *, baseline: Baseline,
         found = found * (size / np.maximum(size - 1, 1))[of]
     if scale == "group_std":
         deviation = np.sqrt(np.bincount(of, weights=centred**2) / np.maximum(size - 1, 1))
-        found = np.where(single[of], 0.0, found / (deviation[of] + _EPSILON))
+        found = np.where(equal, 0.0, found / (deviation[of] + _EPSILON))
     elif scale == "batch_std":
-        found = found / (_deviation(paid) + _EPSILON)
+        found = found / (_deviation(paid) + _EPSILON) if (paid != paid[:1]).any() else np.zeros(len(paid))
     return Grouped(found, ~equal, int(single.sum()), int(((least == most) & ~single).sum()))
 
 

@@ -149,7 +149,8 @@ def flat(
         most_unscored: a greater share of unscored episodes is an error.
     Raises:
         NothingToLearn: no episode is left, or too many could not be scored. NonFinite: a reward or log-probability.
-        BatchMismatch: actions sampled under a constraint; what the policy says of them is of another distribution.
+        BatchMismatch: actions sampled under a constraint; what the policy says of them is of another distribution. Or
+            not one of `rewards` a step.
     """
     own: dict[str, list[int]] = {}
     for index, chain in enumerate(chains):
@@ -162,7 +163,7 @@ def flat(
             raise BatchMismatch(f"step {held} of {trajectory.id!r} was sampled under a constraint",
                                 expected="actions that the policy sampled freely",
                                 hint="imitate such episodes (fit), or play without the constraint")  # fmt: skip
-        paid = [step.reward for step in trajectory.steps] if rewards is None else list(rewards(trajectory))
+        paid = _paid(trajectory, rewards)
         if trajectory.error is not None or any(reward is None for reward in paid):
             unscored += 1
         elif min(map(_version, trajectory.steps), default=least_version) < least_version:
@@ -196,6 +197,17 @@ class _Episode:
     chain: NDArray[np.int64]
     place: NDArray[np.int64]
     ended: int
+
+
+def _paid(trajectory: Trajectory, rewards: Rewards | None) -> list[float | None]:
+    """The reward of each step."""
+    if rewards is None:
+        return [step.reward for step in trajectory.steps]
+    paid = list(rewards(trajectory))
+    if len(paid) != len(trajectory.steps):
+        raise BatchMismatch(f"not one reward a step of {trajectory.id!r}", value=len(paid),
+                            expected=len(trajectory.steps))  # fmt: skip
+    return paid
 
 
 def _version(step: Step) -> int:

@@ -48,11 +48,7 @@ _PACKED_ROW = 4096  # tokens: a block mask is quadratic in its row
 
 
 class _NotFinite(Exception):
-    """A loss that must not reach a fused backward."""
-
-    def __init__(self, loss: float) -> None:
-        super().__init__(loss)
-        self.loss = loss
+    """A loss, its one argument, that must not reach a fused backward."""
 
 
 class Learner:
@@ -212,9 +208,11 @@ class Learner:
             loss = float(self._whole(self._backward(batches, count, guarded=True)))
         except _NotFinite as stop:
             optimizer.zero_grad(set_to_none=True)
-            optimizer.step()  # disarms it
-            return stop.loss, size
-        optimizer.step()
+            loss = float(stop.args[0])
+        else:
+            optimizer.step()
+        finally:
+            optimizer.disarm()  # an update beyond the limit, too, leaves here
         return loss, size
 
     def _backward(self, batches: Sequence[Batch], count: int, *, guarded: bool = False) -> Tensor:

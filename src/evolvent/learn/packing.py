@@ -28,6 +28,7 @@ __all__ = [
     "bucket",
     "collate_packed",
     "collate_padded",
+    "common_columns",
     "pack",
 ]
 
@@ -130,8 +131,19 @@ def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     return rows
 
 
-def _any(parts: Held) -> Parts:
-    return next(iter(parts.values())) if isinstance(parts, Mapping) else parts[0]
+def common_columns(parts: Held, chosen: Sequence[int]) -> Mapping[str, NDArray[Any]]:
+    """The columns that all chosen parts have, those of the first of them; of an empty batch, of any part.
+
+    Raises:
+        BatchMismatch: one has other columns: entries beside the targets would belong to others.
+    """
+    some = next(iter(parts)) if isinstance(parts, Mapping) else 0
+    columns = parts[chosen[0] if len(chosen) else some].columns
+    for index in chosen:
+        if parts[index].columns.keys() != columns.keys():
+            raise BatchMismatch(f"sequence {parts[index].trajectory!r} has other columns than those beside it",
+                                value=sorted(parts[index].columns), expected=sorted(columns))  # fmt: skip
+    return columns
 
 
 def _batch(parts: Held, rows: Sequence[Row], *, packed: bool, shape: tuple[int, int]) -> Batch:
@@ -139,7 +151,8 @@ def _batch(parts: Held, rows: Sequence[Row], *, packed: bool, shape: tuple[int, 
     size = (max(len(rows), shape[0]), max([*map(sum, feeds), shape[1]]))
     ids, targets, weights = np.zeros(size, np.int64), np.zeros(size, np.int64), np.zeros(size, np.float32)
     positions, docs = np.zeros(size, np.int64), np.full(size, -1, np.int64)
-    columns: dict[str, list[NDArray[Any]]] = {name: [column[:0]] for name, column in _any(parts).columns.items()}
+    chosen = [index for row in rows for index in row]
+    columns = {name: [column[:0]] for name, column in common_columns(parts, chosen).items()}
     document = 0
     for number, row in enumerate(rows):
         start = 0
@@ -159,7 +172,7 @@ def _batch(parts: Held, rows: Sequence[Row], *, packed: bool, shape: tuple[int, 
         torch.from_numpy(learned),
         torch.from_numpy(targets.ravel()[learned]),
         torch.from_numpy(weights.ravel()[learned]),
-        tuple([index for row in rows for index in row]),
+        tuple(chosen),
         sum(map(sum, feeds)),
         torch.from_numpy(positions) if packed else None,
         torch.from_numpy(docs) if packed else None,

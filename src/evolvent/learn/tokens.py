@@ -65,7 +65,8 @@ def write_tokens(
         intake: what became of the rows, kept for the record.
     Raises:
         ConfigError: the folder holds something else. NothingToLearn: no sequence has a learned token.
-        BatchMismatch: columns that are not the same in all sequences. Locked: another process writes it.
+        BatchMismatch: columns that are not the same in all sequences, or one with branches, which have no place here.
+        Locked: another process writes it.
         NoSpace, StoreUnavailable: it cannot be written. The folder is not there then.
     """
     with disk_errors(folder):
@@ -155,6 +156,9 @@ class _Writing:
 
     def add(self, parts: Parts) -> None:
         """Append a sequence."""
+        if parts.parent is not None:
+            raise BatchMismatch(f"sequence {parts.trajectory!r} has branches", expected="one token after the other",
+                                hint="learn it from memory")  # fmt: skip
         columns = self._columns_of(parts)
         marks = parts.written.astype(np.uint8) | parts.sampled.astype(np.uint8) << np.uint8(1)
         for name, dtype in _BY_TOKEN.items():

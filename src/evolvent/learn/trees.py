@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from evolvent.errors import BatchMismatch
-from evolvent.learn.packing import Batch, collate_padded
+from evolvent.learn.packing import Batch, collate_padded, common_columns
 from evolvent.learn.parts import Parts
 
 __all__ = ["ancestors", "branched", "collate", "collate_trees", "depths"]
@@ -96,8 +96,7 @@ def collate_trees(parts: Sequence[Parts] | Mapping[int, Parts], chosen: Sequence
     mask = np.zeros((rows, 1, width, width), np.bool_)
     mask[:] = np.eye(width, dtype=np.bool_)
     index, targets, weights, sequence = [], [], [], []
-    names = dict.fromkeys(name for number in chosen for name in parts[number].columns)
-    columns: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
+    columns: dict[str, list[NDArray[Any]]] = {name: [] for name in common_columns(parts, chosen)}
     for row, number in enumerate(chosen):
         own, size = parts[number], len(parts[number])
         parent = np.arange(-1, size - 1, dtype=np.int32) if own.parent is None else own.parent

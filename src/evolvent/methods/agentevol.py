@@ -171,7 +171,7 @@ def evolve(
     for iteration in run.rounds(config.iterations):
         solved = set() if config.revisit else {trajectory.task.id for kept in rounds for trajectory in kept}
         starts = [Start(task, n) for task in explore if task.id not in solved for n in range(config.samples)]
-        tried = run.collect(policy, starts, temperature=config.temperature, horizon=horizon(iteration))
+        tried = run.collect(policy, starts, temperature=config.temperature, horizon=horizon(iteration - 1))
         rounds.append(choose(tried, config))
         data = merged(demonstrations, rounds, config)
         start = {"initial": base if initial is None else initial, "base": base, "previous": policy}[config.start]

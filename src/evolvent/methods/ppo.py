@@ -96,7 +96,7 @@ def ppo(policy: P, tasks: Sequence[Task], *, config: PPO, run: Run[P]) -> P:
         the policy after the last iteration.
     """
     chosen = preset(config)
-    values = critic(ValueLoss(clip=config.clip, level="action" if config.level == "action" else "part"))
+    values = critic(ValueLoss(clip=config.clip, level="part" if config.level == "token" else "action"))
     setup = Setup(
         chosen.name, config.practice, objective(config), values, reference=config.kl > 0,
         deciding=config.level == "listed", settings=repr(config),

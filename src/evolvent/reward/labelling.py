@@ -44,6 +44,9 @@ class Labelling(Config):
     ) -> Work[list[Row]]:  # fmt: skip
         """Label one trajectory (shepherd), or explore the task that it is of (omega), as a work for the driver.
 
+        The first row says what that took. Where omega finds nothing to label, because no completion came right, that
+        row has no spans.
+
         Args:
             correct: whether a response is right; None: nobody can say. slow: ask it off the driver's thread.
         Raises:
@@ -65,8 +68,8 @@ class Labelling(Config):
         )
         found = [_row(Solution(tree.prompt, spans, f"{trajectory.id}/{at}"), labels)
                  for at, (spans, labels) in enumerate(tree.chains())]  # fmt: skip
-        if found:
-            found[0] |= {"rollouts": tree.rollouts, "generated": tree.generated}
+        found = found or [_row(Solution(tree.prompt, (), trajectory.id), ())]
+        found[0] |= {"rollouts": tree.rollouts, "generated": tree.generated}
         return found
 
 
@@ -78,7 +81,8 @@ def _row(solution: Solution, labels: Iterable[float | None]) -> Row:
 
 
 def solutions_of(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Solution, tuple[float | None, ...]]]:
-    """What rows say, for `process.prepare`. Raises SampleInvalid for a row of an empty prompt or span."""
+    """What rows with spans say, for `process.prepare`. Raises SampleInvalid for a row of an empty prompt or span."""
     for row in rows:
         spans = tuple(tuple(span) for span in row["spans"])
-        yield Solution(tuple(row["prompt"]), spans, row["name"]), tuple(row["labels"])
+        if spans:
+            yield Solution(tuple(row["prompt"]), spans, row["name"]), tuple(row["labels"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -12,9 +11,8 @@ from evolvent.errors import SampleInvalid
 from evolvent.learn.parts import Parts
 from evolvent.models.dialects import Dialect
 from evolvent.reward.labels import SpanLabels
-from evolvent.trajectory import Trajectory
 
-__all__ = ["Solution", "of_trajectory", "span_ends", "tokenised"]
+__all__ = ["Solution", "span_ends", "tokenised"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,28 +73,6 @@ def span_ends(ids: Sequence[int], separators: Collection[int], *, opening: Colle
         if ids[place - 1] in separators or opens:
             ends.append(place)
     return (*ends, len(ids)) if ids else ()
-
-
-def of_trajectory(trajectory: Trajectory) -> Solution:
-    """The solution that an episode of one turn wrote, with the spans that its generation noted (none: one span).
-
-    Raises:
-        SampleInvalid: not one generation that acted, one that extends another, or one without sampled tokens or with
-            read tokens among them.
-    """
-    acted = [generation for generation in trajectory.generations if generation.acted]
-    if len(acted) != 1 or acted[0].extends is not None:
-        raise SampleInvalid(f"episode {trajectory.id!r} is no solution of one turn", value=f"{len(acted)} generations",
-                            expected="one generation that acted and extends none")  # fmt: skip
-    generation = acted[0]
-    ids, size = generation.ids.tolist(), len(generation.ids)
-    written = np.flatnonzero(generation.sampled)
-    begin = int(written[0]) if len(written) else size
-    if len(written) != size - begin or not 0 < begin < size:
-        raise SampleInvalid(f"episode {trajectory.id!r} is not a prompt and what was written after it",
-                            value=f"{len(written)} of {size} tokens sampled, the first at {begin}")  # fmt: skip
-    marks = sorted({begin, size, *(end for end in generation.spans if begin < end < size)})
-    return Solution(tuple(ids[:begin]), tuple(tuple(ids[a:b]) for a, b in pairwise(marks)), trajectory.id)
 
 
 def tokenised(

@@ -40,6 +40,7 @@ def depth_first(
     ended: EndedBy = "done"
     finished: list[int] = []
     pruned, stack = 0, [0]
+    node = 0
     try:
         while stack and len(finished) != paths:
             node = stack.pop()
@@ -48,21 +49,24 @@ def depth_first(
             elif tree.depth[node] < depth:
                 (below,) = yield from expand(tree, asking, [node], width=width)
                 yield from value(tree, asking, below)
-                ordered = _ordered(tree, below)
+                ordered = _ordered(tree, node)
                 stay = _stay(tree.value[ordered], prune_below, prune_ratio)
                 stack += ordered[:stay][::-1]
                 pruned += len(ordered) - stay
     except Exhausted as reached:
         ended = reached.limit
+        ordered = _ordered(tree, node)  # what did come of the last expansion
+        stack += ordered[: _stay(tree.value[ordered], prune_below, prune_ratio)][::-1]
         waiting = [node for node in stack[::-1] if tree.terminal[node]]  # ends that were made cost nothing more
         finished += waiting[: None if paths is None else paths - len(finished)]
     chosen = max(finished, key=tree.value.__getitem__, default=None)
     return SearchResult(tree, tuple(finished), chosen, asking.spent, ended, {"pruned": pruned})
 
 
-def _ordered(tree: Tree, below: range) -> list[int]:
-    """The children that have a value, the best first."""
-    return sorted((node for node in below if not tree.dead[node]), key=lambda node: -tree.value[node])
+def _ordered(tree: Tree, node: int) -> list[int]:
+    """The children of a node that have a value, the best first."""
+    below = tree.below(node).tolist()
+    return sorted((at for at in below if not np.isnan(tree.value[at])), key=lambda at: -tree.value[at])
 
 
 def _stay(values: NDArray[np.float64], below: float | None, ratio: float | None) -> int:

@@ -223,7 +223,7 @@ class _Wishes:
         """The children of all wishes. What they begin with is proposed at once; whole samples go on side by side."""
         ask = partial(self._careful.asked, left=left)
         open_ = [wish for wish in wishes if not wish.state.over]
-        asked = [Proposing(wish.state, _numbers(wish), wish.greedy, not wish.whole) for wish in open_]
+        asked = [Proposing(wish.state, _numbers(wish), wish.greedy, not wish.whole, wish.after) for wish in open_]
         proposed = iter((yield from self._proposer.propose(asked, ask)) if asked else ())
         found: list[list[_Path]] = []
         going: list[tuple[Expand, _Path]] = []

@@ -65,10 +65,11 @@ def _columns(
         "mean": _numbers(tree.means(kept)), "value": _numbers(tree.value[kept]), "prior": _numbers(tree.prior[kept]),
         "count": [tree.counts[node] for node in nodes],
     }  # fmt: skip
+    made = np.bincount(tree.parent[1 : len(tree)], minlength=len(tree))  # also in trees that were begun anew
     shown = Counter(columns["parent"])
     further = {
         "kind": [tree.kinds[node] for node in nodes],
-        "hidden": [width - shown[place] for place, width in enumerate(tree.width[kept].tolist())],
+        "hidden": [count - shown[place] for place, count in enumerate(made[kept].tolist())],
     }
     return columns | {name: column for name, column in further.items() if any(column)}
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from evolvent.errors import ConfigError
-from evolvent.search.aggregate import Choice, Rule, Same, Sample, Span, aggregate, samples_of
+from evolvent.search.aggregate import Choice, Rule, Same, Sample, Span, aggregate, grouped, samples_of
 from evolvent.search.asking import check_sizes
 from evolvent.search.records import Budget, EndedBy, Found, Search, SearchResult, Spent, State, Wanted
 from evolvent.trajectory import sample_rng, sample_seed
@@ -167,17 +167,20 @@ def _furthest(trees: Sequence[SearchResult]) -> tuple[int, int]:
 def told(decision: Decision, *, same: Same | None = None) -> tuple[dict[str, Any], ...]:
     """What the ends came to, as JSON values: {"answer", "weight", "count"}, the first seen first.
 
-    Where the trees decided first, an answer that no tree decided for has weight 0 and stands behind the others.
+    The count is of all ends with this answer, however they write it. Where the trees decided first, an answer that no
+    tree decided for has weight 0 and stands behind the others.
+
+    Args:
+        same: whether two answers are one, as `decide` was told.
     """
-    counts: dict[Any, int] = {}
-    for sample in decision.samples:
-        counts[sample.answer] = counts.get(sample.answer, 0) + sample.count
-    choice = decision.choice
-    known = list(zip(choice.answers, choice.weights, strict=True))
+    choice, samples = decision.choice, decision.samples
+    answers = [*choice.answers, *(sample.answer for sample in samples)]
+    numbers = grouped(answers, same=same)
+    firsts = {number: answers[numbers.index(number)] for number in dict.fromkeys(numbers)}
+    counts = dict.fromkeys(numbers, 0)
+    for sample, number in zip(samples, numbers[len(choice.answers) :], strict=True):
+        counts[number] += sample.count
+    weights = dict(zip(numbers, choice.weights, strict=False))
     if decision.apart:
-        known += [(answer, 0.0) for answer in counts if answer is not None and not _among(answer, choice.answers, same)]
-    return tuple({"answer": answer, "weight": weight, "count": counts.get(answer, 0)} for answer, weight in known)
-
-
-def _among(answer: Hashable | None, answers: Sequence[Hashable | None], same: Same | None) -> bool:
-    return any(first == answer or (first is not None and same is not None and same(first, answer)) for first in answers)
+        weights |= {number: 0.0 for number in firsts if number >= 0 and number not in weights}
+    return tuple({"answer": firsts[at], "weight": weight, "count": counts[at]} for at, weight in weights.items())

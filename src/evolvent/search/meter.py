@@ -136,7 +136,7 @@ class Meter:
                 trie = self._trie(model)
                 for sample in answer:
                     generated += len(sample.ids)
-                    computed += len(sample.ids) - 1  # each sample is fed on its own; its last token is not
+                    computed += max(0, len(sample.ids) - 1)  # each is fed on its own; its last token is not
                     if held:
                         end = _placed(trie, place, sample.ids.tolist())
                         _unknown(end, end[1] - 1)

@@ -82,12 +82,14 @@ class Proposing:
     Args:
         numbers: of the samples. greedy: the likeliest action alone. distinct: different ones are wanted, where that
             can be had without sampling.
+        after: how many actions of earlier wishes these come after; they differ from those too where they are distinct.
     """
 
     state: EnvState
     numbers: Sequence[int]
     greedy: bool = False
     distinct: bool = True
+    after: int = 0
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -122,7 +124,8 @@ class Proposer(Protocol):
 class Listed:
     """What the environment lists as admissible, all of it as likely. Asks no model.
 
-    Where more is listed than is wanted, which ones is drawn by the state's seed.
+    Where more is listed than is wanted, which ones is drawn by the state's seed, and by the number of the first sample
+    where a search begins anew.
     """
 
     def propose(self, wanted: Sequence[Proposing], ask: AskAll) -> Proposals:
@@ -145,8 +148,9 @@ class Listed:
         elif len(wish.numbers) >= len(known):
             chosen = known
         else:
-            order = sample_rng(wish.state.seed, "listed").permutation(len(known))
-            chosen = [known[order[number]] for number in wish.numbers if number < len(known)]
+            begun = wish.numbers[0] - wish.after  # above 0 in a tree of other samples
+            order = sample_rng(wish.state.seed, "listed", *([begun] if begun else [])).permutation(len(known))
+            chosen = [known[at] for at in order[wish.after :][: len(wish.numbers)]]
         return [Proposal(action, -float(np.log(len(known)))) for action in chosen]
 
     def asks(self, wanted: Proposing) -> list[Ask]:

@@ -36,7 +36,8 @@ class Expand:
         valued: their values are wanted too.
         kind: a kind of action, where there are several (`search/rstar.py`).
         first: number of the first sample, so that a later wish for the same state draws other ones.
-        after: children that came of earlier wishes for it: where the likeliest are taken, those after them.
+        after: children that came of earlier wishes for it: where actions are listed, or the likeliest taken, those
+            after them.
     """
 
     state: State

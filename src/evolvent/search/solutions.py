@@ -105,12 +105,12 @@ class _Solutions:
         return self._judge if wish.kind == MASKED else self._own
 
     def _ask(self, wish: Expand) -> SampleAsk | To | None:
-        """None: the solution is so long that its prompt leaves no room to reply; that of the root is asked anyway."""
+        """None: the prompt leaves no room to reply. The policy is asked at the root anyway, which says so at once."""
         who, state = self._who(wish), wish.state
         writing = who.writing
         ids = [int(token) for token in who.encode(prompt(state.solution, wish.kind))]
         most = min(writing.max_tokens if wish.whole else writing.span_tokens, writing.context - len(ids))
-        if most < 1 and state.above is not None:
+        if most < 1 and (state.above is not None or wish.kind == MASKED):
             return None
         seeds = tuple(sample_seed(state.seed, wish.kind, number)
                       for number in range(wish.first, wish.first + (1 if wish.greedy else wish.width)))  # fmt: skip

@@ -199,10 +199,9 @@ class Tree:
         visits = self.visits[nodes]
         return np.where(visits > 0, self.total[nodes] / np.maximum(visits, 1), self.value[nodes])
 
-    def backup(self, node: int, value: float, *, top: int = 0) -> None:
-        """N += 1 and S += value on the path from `top` (a node on it) to the node: a plain mean, no discount."""
-        path = np.asarray(self.path(node), np.int64)
-        path = path[path >= top] if top else path
+    def backup(self, node: int, value: float) -> None:
+        """N += 1 and S += value on the path from the root to the node: a plain mean, no discount."""
+        path = self.path(node)
         self.visits[path] += 1
         self.total[path] += value
 

@@ -64,21 +64,16 @@ def check_where(where: Where | None) -> dict[str, Collection[Any]]:
     return {name: (value,) if isinstance(value, single) else tuple(value) for name, value in (where or {}).items()}
 
 
-def _units(root: Path) -> list[tuple[int, bool]]:
-    """The segments in order, sealed or live, and which one may have a torn end."""
-    live = segments(root)
-    numbers = sorted({*manifest(root), *live})
-    return [(number, bool(live) and number == live[-1]) for number in numbers]
-
-
 def each_unit(root: Path, sealed: Callable[[Mapping[str, Any]], Iterator[Any]],
                live: Callable[[Path, bool], Iterator[Any]]) -> Iterator[Any]:  # fmt: skip
     """Read every segment from where it is; one that is sealed meanwhile by its writer is read from its parts."""
-    for number, last in _units(root):
-        row = manifest(root).get(number)
+    there = segments(root)  # before the manifest: what is sealed in between is in both
+    done = manifest(root)
+    for number in sorted({*done, *there}):
+        row = done.get(number)
         if row is None:
             try:
-                yield from live(segment_path(root, number), last)
+                yield from live(segment_path(root, number), number == there[-1])  # the last may have a torn end
                 continue
             except StoreUnavailable as error:
                 row = manifest(root).get(number)

@@ -91,8 +91,12 @@ class Fused(Optimizer):
         return complete
 
     def arm(self, scale: float | Tensor | None = None) -> None:
-        """The next backward updates, with gradients times `scale`; `step()` ends it."""
+        """The next backward updates, with gradients times `scale`; `step()` or `disarm()` ends it."""
         self._armed, self._scale = True, scale
+
+    def disarm(self) -> None:
+        """Backwards leave gradients again; what has been updated stays so."""
+        self._armed, self._scale = False, None
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -101,7 +105,7 @@ class Fused(Optimizer):
         for group in self.param_groups:
             for p in (p for p in group["params"] if p.grad is not None):
                 self._apply(p, group, owned=False)
-        self._armed, self._scale = False, None
+        self.disarm()
         return loss
 
     def _apply(self, p: Tensor, group: Group, *, owned: bool) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,15 +65,34 @@ class Conversations:
             ids += [*dialect.action(reply), *dialect.turn(text, stopped=True)]
         return ids
 
+    def continued(
+        self, messages: Sequence[Message], session: str | None, after: Callable[[int, bool], list[int] | None]
+    ) -> list[int] | None:
+        """All tokens up to where the next reply begins, of a conversation whose turns a template writes.
+
+        Args:
+            after: the tokens after the reply that is the message of this number up to the next reply; its stop token
+                has been written already, or not. None: nobody knows.
+        Returns:
+            None where no reply is known, or nobody knows what stands after it: it is to be written anew.
+        """
+        keys = _keys(messages, session) if session else []
+        for at in reversed(range(len(keys))):
+            said = self._recalled(keys[at]) if messages[at].role == "assistant" else None
+            if said is not None:
+                more = after(at, said.stopped)
+                return None if more is None else [*said.ids.tolist(), *more]
+        return None
+
     def note(
-        self, messages: Sequence[Message], session: str, *, text: str, ids: Sequence[int], stopped: bool
+        self, messages: Sequence[Message], session: str, *, reply: Message, ids: Sequence[int], stopped: bool
     ) -> None:  # fmt: skip
         """Remember what was written as a reply to these messages.
 
         Args:
-            text: as the client was given it. ids: all tokens, those of the prompt first.
+            reply: as the client was given it. ids: all tokens, those of the prompt first.
         """
-        key = _keys([*messages, Message("assistant", text)], session)[-1]
+        key = _keys([*messages, reply], session)[-1]
         before = self._known.pop(key, None)
         self._known[key] = _Said(np.array(ids, np.int32), stopped)
         self._held += len(ids) - (0 if before is None else len(before.ids))
@@ -102,10 +121,11 @@ def _split(messages: Sequence[Message]) -> tuple[str, list[str]]:
 
 
 def _keys(messages: Sequence[Message], session: str | None) -> list[bytes]:
-    """A digest for every prefix of the messages: of the session, and of all roles and texts so far."""
+    """A digest for every prefix of the messages: of the session, and of all roles, texts and calls so far."""
     digest = hashlib.sha256(canonical_json(session).encode())
     keys = []
     for message in messages:
-        digest.update(canonical_json([message.role, message.text]).encode())
+        calls = [[call.name, dict(call.arguments)] for call in message.calls]
+        digest.update(canonical_json([message.role, message.text, calls]).encode())
         keys.append(digest.copy().digest())
     return keys

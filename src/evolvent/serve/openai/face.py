@@ -4,24 +4,23 @@ SGLang's native routes (`sglang.py`) answer beside them.
 
 Beside what OpenAI describes: `return_token_ids` gives the ids that were read and written (in vLLM's fields), the
 log-probabilities are those of the distribution that was sampled from, the fingerprint names the policy's version, and a
-conversation whose requests bear one `x-session-id` is continued from the very tokens that were written in it. A seed
-gives the same reply whatever else runs. What is written for a client that has left is taken back. Where a root is
-named, `/update_weights_from_disk` takes other weights from it (`reload.py`): every reply is of one version, which its
-fingerprint names. A reply under way begins again under the new weights; one with parts is ended by 409, to be asked for
-again.
+conversation whose requests bear one `x-session-id` is continued from the very tokens that were written in it. Tools are
+shown and calls are read as `tools.py` says. A seed gives the same reply whatever else runs. What is written for a
+client that has left is taken back. Where a root is named, `/update_weights_from_disk` takes other weights from it
+(`reload.py`): every reply is of one version, which its fingerprint names. A reply under way begins again under the new
+weights; one with parts is ended by 409, to be asked for again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -42,6 +41,7 @@ from evolvent.errors import (
 )
 from evolvent.messages import Message
 from evolvent.serve.metrics import EXPOSITION, Counts, Family, Measured, Sample, exposition, gauge
+from evolvent.serve.openai.answering import Reached, Refusals, attended, event_line, json_answer
 from evolvent.serve.openai.conversations import Conversations
 from evolvent.serve.openai.generator import Generator
 from evolvent.serve.openai.reload import handed_over, read_reload
@@ -49,10 +49,11 @@ from evolvent.serve.openai.reply import Choice, Form, error_body, status_code
 from evolvent.serve.openai.request import ChatRequest, CompletionRequest, read_request
 from evolvent.serve.openai.request import Request as Asked
 from evolvent.serve.openai.sglang import GenerateForm, model_info, read_generate, read_tokenize
+from evolvent.serve.openai.tools import Shown, Toolbox, read_offer, session_of
 from evolvent.serve.openai.writing import Writing
-from evolvent.serve.wire import NotFound, decoded, encoded
-from evolvent.web import Access, App, Receive, Scope, Send, guarded
-from evolvent.web import Message as Event
+from evolvent.serve.wire import NotFound, decoded
+from evolvent.trajectory import canonical_json
+from evolvent.web import Access, App, guarded
 
 if TYPE_CHECKING:
     from evolvent.models.policy import Policy
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
 __all__ = ["PolicyFace", "policy_app"]
 
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
 _SESSION_LENGTH = 200
 _READ, _MESSAGES = 1 << 16, 1024  # characters and messages of a prompt that are read in any case
 _OF_A_TOKEN = 64  # characters; a prompt with more for every token of the context cannot fit, and is not read
@@ -82,6 +82,7 @@ class PolicyFace:
         self._reloading = asyncio.Lock()
         self._created = int(time.time())
         self._conversations = Conversations()
+        self._toolbox: Toolbox | None = None
         self._errors = Counts("evolvent_errors_total", "Requests that failed, by kind.", "kind")
 
     def routes(self, host: object = None, catalogue: object = None) -> Sequence[BaseRoute]:
@@ -110,7 +111,7 @@ class PolicyFace:
                 if isinstance(error.__cause__, ClientDisconnect):
                     return Response(status_code=_GONE)
                 self._told(error)
-                return _json(error_body(error), status_code(error), after=error)
+                return json_answer(error_body(error), status_code(error), after=error)
 
         return answered
 
@@ -141,10 +142,10 @@ class PolicyFace:
         except EvolventError as error:
             self._told(error)
             row = {"success": False, "message": str(error), **error_body(error)}
-            return _json(row, status_code(error), after=error)
+            return json_answer(row, status_code(error), after=error)
         told = f"version {policy.version} is served"
         row = {"success": True, "message": told, "num_paused_requests": 0}
-        return _json(row | {"system_fingerprint": self._generator.fingerprint})
+        return json_answer(row | {"system_fingerprint": self._generator.fingerprint})
 
     async def _taken(self, path: str) -> Policy:
         """Read a policy on a thread, while others are answered, and serve it. Raises AtCapacity: one is being read."""
@@ -176,11 +177,11 @@ class PolicyFace:
         ]  # fmt: skip
 
     async def _models(self, request: Request) -> Response:
-        return _json({"object": "list", "data": [self._card()]})
+        return json_answer({"object": "list", "data": [self._card()]})
 
     async def _model(self, request: Request) -> Response:
         self._named(request.path_params["model"])
-        return _json(self._card())
+        return json_answer(self._card())
 
     def _card(self) -> dict[str, Any]:
         return {
@@ -201,12 +202,21 @@ class PolicyFace:
             raise LimitExceeded(f"a {SESSION_HEADER} that is too long", value=len(session), expected=_SESSION_LENGTH)
         self._check_length(len(asked.messages), [])
         messages = asked.conversation()
-        self._check_length(len(messages), [message.text for message in messages])
-        prompt = self._conversations.read(messages, self._generator.policy.dialect, session)
+        offer, policy = read_offer(asked), self._generator.policy
+        written = [canonical_json([tool.as_openai() for tool in offer.tools])] if offer.tools else []
+        written += [canonical_json(dict(call.arguments)) for message in messages for call in message.calls]
+        self._check_length(len(messages), [*(message.text for message in messages), *written])
+        shown, session = None, session_of(session, offer)
+        if offer.tools or any(message.calls or message.role == "tool" for message in messages):
+            shown = self._tools().show(messages, offer)
+            after = partial(shown.after, policy=policy)
+            prompt = self._conversations.continued(messages, session, after) or shown.ids
+        else:
+            prompt = self._conversations.read(messages, policy.dialect, session)
         form = Form(True, self._name, self._word, asked.logprobs, asked.return_token_ids,
                     asked.return_weight_versions)  # fmt: skip
         note = partial(self._noted, messages, session)
-        return await self._replied(request, asked, self._writing(asked, form, note=note), [prompt])
+        return await self._replied(request, asked, self._writing(asked, form, note=note, tools=shown), [prompt])
 
     async def _complete(self, request: Request) -> Response:
         asked = read_request(CompletionRequest, decoded(await request.body()))
@@ -220,17 +230,17 @@ class PolicyFace:
         asked = given.completion(self._name)
         stops = self._generator.policy.dialect.stop_ids
         form = GenerateForm(False, self._name, self._word, given.return_logprob, stop_ids=stops, request=given.rid)
-        body = await _attended(request, self._writing(asked, form).whole(self._prompts(asked)))
-        return _json(body["replies"] if given.several else body["replies"][0])
+        body = await attended(request, self._writing(asked, form).whole(self._prompts(asked)))
+        return json_answer(body["replies"] if given.several else body["replies"][0])
 
     async def _info(self, request: Request) -> Response:
-        return _json(model_info(self._generator, self._name))
+        return json_answer(model_info(self._generator, self._name))
 
     async def _tokenize(self, request: Request) -> Response:
         text = read_tokenize(decoded(await request.body())).prompt
         self._check_length(1, [text])
         ids = self._read(text)
-        return _json({"tokens": ids, "count": len(ids), "max_model_len": self._generator.context})
+        return json_answer({"tokens": ids, "count": len(ids), "max_model_len": self._generator.context})
 
     def _prompts(self, asked: CompletionRequest) -> list[list[int]]:
         """The ids of every prompt."""
@@ -238,31 +248,40 @@ class PolicyFace:
         self._check_length(len(given), [prompt for prompt in given if isinstance(prompt, str)])
         return [self._read(prompt) for prompt in given]
 
-    def _writing(self, asked: Asked, form: Form, *, note: Callable[[Choice], None] = lambda choice: None) -> Writing:
+    def _tools(self) -> Toolbox:
+        """What shows tools to the policy that is served."""
+        if self._toolbox is None or not self._toolbox.fits(self._generator.policy):
+            self._toolbox = Toolbox(self._generator.policy)
+        return self._toolbox
+
+    def _writing(
+        self, asked: Asked, form: Form, *, note: Callable[[Choice], None] = lambda choice: None,
+        tools: Shown | None = None,
+    ) -> Writing:  # fmt: skip
         wanted = asked.wanted(self._generator.context)
-        return Writing(self._generator, self._generator.policy.dialect, wanted, form, note)
+        return Writing(self._generator, self._generator.policy.dialect, wanted, form, note, tools)
 
     async def _replied(
         self, request: Request, asked: Asked, writing: Writing, prompts: Sequence[list[int]]
     ) -> Response:  # fmt: skip
         """The whole reply, or a stream of it that has begun: until then errors have a status of their own."""
         if not asked.stream:
-            return _json(await _attended(request, writing.whole(prompts)))
+            return json_answer(await attended(request, writing.whole(prompts)))
         events = writing.events(prompts, usage=asked.stream_options.include_usage)
-        first = await _attended(request, anext(events))
+        first = await attended(request, anext(events))
         kind, headers = "text/event-stream", {"cache-control": "no-store"}
         return StreamingResponse(self._lines(first, events), media_type=kind, headers=headers)
 
     async def _lines(self, first: dict[str, Any], events: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
         """Server-sent events; an error after the first is one of them, and the last."""
-        yield _event(first)
+        yield event_line(first)
         try:
             with boundary(EvolventError, "a fault of the server itself"):
                 async for event in events:
-                    yield _event(event)
+                    yield event_line(event)
         except EvolventError as error:
             self._told(error)
-            yield _event(error_body(error))
+            yield event_line(error_body(error))
             return
         yield b"data: [DONE]\n\n"
 
@@ -287,8 +306,9 @@ class PolicyFace:
         if session is None:
             return
         ids, stops = choice.written.ids.tolist(), self._generator.policy.dialect.stop_ids
+        said = Message("assistant", choice.text, choice.calls)
         self._conversations.note(
-            messages, session, text=choice.text, ids=[*choice.prompt, *ids], stopped=bool(ids) and ids[-1] in stops
+            messages, session, reply=said, ids=[*choice.prompt, *ids], stopped=bool(ids) and ids[-1] in stops
         )
 
 
@@ -299,7 +319,7 @@ def policy_app(face: PolicyFace, *, access: Access) -> App:
     """
 
     async def health(request: Request) -> Response:
-        return _json(face.health())
+        return json_answer(face.health())
 
     async def refused(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
@@ -308,81 +328,12 @@ def policy_app(face: PolicyFace, *, access: Access) -> App:
                     hint="there are /v1/models, /v1/chat/completions, /v1/completions and /generate")  # fmt: skip
         row = error_body(said)
         row["error"]["code"] = "unknown_url" if status == 404 else None
-        return _json(row, status)
+        return json_answer(row, status)
 
     async def figures(request: Request) -> Response:
         return Response(exposition([*face.families(), *measured.families()]), media_type=EXPOSITION)
 
     routes = [Route("/health", health), Route("/metrics", figures), *face.routes()]
     app = Starlette(routes=routes, lifespan=face.lifespan, exception_handlers={HTTPException: refused})
-    measured = Measured(_Refusals(guarded(_Reached(app), access)), _HEADS)
+    measured = Measured(Refusals(guarded(Reached(app), access)), _HEADS)
     return measured
-
-
-_REACHED = "evolvent.reached"
-
-
-class _Reached:
-    """Notes that a request has passed the guard."""
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[_REACHED] = True
-        await self._app(scope, receive, send)
-
-
-class _Refusals:
-    """Puts what the guard answers into OpenAI's form."""
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun: Event | None = None
-
-        async def translated(message: Event) -> None:
-            nonlocal begun
-            if scope.get(_REACHED) or scope["type"] != "http":
-                return await send(message)
-            if message["type"] == "http.response.start":
-                begun = message
-                return None
-            row = json.loads(message["body"])
-            kind = LimitExceeded if row["kind"] == "LimitExceeded" else AccessDenied
-            response = _json(error_body(kind(row["message"], expected=row["expected"])), row["status"])
-            if begun is not None:
-                response.headers.update(
-                    {key.decode(): value.decode() for key, value in begun["headers"] if key == b"connection"}
-                )
-            return await response(scope, receive, send)
-
-        await self._app(scope, receive, translated)
-
-
-def _json(row: dict[str, Any] | list[Any], status: int = 200, *, after: EvolventError | None = None) -> Response:
-    headers = {"retry-after": f"{after.retry_after_s:.0f}"} if isinstance(after, AtCapacity) else None
-    return Response(encoded(row), status, headers, "application/json")
-
-
-def _event(row: dict[str, Any]) -> bytes:
-    return b"data: " + encoded(row) + b"\n\n"
-
-
-async def _attended(request: Request, work: Awaitable[T]) -> T:
-    """The value of a work that ends when the client leaves. Raises ClientDisconnect then."""
-
-    async def left() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(left())
-    try:
-        await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnect
-        return working.result()
-    finally:
-        working.cancel()
-        leaving.cancel()

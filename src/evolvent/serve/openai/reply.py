@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from evolvent.errors import (
     VocabularyMismatch,
     WeightsChanged,
 )
+from evolvent.messages import Call
 from evolvent.serve.openai.generator import Written
 from evolvent.serve.wire import NotFound
 
@@ -65,13 +67,15 @@ class Choice:
 
     Args:
         index: its place among the choices. prompt: the ids that were read for it.
+        calls: of tools; they stand beside the text, not in it.
     """
 
     index: int
     prompt: list[int]
     text: str
     written: Written
-    ended: Literal["stop", "length"] | None = None
+    ended: Literal["stop", "length", "tool_calls"] | None = None
+    calls: tuple[Call, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ class Form:
 
     def body(self, choices: Sequence[Choice]) -> dict[str, Any]:
         """The whole reply."""
-        rows = [self._row(choice, {"role": "assistant", "content": choice.text}, choice.text,
+        rows = [self._row(choice, {"role": "assistant", **self._said(choice)}, choice.text,
                           upto=len(choice.written.ids)) for choice in choices]  # fmt: skip
         return {**self._head(choices, rows, stream=False), "usage": _usage(choices)}
 
@@ -109,7 +113,10 @@ class Form:
         new = Written(choice.written.ids[first:], choice.written.logprobs[first:], "", choice.written.writer)
         part = Choice(choice.index, choice.prompt, text, new, choice.ended)
         upto = len(choice.written.ids)
-        row = self._row(part, {"content": text} if text else {}, text, key="delta", upto=upto)
+        said: dict[str, Any] = {"content": text} if text else {}
+        if choice.calls:
+            said["tool_calls"] = [{"index": number, **call} for number, call in enumerate(self._calls(choice))]
+        row = self._row(part, said, text, key="delta", upto=upto)
         head = self._head([choice], [row], stream=True)
         if self.chat or first:  # what was read is told once
             head.pop("prompt_token_ids", None)
@@ -141,6 +148,21 @@ class Form:
             if not self.chat:
                 row["prompt_token_ids"] = choice.prompt
         return row
+
+    def _said(self, choice: Choice) -> dict[str, Any]:
+        if not choice.calls:
+            return {"content": choice.text}
+        return {"content": choice.text or None, "tool_calls": self._calls(choice)}
+
+    def _calls(self, choice: Choice) -> list[dict[str, Any]]:
+        """Calls with ids of their own; their arguments in the order in which they were written."""
+        return [
+            {
+                "id": f"call_{self.id}{choice.index:03d}{number:03d}", "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)},
+            }
+            for number, call in enumerate(choice.calls)
+        ]  # fmt: skip
 
     def _entries(self, choice: Choice) -> dict[str, Any]:
         """Log-probabilities as a chat has them. A token that is part of a character has no text of its own."""

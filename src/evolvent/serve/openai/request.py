@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,14 +12,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from evolvent.engine.asks import Sampling
 from evolvent.errors import ConfigError, Problem, SampleInvalid, unknown
-from evolvent.messages import Message
-from evolvent.serve.wire import text_of
+from evolvent.messages import Call, Message
+from evolvent.serve.wire import plain, text_of
 from evolvent.trajectory import sample_seed
 
 __all__ = ["ChatRequest", "CompletionRequest", "Request", "StreamOptions", "Wanted", "read_request"]
 
 _TOGETHER = 128  # samples of one request
 _STOPS = 64  # each is looked for after every token
+_TOOLS = 128  # of one request, as OpenAI has it
 _MOST_FIELDS = 128  # of a request; each wrong one is told of
 _DEFAULT_TOKENS = 16  # of a completion without max_tokens, as OpenAI has it
 # Fields that are accepted where they ask for nothing: (their neutral values).
@@ -86,14 +88,20 @@ class ChatRequest(Request):
     messages: List[dict[str, Any]] = Field(min_length=1, description="the conversation; the user's message is the last")
     max_completion_tokens: int | None = Field(default=None, ge=1, description="the newer name of max_tokens")
     logprobs: bool = Field(default=False, description="give the log-probability of every token written")
+    tools: List[dict[str, Any]] = Field(default=[], max_length=_TOOLS, description="functions that may be called")
+    tool_choice: str | dict[str, Any] = Field(
+        default="auto", description="whether calls are made: auto, none, required, or the function that is called"
+    )
+    parallel_tool_calls: bool = Field(default=True, description="whether one reply may make several calls")
 
     def conversation(self) -> list[Message]:
-        """The messages. Raises ConfigError for what is none."""
+        """The messages, without fields of which nothing is known. Raises ConfigError for what is none."""
         try:
             messages = [Message.of_openai(row) for row in self.messages]
+            return [replace(one, content=text_of(one.text), calls=tuple(map(_whole, one.calls)), extra={})
+                    for one in messages]  # fmt: skip
         except SampleInvalid as error:
             raise ConfigError([Problem("messages", str(error))]) from error
-        return [replace(message, content=text_of(message.text)) for message in messages]
 
     def most(self, context: int) -> int:
         """Most tokens of a reply; without a limit, what the context leaves."""
@@ -129,6 +137,12 @@ class Wanted:
     max_tokens: int
     stops: tuple[str, ...]
     seeds: tuple[int, ...]
+
+
+def _whole(call: Call) -> Call:
+    """A call without halves of surrogate pairs. Raises SampleInvalid: arguments that are no JSON."""
+    arguments = json.loads(text_of(json.dumps(plain(dict(call.arguments)), ensure_ascii=False)))
+    return Call(text_of(call.name), arguments, call.id)
 
 
 def read_request(kind: type[R], row: object) -> R:

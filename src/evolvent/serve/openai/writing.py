@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from evolvent.engine.asks import SampleAsk
+from evolvent.engine.asks import Constraint, SampleAsk
 from evolvent.errors import WeightsChanged
-from evolvent.models.dialects import Dialect
+from evolvent.models.dialects import Dialect, Lines
 from evolvent.serve.openai.generator import Generator, Written
 from evolvent.serve.openai.reply import Choice, Form, cut_at, held_back
 from evolvent.serve.openai.request import Wanted
+from evolvent.serve.openai.tools import Shown
 
 __all__ = ["Writing"]
 
@@ -31,6 +33,7 @@ class Writing:
         generator: who writes. dialect: how its tokens become text.
         wanted: how to sample. form: how the replies look.
         note: told of every choice when it is whole.
+        tools: how calls are read from it, and what it is held to; None: there are no tools.
     """
 
     generator: Generator
@@ -38,6 +41,7 @@ class Writing:
     wanted: Wanted
     form: Form
     note: Callable[[Choice], None] = lambda choice: None
+    tools: Shown | None = None
 
     async def whole(self, prompts: Sequence[list[int]]) -> Event:
         """All samples of all prompts as one body, all by one version of the weights.
@@ -52,15 +56,16 @@ class Writing:
             pieced = await _together(self._works(prompts, tell=lambda event: None))
             _check_one(choice.written.writer for choice in pieced)
             return self.form.body(pieced)
-        asks = [self._ask(prompt, wanted.max_tokens, wanted.seeds) for prompt in prompts]
+        asks = [self._ask(prompt, wanted.max_tokens, wanted.seeds, held=self._held) for prompt in prompts]
         several = await _together([self.generator.write(ask) for ask in asks])
         _check_one(one.writer for written in several for one in written)
         pairs = [(prompt, one) for prompt, written in zip(prompts, several, strict=True) for one in written]
         choices = []
         for index, (prompt, one) in enumerate(pairs):
             ended: Literal["stop", "length"] = "length" if one.stop == "length" else "stop"
-            choices.append(Choice(index, prompt, self.dialect.text(one.ids), one, ended))
-            self.note(choices[-1])
+            choice = Choice(index, prompt, self._clean(self._raw(one.ids)), one, ended)
+            self._end(choice)
+            choices.append(choice)
         return self.form.body(choices)
 
     async def events(self, prompts: Sequence[list[int]], *, usage: bool) -> AsyncIterator[Event]:
@@ -95,30 +100,74 @@ class Writing:
         """Write a choice a few tokens at a time, and tell every part. The same tokens come as when written at once."""
         wanted, form = self.wanted, self.form
         ids, logprobs, sent, told, writer = np.zeros(0, np.int32), np.zeros(0, np.float32), 0, 0, ""
+        held = self._held
         while True:
             most = min(1 if wanted.stops or not told else _PIECE, wanted.max_tokens - len(ids))
-            (new,) = await self.generator.write(self._ask([*prompt, *ids.tolist()], most, (seed,)))
+            (new,) = await self.generator.write(self._ask([*prompt, *ids.tolist()], most, (seed,), held=held))
             _check_one([writer or new.writer, new.writer])
             writer = new.writer
             ids, logprobs = np.concatenate([ids, new.ids]), np.concatenate([logprobs, new.logprobs])
-            text, cut = cut_at(self.dialect.text(ids), wanted.stops)
+            raw, cut = cut_at(self._raw(ids), wanted.stops)
+            held = _advanced(held, new)
             full = len(prompt) + len(ids) >= self.generator.context or len(ids) >= wanted.max_tokens
-            choice = Choice(index, prompt, text, Written(ids, logprobs, new.stop, new.writer))
+            choice = Choice(index, prompt, self._clean(raw), Written(ids, logprobs, new.stop, new.writer))
             if cut or new.stop == "stop":
                 choice.ended = "stop"
             elif full:
                 choice.ended = "length"
             if form.chat and not told:
                 tell(form.begun(choice))
-            upto = len(text) if choice.ended else max(sent, len(text) - held_back(text, wanted.stops))
-            tell(form.chunk(choice, text[sent:upto], first=told))
-            sent, told = upto, len(ids)
             if choice.ended:
-                self.note(choice)
+                self._end(choice)
+                tell(form.chunk(choice, choice.text[sent:], first=told))
                 return choice
+            upto = max(sent, self._settled(raw))
+            tell(form.chunk(choice, choice.text[sent:upto], first=told))
+            sent, told = upto, len(ids)
 
-    def _ask(self, prompt: list[int], most: int, seeds: tuple[int, ...]) -> SampleAsk:
-        return SampleAsk(None, prompt, most, self.dialect.stop_ids, sampling=self.wanted.sampling, seeds=seeds)
+    def _end(self, choice: Choice) -> None:
+        """Read the calls of a choice that is whole, and tell of it. What was cut is text: a call could have gone on."""
+        if self.tools is not None and choice.ended == "stop":
+            choice.text, choice.calls = self.tools.read(choice.text)
+            if choice.calls:
+                choice.ended = "tool_calls"
+        self.note(choice)
+
+    def _settled(self, raw: str) -> int:
+        """How many characters of the reply so far are told whatever comes; the others are held back."""
+        told = self._clean(raw[: len(raw) - held_back(raw, self.wanted.stops)])
+        return len(told) if self.tools is None else self.tools.settled(told)
+
+    def _raw(self, ids: NDArray[np.int32]) -> str:
+        """The text as it was written, with the white space at its ends, in which stops are looked for too."""
+        if not isinstance(self.dialect, Lines):
+            return self.dialect.text(ids)
+        kept = [int(token) for token in ids if int(token) not in self.dialect.stop_ids]
+        return str(self.generator.policy.tokenizer.decode(kept, skip_special_tokens=False))
+
+    def _clean(self, raw: str) -> str:
+        """A text as the dialect gives it."""
+        return raw.strip() if isinstance(self.dialect, Lines) else raw
+
+    @property
+    def _held(self) -> Constraint | None:
+        return None if self.tools is None else self.tools.constraint
+
+    def _ask(
+        self, prompt: list[int], most: int, seeds: tuple[int, ...], *, held: Constraint | None
+    ) -> SampleAsk:  # fmt: skip
+        stops, sampling = self.dialect.stop_ids, self.wanted.sampling
+        return SampleAsk(None, prompt, most, stops, sampling=sampling, seeds=seeds, constraint=held)
+
+
+def _advanced(held: Constraint | None, new: Written) -> Constraint | None:
+    """The constraint after what was written."""
+    if held is None or new.stop == "stop":
+        return held
+    later = held.copy()
+    for token in new.ids:
+        later.advance(int(token))
+    return later
 
 
 def _check_one(writers: Iterable[str]) -> None:
