@@ -67,6 +67,7 @@ def _forget():
     from torch.distributed.tensor import _redistribute, debug
 
     _redistribute._gen_transform_infos.cache_clear()
+    _redistribute.clear_redistribute_planner_cache()
     debug._clear_sharding_prop_cache()
     torch._dynamo.reset()
     gc.collect()

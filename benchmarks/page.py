@@ -119,6 +119,11 @@ BENCHES = (
         _x("HAPPO", "auc.halfcheetah_6x1.happo"),
         _x("MAT minus HAPPO", "above.halfcheetah_6x1.happo"),
     ), "Each training has one per cent of the paper's steps ([MAT](papers/mat.md))."),
+    Bench("A model of larger clusters", "scale_sim", "scale_sim.json", (
+        _most("foreseen and measured seconds of circles of 1, 2 and 4 workers: the worst factor", "worst_ratio", None),
+        _most("mean field beside every row simulated: the worst difference", "mean_field.worst", None),
+        _x("foreseen steps a second, 7B, 256 GPUs, 10,000 environments", "predictions.7B.256.10000.steps_s"),
+    ), "No GPU was measured ([Planning past one machine](scaling.md))."),
     Bench("Policies over recorded episodes", "sequence", "sequence.json", (
         _x("DT above cloning, Hopper's replay", "orderings.hopper-replay: dt > bc", 0),
         _x("Pendulum's replay", "orderings.pendulum-replay: dt > bc", 0),

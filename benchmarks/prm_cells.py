@@ -167,7 +167,7 @@ def _labelled(
     own = len(wanted) if way == "shepherd" else 0  # omega's solutions are completions of the empty prefix
     spent = sum(row.get("rollouts", 0) for row in rows) + own
     told = {**_accuracy(known.values(), rollouts=spent), "following": _accuracy(following.values(), rollouts=spent)}
-    return {**told, "solutions": len(rows),
+    return {**told, "solutions": sum(bool(row["spans"]) for row in rows),
             "generated": sum(row.get("generated", 0) for row in rows), "cpu_s": round(time.process_time() - began, 1),
             }, rows  # fmt: skip
 

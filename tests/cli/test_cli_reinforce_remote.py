@@ -22,7 +22,7 @@ def train(*words):
     return run([*SMALL, *map(str, words)], console_for(io.StringIO(), {}))
 
 
-@pytest.mark.parametrize("dialect", ["openai", "sglang"])
+@pytest.mark.parametrize("dialect", ["openai", pytest.param("sglang", marks=pytest.mark.long)])
 def test_an_endpoint_plays_and_takes_the_weights(tmp_path, dialect):
     """A server of ours speaks both; SGLang's weights bear a label, and it is asked whether they are served."""
     base, weights = tmp_path / "base", tmp_path / "weights"

@@ -202,6 +202,7 @@ def test_the_best_pipeline_as_a_program_reaches_its_mark(world: DataSciCode):
     assert world.score([reward], info).unit == reward and "unsafe" not in info
 
 
+@pytest.mark.long
 def test_a_model_or_a_function_is_what_counts(world: DataSciCode):
     """A model object works like a function; chances turned round, the area turned round; a printed score nothing."""
     task = task_of(world)

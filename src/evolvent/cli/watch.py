@@ -95,11 +95,11 @@ def run(words: Sequence[str], console: Console) -> int:
     import torch
 
     torch.set_num_threads(config.threads)
-    os.nice(config.nice)
     with Watcher(
         config.run, chosen, device=config.device, slots=config.slots, context=config.context,
         on_row=partial(_tell, console),
     ) as watcher:  # fmt: skip
+        os.nice(config.nice)
         if config.once:
             if not watcher.once():
                 console.print(plain(f"{config.run} has no snapshot"), soft_wrap=True)

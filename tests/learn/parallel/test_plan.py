@@ -64,6 +64,7 @@ def test_all_of_the_matrix(two, four, family):
     assert max(differences(two, cells)) <= 2e-6
 
 
+@pytest.mark.long
 def test_parts_that_are_sharded_again(four):
     """FSDP2 over tensor parallelism: weights are laid over both dimensions; with accumulation over micro-batches."""
     cell = ("qwen3", {"tied": True}, Mesh(tp=2, shard=2)), {"sequence": True, "micro": 2}
