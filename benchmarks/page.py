@@ -74,6 +74,12 @@ BENCHES = (
         _most("latency of 256 sessions, p99 over p50", "p99_over_p50_256", "goals.p99_over_p50_256"),
         _most("errors", "errors", "goals.errors"),
     )),
+    Bench("The policy server", "policy_server --peers PYTHON", "policy_server.json", (
+        _x("tokens a second over `transformers serve`, 32 clients", "x_transformers_serve_32", 3),
+        _x("over `transformers serve` with its continuous batching", "x_transformers_serve_batching_32"),
+        _x("over a bare loop of the same engine, 32 clients", "over_bare_loop", 0.8),
+        _most("milliseconds to the first text, 32 clients", "ttft_ms", None),
+    ), "One checkpoint of 17 million weights on every side, the same texts from all ([Serving](serving.md))."),
     Bench("Ten minutes of load with kills", "soak", "soak.json", (
         _most("wrong observations", "wrong_observations", "goals.wrong_observations"),
         _most("sessions left", "sessions_left", "goals.sessions_left"),
