@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 
 import pytest
 
@@ -34,6 +35,29 @@ def strange(value):
         while True:
             pass
     return value
+
+
+CALLS = []
+
+
+def slow_once(value):
+    """Takes long at its first call in a process, as a library that builds its tables then."""
+    CALLS.append(value)
+    if len(CALLS) == 1:
+        time.sleep(0.7)
+    return CALLS
+
+
+def test_the_first_call_is_made_before_time_runs():
+    with Workers(slow_once, wall_s=0.5, most=1) as workers, pytest.raises(GraderTimeout):
+        workers.call("asked")
+    with Workers(slow_once, wall_s=0.5, most=1, first=["ready"]) as workers:
+        assert workers.call("asked") == ["ready", "asked"]
+
+
+def test_a_first_call_that_raises_is_no_process_that_starts():
+    with Workers(strange, most=1, first=["raise"]) as workers, pytest.raises(ScoringError, match="no such answer"):
+        workers.call("fine")
 
 
 def test_calls_and_answers():

@@ -31,7 +31,7 @@ from evolvent.errors import ConfigError, EvolventError, GraderTimeout, Problem, 
 __all__ = ["Caller", "Piped", "Workers", "packed", "serve"]
 
 _BOOT = "import sys; from evolvent.workers import serve; serve(sys.argv[1:])"
-_START_S = 60.0  # how long the function's module may take to be imported
+_START_S = 60.0  # how long the function's module, and its first call, may take
 _HEAD, _MOST = 4, 2**26
 _MIB = 2**20
 
@@ -161,6 +161,8 @@ class Workers:
     Args:
         function: at the top level of a module, from JSON values to a JSON value.
         wall_s: seconds of each call.
+        first: arguments of a call that each process makes before it is ready. What a library does once, at its first
+            call, is then nobody's time, as imports are.
         memory_mb: address space of each process above what it has after its imports, MiB.
         most: how many processes; further callers wait for one, and that is not their call's time.
 
@@ -169,8 +171,9 @@ class Workers:
     """
 
     def __init__(
-        self, function: Callable[..., Any], *, wall_s: float = 5.0, memory_mb: int = 512, most: int = 2
-    ) -> None:
+        self, function: Callable[..., Any], *, wall_s: float = 5.0, memory_mb: int = 512, most: int = 2,
+        first: Sequence[Any] | None = None,
+    ) -> None:  # fmt: skip
         numbers = (("wall_s", wall_s), ("memory_mb", memory_mb), ("most", most))
         wrong = [Problem(f"workers.{name}", f"got {value}", "expected more than 0")
                  for name, value in numbers if not 0 < value < float("inf")]  # fmt: skip
@@ -179,7 +182,7 @@ class Workers:
             wrong.append(Problem("workers.function", f"got {module}:{name}", "expected one at the top of a module"))
         if wrong:
             raise ConfigError(wrong)
-        self._words = [module, name, str(memory_mb), repr(wall_s)]
+        self._words = [module, name, str(memory_mb), repr(wall_s), json.dumps(first)]
         self.wall_s = wall_s
         self._free: queue.SimpleQueue[_Worker | None] = queue.SimpleQueue()
         for _ in range(most):
@@ -241,7 +244,7 @@ class _Worker(Piped):
         super().__init__(_BOOT, words, name="a grader", lost=ScoringError, late=GraderTimeout, most=_MOST)
 
     def wait(self) -> None:
-        """Wait until the function is imported."""
+        """Wait until the function is imported and ready."""
         answer, _ = self.read(Deadline(_START_S))
         if answer != {"ready": True}:
             raise ScoringError("a grader's process does not start", value=answer.get("failed"))
@@ -259,14 +262,17 @@ def serve(words: Sequence[str]) -> None:
     An alarm ends a call of too many seconds in this process as well, for the case that the caller is gone.
 
     Args:
-        words: module, function, MiB of memory, seconds of each call.
+        words: module, function, MiB of memory, seconds of each call, the arguments of a first call as JSON or null.
     """
-    module, name, memory_mb, wall_s = words
+    module, name, memory_mb, wall_s, first = words
     caller = Caller()
     function: Callable[..., Any] | None = None
     try:
         with boundary(ScoringError, "the function cannot be imported", name=f"{module}:{name}"):
             function = getattr(import_module(module), name)
+        with boundary(ScoringError, "the function's first call raised", name=f"{module}:{name}"):
+            if (given := json.loads(first)) is not None:
+                function(*given)
     except EvolventError as error:
         caller.write({"failed": str(error)})
         return

@@ -136,6 +136,7 @@ def test_an_episode_that_fills_the_context_has_no_next_action(tmp_path):
 
 
 ETPO_PRACTICE = {"epochs": 4, "critic_lr": 3e-4, "iterations": 40, "save_every": 40}
+RLOO_PRACTICE = {"iterations": 30, "save_every": 30}  # after 22 it solves six of sixteen on some processors
 METHODS = {
     "poad": (poad, PoadConfig),
     "poad-own-critic": (poad, lambda practice: PoadConfig(practice=practice.model_copy(update={"critic": "own"}))),
@@ -143,7 +144,10 @@ METHODS = {
     "ppo-action": (ppo, PPO),
     "ppo-token": (ppo, lambda practice: PPO(practice=practice, **{**TOKEN, "kl": 0.01})),
     "grpo": (grpo, lambda practice: GRPOConfig(practice=practice, kl=0.01)),
-    "rloo": (grpo, lambda practice: GRPOConfig(practice=practice, kind="rloo", kl=0.0)),
+    "rloo": (
+        grpo,
+        lambda practice: GRPOConfig(practice=practice.model_copy(update=RLOO_PRACTICE), kind="rloo", kl=0.0),
+    ),
     "gigpo": (grpo, lambda practice: GRPOConfig(practice=practice, kind="gigpo")),
     "etpo": (etpo, lambda practice: ETPO(practice=practice.model_copy(update=ETPO_PRACTICE))),
     "dapo": (grpo, lambda practice: GRPOConfig(practice=practice, kind="dapo", refill=1)),
@@ -160,14 +164,14 @@ SHORT = ("ppo-token", "grpo", "poad-own-critic")  # with a critic on the trunk, 
 
 @pytest.mark.parametrize("name", [n if n in SHORT else pytest.param(n, marks=pytest.mark.long) for n in METHODS])
 def test_every_method_learns_to_say_what_is_shown(tmp_path, beginner, name):
-    """Words at random are right in one episode of sixteen; five of sixteen by luck: once in seven hundred times."""
+    """Words at random are right in one episode of sixteen."""
     method, config = METHODS[name]
     world = Echo()
     practice = quick(iterations=22, tasks=16, samples=4, save_every=22, minibatches=2)
     with run_of(tmp_path, world) as run:
         learned = method(beginner, tasks(world), config=config(practice=practice), run=run)
         (after,) = run.evaluate(learned, 99, split="train")
-    assert after.mean >= 5 / 16
+    assert after.mean >= 0.4
 
 
 @pytest.mark.parametrize("method", ["grpo", "poad"])

@@ -26,6 +26,7 @@ __all__ = ["LONGEST", "MathsGrader", "decide"]
 LONGEST = 500
 """Characters: an answer that is longer is wrong. The longest of MATH-500 has 53."""
 _ASSIGNED = re.compile(r"^[A-Za-z](?:\([A-Za-z]\))?(?:=|\\in(?![A-Za-z]))")
+_FIRST = (r"2\sqrt{2}", r"\sqrt{8}")  # the first comparison builds the parser, half a second
 _UNDECIDED = "the strings do not decide, and math-verify is missing: pip install 'evolvent[math]'"
 
 
@@ -152,7 +153,7 @@ class MathsGrader:
         with self._lock:
             if self._workers is None:
                 wall_s, memory_mb, most = self._limits
-                self._workers = Workers(same, wall_s=wall_s, memory_mb=memory_mb, most=most)
+                self._workers = Workers(same, wall_s=wall_s, memory_mb=memory_mb, most=most, first=_FIRST)
                 self._ending = finalize(self, self._workers.close)
             return self._workers
 
