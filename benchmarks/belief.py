@@ -13,15 +13,12 @@ and the faster way is taken.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +26,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.belief_numpy import NumpyFilter, scores
+from benchmarks.reporting import RESULTS, about, command_line, finish, versions
 from evolvent.belief.cloud import Cloud
 from evolvent.belief.particles import prior, summary, update
 from evolvent.belief.planners import dcee, entrotaxis, go_to_mean, infotaxis, table
@@ -39,7 +37,7 @@ from evolvent.worlds.plume.world import PlumeWorld
 SHAPES = ((256, 1000), (1, 1000), (1, 10_000), (1, 20_000))
 GOALS = {"x_numpy_256x1000": 50, "x_numpy_1x10000": 10}
 STEPS, SWEEPS, NZ = 40, 3, 25
-RESULT = Path(__file__).parent / "results" / "belief.json"
+RESULT = RESULTS / "belief.json"
 Walk = list[tuple[NDArray[np.float64], NDArray[np.float64]]]
 
 
@@ -169,23 +167,16 @@ def report(options: argparse.Namespace) -> dict[str, Any]:
     chosen: Sequence[tuple[int, int]] = ((16, 1000),) if options.quick else ((64, 1000), (1, 1000), (1, 10_000))
     found |= {"updates": rows, "decisions": [decisions(*each, quick=options.quick) for each in chosen]}
     found |= {"goals": GOALS, "quick": options.quick, "fused": fused, "sweeps": SWEEPS, "steps": STEPS,
-              "sensor": PlumeWorld().preset.sensor.id, "torch": torch.__version__, "python": platform.python_version(),
-              "machine": platform.machine(), "cpu_capability": torch.backends.cpu.get_cpu_capability()}  # fmt: skip
+              "sensor": PlumeWorld().preset.sensor.id, **versions("torch", "python"),
+              **about("torch", "numpy", "numba", threads=1),
+              "cpu_capability": torch.backends.cpu.get_cpu_capability()}  # fmt: skip
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer episodes, steps and rounds")
-    parser.add_argument("--json", action="store_true", help="one line of JSON")
-    parser.add_argument("--save", action="store_true", help=f"write {RESULT.name} into benchmarks/results")
-    options = parser.parse_args()
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = command_line("belief", __doc__, quick="fewer episodes, steps and rounds", save=RESULT)
+    options = parser.parse_args(arguments)
     found = report(options)
-    if options.save:
-        RESULT.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    if options.json:
-        print(json.dumps(found, allow_nan=False))
-        return
     for row in found["updates"]:
         told = ", ".join(f"{name} {value:.0f}" for name, value in row["update_us"].items())
         bare = ", ".join(f"{name} {value:.1f}" for name, value in row["weigh_us"].items())
@@ -194,6 +185,7 @@ def main() -> None:
     for row in found["decisions"]:
         print(f"{row['episodes']:4} x {row['particles']:6}: decision {row['table_us']:.0f} us, NumPy "
               f"{row['numpy_us']:.0f} us ({row['x']:.1f}x); to the mean {row['go_to_mean_us']:.1f} us")  # fmt: skip
+    finish(found, options)
 
 
 if __name__ == "__main__":

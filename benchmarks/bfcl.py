@@ -12,10 +12,8 @@ The peer's environment: `pip install --no-deps bfcl-eval==2026.3.23` in a fresh 
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
-import platform
 import subprocess
 import tempfile
 import time
@@ -27,8 +25,8 @@ from typing import Any
 
 from benchmarks.bfcl_answers import Wrong, answer_text, properties_of, sourced, wrong_answers
 from benchmarks.bfcl_mini import write_mini
+from benchmarks.reporting import RESULTS, about, command_line, finish
 from evolvent.errors import ConfigError, InvalidAction
-from evolvent.files import write_atomic
 from evolvent.grade.calls import Verdict, decode_calls
 from evolvent.messages import Call
 from evolvent.trajectory import sample_rng
@@ -36,8 +34,8 @@ from evolvent.worlds.bfcl.files import Items, count_problems, read_items
 from evolvent.worlds.bfcl.items import BAD_ITEMS, CATEGORIES, IRRELEVANCE, CallItem, judge_calls
 from evolvent.worlds.bfcl.multi_turn import corrupted, judge_turns, padding_of, read_multi_turn
 
-RESULTS = Path(__file__).parent / "results" / "bfcl.json"
-SHUFFLES = 20
+RESULT = RESULTS / "bfcl.json"
+SHUFFLES, SEED = 20, 0
 PROSE = "None of the functions fits this request."
 
 
@@ -57,7 +55,7 @@ def answers(items: Sequence[CallItem]) -> list[Asked]:
     for item in items:
         right = item.sample.calls
         every = [Wrong("", right), *([Wrong("reversed", right[::-1])] if len(right) > 1 else [])]
-        every += () if item.id in BAD_ITEMS else wrong_answers(item)
+        every += () if item.id in BAD_ITEMS else wrong_answers(item, SEED)
         found += [Asked(item, one.kind, one.calls, answer_text(item, one.calls)) for one in every]
     return found
 
@@ -207,7 +205,7 @@ def figures(folder: Path, *, quick: bool, peer: str | None) -> dict[str, Any]:
         "seconds": round(seconds, 3), "problems": [str(one) for one in items.problems],
         "counts": [str(one) for one in count_problems(items, present)] if len(present) == len(CATEGORIES) else [],
         **multi_turn(items if not quick else Items(items.calls, items.turns[::40], ())),
-        "machine": f"{platform.machine()}, Python {platform.python_version()}, 1 thread",
+        "seed": SEED, **about("evolvent", threads=1),
     }  # fmt: skip
     if peer:
         theirs, peer_seconds = peer_answers(peer, asked, folder)
@@ -239,21 +237,15 @@ def show(found: Mapping[str, Any]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.bfcl", description=str(__doc__).splitlines()[0])
+    parser = command_line("bfcl", __doc__, quick="every tenth item only", save=RESULT)
     parser.add_argument("--data", type=Path, help="a folder with BFCL_v4_*.json and possible_answer/")
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--quick", action="store_true", help="every tenth item only")
-    parser.add_argument("--save", action="store_true", help=f"write {RESULTS.name}")
     parser.add_argument("--peer", metavar="PYTHON", help="a Python that has bfcl-eval 2026.3.23")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.data or write_mini(Path(scratch))
         found = figures(folder, quick=options.quick, peer=options.peer)
     show(found)
-    if options.save:
-        write_atomic(RESULTS, json.dumps(found, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
-    if options.json:
-        print(json.dumps(found, allow_nan=False))
+    finish(found, options)
 
 
 if __name__ == "__main__":

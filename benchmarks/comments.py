@@ -22,9 +22,7 @@ from __future__ import annotations
 import argparse
 import ast
 import hashlib
-import json
 import os
-import platform
 import sys
 import sysconfig
 import time
@@ -41,6 +39,7 @@ from pygments.token import Comment
 
 from benchmarks.comments_training import arguments as training_arguments
 from benchmarks.comments_training import training
+from benchmarks.reporting import RESULTS, about, command_line, finish, show
 from evolvent.curate.comments import Note, commented, density, open_lines, same_code
 from evolvent.curate.languages import LANGUAGES, language_of
 from evolvent.curate.syntax import Reading, read
@@ -48,7 +47,7 @@ from evolvent.errors import SampleInvalid
 from evolvent.trajectory import sample_rng
 
 GOALS = {"files": 2000, "languages": 10, "unequal": 0, "undetected": 0, "mb_per_s": 1.0, "scan_over_pygments": 4.0}
-RESULT = Path(__file__).parent / "results" / "comments.json"
+RESULT = RESULTS / "comments.json"
 ROOTS = ("/usr/include", "/usr/lib/node_modules", "/usr/share", "/usr/bin", "/usr/lib/go", "/usr/lib/ruby", "/usr/src")
 SIZES = (200, 100_000)  # characters of a file
 PER_LANGUAGE, PER_LANGUAGE_QUICK = 240, 12
@@ -280,30 +279,23 @@ PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {"files": fil
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks.comments", description=__doc__)
+    parser = command_line("comments", __doc__, quick="few files, tiny models", save=RESULT)
     for name in PARTS:
         parser.add_argument(f"--{name}", action="store_true", help=f"only the part {name!r} (and others so named)")
     parser.add_argument("--src", action="append", default=[], help="a folder with more sources; may be repeated")
     training_arguments(parser)
-    for name, text in (
-        ("quick", "few files, tiny models"),
-        ("json", "print one JSON object"),
-        ("save", f"write {RESULT.name}"),
-    ):
-        parser.add_argument(f"--{name}", action="store_true", help=text)
     options = parser.parse_args(words)
     parts = [name for name in PARTS if getattr(options, name)] or list(PARTS)
-    result: dict[str, Any] = {"goals": GOALS, "python": platform.python_version(), "machine": platform.machine()}
+    result: dict[str, Any] = {"benchmark": "comments", "goals": GOALS, "quick": options.quick}
+    result |= about("evolvent", "torch", "pygments", threads=1)
     for name in parts:
         try:
             result |= PARTS[name](options)
         except SampleInvalid as error:
             print(f"{name}: {error}", file=sys.stderr)
             return 1
-    if options.save:
-        RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    shown = result if options.json else {name: value for name, value in result.items() if name not in LARGE}
-    print(json.dumps(shown, indent=None if options.json else 1))
+    show(result, without=LARGE)
+    finish(result, options)
     return 0 if result.get("unequal", 0) == result.get("undetected", 0) == 0 else 1
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import platform
 import sys
 import tempfile
 import warnings
@@ -115,10 +114,8 @@ def training(options: argparse.Namespace) -> dict[str, Any]:
             right = {form: round(sum(each) / len(each), 3) for form, each in row["right"].items()}
             print(f"{cell.key:36} {right}  {row['cpu_s']} cpu-s", file=sys.stderr, flush=True)
         found = report(rows, protocol)
-    if not options.json:
-        show(found)
-    return {**found, "torch": torch.__version__, "machine": platform.machine(), "quick": options.quick,
-            "digest": protocol.digest}  # fmt: skip
+    show(found)
+    return {**found, "digest": protocol.digest}
 
 
 def show(found: Mapping[str, Any]) -> None:

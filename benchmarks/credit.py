@@ -24,7 +24,6 @@ import argparse
 import json
 import logging
 import multiprocessing
-import platform
 import tempfile
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,6 +49,7 @@ from benchmarks.credit_cells import (
     start_of,
     steps_to,
 )
+from benchmarks.reporting import about, command_line, finish, write
 from evolvent.bench.results import claimed
 from evolvent.errors import Locked, unknown
 from evolvent.files import write_atomic
@@ -296,7 +296,7 @@ def report(cells: Cells) -> dict[str, Any]:
         "cpu_s": round(sum(row["cpu_train_s"] + row["cpu_play_s"] for row in cells.kept.values()), 1),
         "interval": "95 %: areas over seeds, panels over seeds and kinds of tasks (pigeonhole bootstrap)",
         "sources": sorted({row["sources"] for row in cells.kept.values()}),
-        "machine": f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}, 1 thread",
+        **about("evolvent", "torch", "numpy", threads=1),
     }  # fmt: skip
 
 
@@ -341,9 +341,7 @@ def asked_of(options: argparse.Namespace, protocol: Protocol, folder: Path) -> A
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.credit", description=str(__doc__).splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--quick", action="store_true", help="a small copy in a temporary folder: a smoke test")
+    parser = command_line("credit", __doc__, quick="a small copy in a temporary folder: a smoke test")
     parser.add_argument("--report", action="store_true", help="play nothing, print what is there")
     parser.add_argument("--cells", nargs="+", choices=KINDS, help="only rates, the study, or discounts inside")
     parser.add_argument("--worlds", nargs="+", help=f"of {', '.join(PLACES)}")
@@ -359,10 +357,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             play_all(protocol, asked_of(options, protocol, folder))
         found = {**report(Cells(folder, protocol)), "quick": options.quick}
         if not options.report and not options.quick:
-            write_atomic(folder / "result.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
+            write(folder / "result.json", found)
     show(found)
-    if options.json:
-        print(json.dumps(found, allow_nan=False))
+    finish(found, options)
 
 
 if __name__ == "__main__":

@@ -14,11 +14,8 @@ folder. Results are kept seed by seed beside it, task by task.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import tempfile
 from collections.abc import Sequence
-from importlib.metadata import version
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -26,6 +23,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.evolve_arms import Plan, arms, worlds
+from benchmarks.reporting import about, command_line, finish, versions
 from evolvent.bench.plan import Primary, Study
 from evolvent.bench.results import Played
 from evolvent.bench.study import Event, freeze, read_results, run_study
@@ -80,7 +78,7 @@ def study(name: str, plan: Plan, seeds: Sequence[int], names: Sequence[str]) -> 
     facts: dict[str, Any] = {
         "plan": plan.described(),
         "panels": panels,
-        "versions": {name: version(name) for name in ("evolvent", "torch", "transformers")},
+        "versions": versions("evolvent", "torch", "transformers"),
     }
     if name != "evolve":  # which has neither of these arms, and was frozen before they were facts
         facts["presets"] = {"published": dict(PUBLISHED), "formulated": dict(FORMULATED)}
@@ -140,7 +138,7 @@ def report(found: Summary, gains: Sequence[float], *, quick: bool) -> dict[str, 
         "unfinished": [f"{one.arm}/{one.seed}: {one.why}" for one in found.unfinished],
         "digest": found.digest,
         "quick": quick,
-        "versions": {"python": platform.python_version(), "torch": version("torch")},
+        **about("python", "torch", threads=1),
     }
 
 
@@ -154,9 +152,7 @@ def _chosen(options: argparse.Namespace) -> Study:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="The controlled study of AgentEvol.")
-    parser.add_argument("--quick", action="store_true", help="a small copy of the study in a temporary folder")
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser = command_line("evolve", __doc__, quick="a small copy of the study in a temporary folder")
     parser.add_argument("--worlds", nargs="+", help="with --quick: other worlds; all: every embedded one")
     parser.add_argument("--seeds", type=int, nargs="+", help="play only these seeds")
     parser.add_argument("--arms", nargs="+", help="play only these arms and what they need")
@@ -175,8 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found, gains = read_summary(folder), gains_of_more(chosen, folder)
     Console(width=110).print(study_table(as_json(found), width=110))
     print(further_cloning(gains))
-    if options.json:
-        print(json.dumps(report(found, gains, quick=options.quick), allow_nan=False))
+    finish(report(found, gains, quick=options.quick), options)
 
 
 if __name__ == "__main__":

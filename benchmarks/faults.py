@@ -9,10 +9,7 @@ or a package is missing provokes nothing. Then `benchmarks.soak_mixed` runs for 
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -26,10 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import soak_mixed
+from benchmarks.reporting import RESULTS, about, command_line, finish, show
 
 LISTED = 61
 ROOT = Path(__file__).parents[1]
-RESULT = Path(__file__).parent / "results" / "faults.json"
+RESULT = RESULTS / "faults.json"
 NUMBERED = re.compile(r"\btest_f(\d\d)_")
 GOALS = {"listed": LISTED, "provoked": LISTED, "as_expected": LISTED, "lost": 0, "doubled": 0}
 
@@ -93,25 +91,17 @@ def report(soak_minutes: float, tests: Sequence[str]) -> dict[str, Any]:
     if soak_minutes > 0:
         soak = soak_mixed.report(soak_minutes)
         result |= {"lost": soak["lost"], "doubled": soak["doubled"], "soak": soak}
-    result["machine"] = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    return result
+    return result | {"seed": soak_mixed.SEED, **about("evolvent", "pytest", cores=True)}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=str(__doc__).splitlines()[0])
+    parser = command_line("faults", __doc__, quick="a soak of one minute", save=RESULT)
     parser.add_argument("--soak-minutes", type=float, default=30.0, help="0: no soak")
-    parser.add_argument("--quick", action="store_true", help="a soak of one minute")
     parser.add_argument("--tests", nargs="+", default=["tests/faults"], help="what pytest runs")
-    parser.add_argument("--json", action="store_true", help="print everything as one JSON object in the last line")
-    parser.add_argument("--save", action="store_true", help="write the JSON object to benchmarks/results")
     options = parser.parse_args(arguments)
     result = report(1.0 if options.quick else options.soak_minutes, options.tests)
-    for name, value in result.items():
-        print(f"{name:22} {value}")
-    if options.save:
-        RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if options.json:
-        print(json.dumps(result, allow_nan=False))
+    show(result)
+    finish(result, options)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,7 @@ seeds below 1,000,000, and the comparison begins at `PARITY_SEED`.
 
 from __future__ import annotations
 
-import argparse
 import json
-import platform
 import re
 import statistics
 import subprocess
@@ -30,6 +28,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from benchmarks.reporting import RESULTS, about, command_line, finish, show, versions
 from benchmarks.worlds import first_visit, steps_per_cpu_s
 from evolvent.trajectory import Task, sample_seed
 from evolvent.worlds.base import Env
@@ -40,7 +39,7 @@ from evolvent.worlds.household.world import HouseholdWorld
 
 PARITY_SEED = 7_000_000
 GOALS = {"steps_per_cpu_s": 10_000, "parity_states": 200, "parity_games": 40, "parity_mismatches": 0}
-RESULT = Path(__file__).parent / "results" / "household.json"
+RESULT = RESULTS / "household.json"
 WELCOME = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 WORDS = ("look", "dance", "go to the moon 1", "take mug 1", "open fridge", "examine room", "move pen 1 to bed 1")
 RANDOM_STEPS = 25
@@ -230,15 +229,13 @@ def report(found: Parity | None, figures: dict[str, float], *, quick: bool) -> d
             "x_first_reset": round(1000 * load / figures["first_reset_cpu_ms"]),
             "x_reset": round(1000 * reset / figures["reset_cpu_ms"]),
         }
-    return {**result, "goals": GOALS, "quick": quick, "parity_seed": PARITY_SEED, "python": platform.python_version()}
+    return {**result, "goals": GOALS, "quick": quick, "parity_seed": PARITY_SEED, **versions("python"),
+            "seed": PARITY_SEED, **about("evolvent", threads=1)}  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Speed of the household world, and parity with the official engine.")
+    parser = command_line("household", __doc__, quick="fewer games and steps", save=RESULT)
     parser.add_argument("--official", metavar="PYTHON", help="an interpreter that has alfworld")
-    parser.add_argument("--quick", action="store_true", help="fewer games and steps")
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--save", action="store_true", help="write the JSON object to benchmarks/results")
     options = parser.parse_args(arguments)
     figures = speed(quick=options.quick)
     texts = _texts(options.official)
@@ -248,12 +245,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     else:
         found = parity(options.official or sys.executable, texts, count=1 if options.quick else 4)
     result = report(found, figures, quick=options.quick)
-    for name, value in result.items():
-        print(f"{name:28} {value}")
-    if options.save:
-        RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if options.json:
-        print(json.dumps(result, allow_nan=False))
+    show(result)
+    finish(result, options)
 
 
 if __name__ == "__main__":

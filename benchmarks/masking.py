@@ -11,14 +11,12 @@ masked in a second of one core, beside reading and writing the same samples as J
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
-import platform
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,7 @@ import torch
 
 from benchmarks.cells import interval, keep, kept, refuse
 from benchmarks.masking_cells import MAIN, PANELS, VARIANTS, Cell, Protocol, panels, run_cell
+from benchmarks.reporting import about, command_line, finish
 from evolvent.curate.irrelevance import read_row, row_of
 from evolvent.curate.masking import MaskSpec, mask
 from evolvent.errors import unknown
@@ -109,14 +108,12 @@ def show(found: Mapping[str, Any]) -> None:
             print(f"{name:16} {found[name]}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--report", action="store_true")
-    parser.add_argument("--variants", nargs="+", default=list(VARIANTS))
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = command_line("masking", __doc__, quick="few samples and hardly any learning: the machinery only")
+    parser.add_argument("--report", action="store_true", help="only print what is there")
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), help=f"of {', '.join(VARIANTS)}")
     parser.add_argument("--seeds", nargs="+", type=int)
-    asked = parser.parse_args()
+    asked = parser.parse_args(arguments)
     wrong = [unknown("variant", name, VARIANTS) for name in asked.variants if name not in VARIANTS]
     refuse(wrong)
     torch.set_num_threads(1)
@@ -137,9 +134,8 @@ def main() -> None:
                 print(f"{cell.key:20} {means}  {rows[cell]['cpu_s']} cpu-s", flush=True)
         found = {**report(rows, protocol), **speed(200 if asked.quick else 2000)}
     show(found)
-    if asked.json:
-        about = {"python": platform.python_version(), "torch": torch.__version__, "quick": asked.quick, "goals": GOALS}
-        print(json.dumps({**found, **about}))
+    own = {"benchmark": "masking", "quick": asked.quick, "digest": protocol.digest, "goals": GOALS}
+    finish({**found, **own, **about("evolvent", "torch", "numpy", threads=1)}, asked)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ class Protocol:
     pool: int = 4000
     tokens: int = 400_000
     panel: int = 200
-    context: int = 256
+    context: int = 384
     train: TrainConfig = field(
         default_factory=lambda: TrainConfig(lr=3e-3, batch_tokens=4096, weight_decay=0.01, warmup_updates=20)
     )

@@ -23,11 +23,7 @@ of CPU time.
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import metadata
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -52,9 +48,10 @@ from benchmarks.mat_cells import (
     train,
     transfer,
 )
+from benchmarks.reporting import RESULTS, about, command_line, finish
 
 FOLDER = Path(__file__).parent / "results" / "mat"
-RESULT = FOLDER.parent / "mat.json"
+RESULT = RESULTS / "mat.json"
 SEEDS, DEV_SEED, TUNED_ON = (0, 1, 2), 100, 0.4
 HEAD = "halfcheetah_6x1"
 STUDY, QUICK = (HEAD, "ant_4x2", "walker2d_2x3", "foraging", "rescue"), (HEAD, "distinct")
@@ -218,21 +215,11 @@ def report(folder: Path, only: Sequence[str], *, quick: bool, making: bool) -> d
         "dev_seed": DEV_SEED, "decisions": {task: study.decisions(task) for task in tasks},
         "not_installed": [task for task in asked if task not in tasks],
         "cpu_s": {name: round(seconds, 1) for name, seconds in spent.items()},
-        "cpu_minutes": round(sum(spent.values()) / 60, 1), "quick": quick, "versions": versions(),
+        "cpu_minutes": round(sum(spent.values()) / 60, 1), "quick": quick,
+        **about("python", *_VERSIONS, threads=1),
         "last": {task: {method: spread([row["last"] for row in rows]) for method, rows in each.items() if rows}
                  for task, each in trained.items()},
     }  # fmt: skip
-
-
-def versions() -> dict[str, str]:
-    """Of what the figures depend on."""
-    found = {"python": platform.python_version(), "machine": platform.machine()}
-    for name in _VERSIONS:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
 
 
 def shown(found: Mapping[str, Any]) -> list[str]:
@@ -252,22 +239,17 @@ def shown(found: Mapping[str, Any]) -> list[str]:
     return [*lines, f"MAT first on {HEAD}: {found['mat_first']}; {found['cpu_minutes']} CPU minutes"]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Make what is missing, print and, where asked, keep."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help=f"one seed and hardly any learning: {', '.join(QUICK)}")
+    few = f"one seed and hardly any learning: {', '.join(QUICK)}"
+    parser = command_line("mat", __doc__, quick=few, save=RESULT)
     parser.add_argument("--report", action="store_true", help="only what the folder holds")
-    parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
-    parser.add_argument("--save", action="store_true", help=f"write {RESULT.name}")
     parser.add_argument("--only", nargs="+", default=[], choices=STUDY, metavar="TASK", help=f"of: {', '.join(STUDY)}")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where cells are kept")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     found = report(options.folder, options.only, quick=options.quick, making=not options.report)
     print("\n".join(shown(found)))
-    if options.save:
-        RESULT.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    if options.json:
-        print(json.dumps(found, sort_keys=True, allow_nan=False))
+    finish(found, options)
 
 
 if __name__ == "__main__":

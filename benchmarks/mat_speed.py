@@ -13,20 +13,17 @@ the least of a few rounds; the sides take turns.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from benchmarks.mat_plain import PlainLoop, PlainMat
+from benchmarks.reporting import RESULTS, about, command_line, finish
 from evolvent.learn.teams.policy import TeamPolicy, shape_of
 from evolvent.learn.teams.rollout import ArrayRollout
 from evolvent.learn.teams.updates import TeamLearner, TeamUpdates
@@ -38,7 +35,7 @@ from evolvent.worlds.teams.base import Actions, Continuous, Discrete, TeamSpec, 
 
 GOALS = {"x_action": 2.5, "x_total": 1.8}
 AGENTS = (3, 6, 12, 24, 48)
-RESULT = Path(__file__).parent / "results" / "mat_speed.json"
+RESULT = RESULTS / "mat_speed.json"
 
 
 @dataclass(frozen=True)
@@ -193,27 +190,19 @@ def report(*, quick: bool) -> dict[str, Any]:
         "x_action": head["x_action"], "x_total": head["x_total"], "growth_exponent": grown["growth_exponent"],
         "growth_action": grown["growth_action"], "growth_seconds": grown["seconds"], "cases": found,
         "reached": {name: head[name] >= goal for name, goal in GOALS.items()}, "goals": GOALS, "quick": quick,
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
-        "machine": {"processor": platform.machine(), "threads": 1},
+        **about("python", "torch", "numpy", threads=1),
     }  # fmt: skip
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print and, where asked, keep."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="two rounds, short rollouts for the growth")
-    parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
-    parser.add_argument("--save", action="store_true", help=f"write {RESULT.name}")
-    args = parser.parse_args()
-    found = report(quick=args.quick)
+    parser = command_line("mat_speed", __doc__, quick="two rounds, short rollouts for the growth", save=RESULT)
+    options = parser.parse_args(arguments)
+    found = report(quick=options.quick)
     for name, row in found["cases"].items():
         print(f"{name}: " + ", ".join(f"{key} {value:.3g}" for key, value in row.items()))
     print(f"growth: {found['growth_exponent']:.2f} (action {found['growth_action']:.2f})")
-    if args.save:
-        RESULT.parent.mkdir(parents=True, exist_ok=True)
-        RESULT.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    if args.json:
-        print(json.dumps(found, sort_keys=True))
+    finish(found, options)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Training memory: what optimizers need beyond the parameters, beside others' and beside what the planner predicts.
 
-    python -m benchmarks.memory [--json] [--quick] [--device cuda] [--picture docs/memory.svg]
+    python -m benchmarks.memory [--json] [--quick] [--save] [--device cuda] [--picture docs/memory.svg]
 
 Every cell trains a model for two updates of one row of 64 tokens, all of them learned, in a fresh process; the peak
 over what the model itself takes is divided by the bytes of its parameters (how it is read: `benchmarks.memory_sides`).
@@ -13,22 +13,20 @@ recomputed layers) is trained too; without, it is predicted only.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import multiprocessing
 import os
-import platform
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from benchmarks.memory_sides import MALLOC, Cell, activations, build, config_of, measure
+from benchmarks.reporting import RESULTS, command_line, finish, machine, versions
 from evolvent.learn.optim import OptimizerConfig
 from evolvent.learn.parallel.memory import Load, MemoryEstimate, estimate
 from evolvent.learn.parallel.mesh import Parallelism
@@ -46,6 +44,7 @@ PEERS = {
     "adalomo": ("pytorch_optimizer", "lomo_optim"),
     "lora": ("peft",),
 }
+RESULT = RESULTS / "memory" / "cpu.json"
 AIMS = {"lomo": 0.30, "adalomo": 0.35}
 NOISE = 0.01  # parameter bytes; of one process against another
 SIZES = {"llama": (20, 40, 80, 160, 300), "qwen3": (20, 80, 160)}
@@ -175,10 +174,8 @@ def report(options: argparse.Namespace) -> dict[str, Any]:
         "lomo_table_gib": table(options.device),
         "quick": options.quick,
         "seed": options.seed,
-        "versions": {
-            name: version(name) for name in ("torch", "transformers", "peft", "pytorch_optimizer", "lomo-optim")
-        },
-        "machine": f"{options.device}, {platform.machine()}, Python {platform.python_version()}, 1 thread, {MALLOC}",
+        "versions": versions("torch", "transformers", "peft", "pytorch_optimizer", "lomo-optim"),
+        "machine": f"{options.device}, {machine(threads=1)}, {MALLOC}",
     }
 
 
@@ -251,26 +248,25 @@ def _panel(name: str, rows: Sequence[dict[str, Any]]) -> str:
     return "".join(parts)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=str(__doc__).splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    parser.add_argument("--quick", action="store_true", help="small models: a smoke test, not a measurement")
+def main(arguments: Sequence[str] | None = None) -> None:
+    few = "small models: a smoke test, not a measurement"
+    parser = command_line("memory", __doc__, quick=few, save=RESULT)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--picture", type=Path, help="write the picture here, as SVG")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    if options.save == RESULT:  # no device overwrites what another was measured at
+        options.save = RESULT.with_name(f"{options.device}.json")
     os.environ.update(MALLOC)  # before the first process: libraries read it when they start
     warnings.simplefilter("ignore")
     result = report(options)
     if options.picture is not None:
         options.picture.write_text(picture(result["ladder"]), encoding="utf-8")
-    if options.json:
-        print(json.dumps(result))
-        return
     for name, sides in result["beyond_params"].items():
         print(f"{name:10}" + "".join(f"  {side} {'-' if value is None else value}" for side, value in sides.items()))
     for key in ("planner_state_error", "planner_activation_error", "planner_peak_error"):
         print(key, result[key])
+    finish(result, options)
 
 
 if __name__ == "__main__":

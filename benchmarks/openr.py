@@ -23,10 +23,7 @@ of them. A deduction is right where it is proven. Intervals draw seeds and tasks
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
-import platform
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
@@ -37,9 +34,9 @@ import torch
 
 from benchmarks.cells import interval, keep, kept, refuse
 from benchmarks.openr_cells import ARMS, LEARNING, TASKS, Cell, Protocol, run_arms
+from benchmarks.reporting import about, command_line, finish, write
 from benchmarks.search_bases import FOLDER as BASES
 from evolvent.errors import unknown
-from evolvent.files import write_atomic
 from evolvent.learn.practice import PracticeConfig
 from evolvent.reward.labelling import Labelling
 
@@ -93,7 +90,7 @@ def report(rows: Mapping[Cell, Row], protocol: Protocol) -> dict[str, Any]:
                      "offline": protocol.offline, "paths": protocol.paths, "tasks": protocol.tasks,
                      "samples": protocol.samples},
         "interval": "95 %, pigeonhole bootstrap over seeds and tasks, Student's t below 5 seeds; of one seed the mean",
-        "machine": f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}, 1 thread",
+        **about("evolvent", "torch", "numpy", threads=1),
     }  # fmt: skip
 
 
@@ -119,9 +116,7 @@ def _cell(ends: Sequence[float]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.openr", description=str(__doc__).splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--quick", action="store_true", help="tiny policies in a temporary folder: a smoke test")
+    parser = command_line("openr", __doc__, quick="tiny policies in a temporary folder: a smoke test")
     parser.add_argument("--report", action="store_true", help="play nothing, print what is there")
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), help=f"of {', '.join(TASKS)}")
     parser.add_argument("--seeds", nargs="+", type=int, help="of everything")
@@ -149,10 +144,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 run_arms(protocol, folder, bases, task, seed, rows=dict(rows), note=note)
         found = report(rows, protocol)
         if rows and not options.report and not options.quick:
-            write_atomic(folder / "openr.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
+            write(folder / "openr.json", found)
     show(found)
-    if options.json:
-        print(json.dumps(found, allow_nan=False))
+    finish(found, options)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,7 @@ not learned and stands in the CPU seconds of its cells. Intervals draw seeds and
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
-import platform
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
@@ -26,6 +23,7 @@ import torch
 
 from benchmarks.cells import interval, keep, kept
 from benchmarks.p3_cells import MAIN, TASKS, VARIANTS, Cell, Protocol, panel, run_cell
+from benchmarks.reporting import about, command_line, finish
 
 RESULTS = Path(__file__).parent / "results" / "p3"
 PROTOCOL = Protocol()
@@ -72,16 +70,14 @@ def show(found: Mapping[str, Any]) -> None:
             print(line)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", action="store_true", help="print everything as JSON in the last line")
-    parser.add_argument("--quick", action="store_true", help="tiny pools and panels: the machinery only")
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = command_line("p3", __doc__, quick="tiny pools and panels: the machinery only")
     parser.add_argument("--report", action="store_true", help="only print what is there")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK", help=", ".join(TASKS))
     parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(MAIN), metavar="VARIANT",
                         help=", ".join(VARIANTS))  # fmt: skip
     parser.add_argument("--seeds", nargs="+", type=int)
-    asked = parser.parse_args()
+    asked = parser.parse_args(arguments)
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
@@ -100,10 +96,8 @@ def main() -> None:
                       flush=True)  # fmt: skip
         found = report(rows, protocol, asked.tasks)
     show(found)
-    if asked.json:
-        about = {"python": platform.python_version(), "torch": torch.__version__, "quick": asked.quick,
-                 "digest": protocol.digest}  # fmt: skip
-        print(json.dumps({**found, **about}, allow_nan=False))
+    own = {"benchmark": "p3", "quick": asked.quick, "digest": protocol.digest}
+    finish({**found, **own, **about("evolvent", "torch", "numpy", threads=1)}, asked)
 
 
 if __name__ == "__main__":

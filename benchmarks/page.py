@@ -304,8 +304,9 @@ def seeds(data: Mapping[str, Any]) -> str:
 
 
 def versions(data: Mapping[str, Any]) -> str:
-    """The packages that were measured with."""
-    return ", ".join(f"{name} {number}" for name, number in (data.get("versions") or {}).items())
+    """The packages that were measured with, and those that were missing."""
+    found = data.get("versions") or {}
+    return ", ".join(f"{name} {number}" if number else f"no {name}" for name, number in found.items())
 
 
 def machine(data: Mapping[str, Any]) -> str:

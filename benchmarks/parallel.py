@@ -1,6 +1,6 @@
 """Every layout beside one process: the largest difference of a loss over ten float32 updates, and resumes.
 
-    python -m benchmarks.parallel --json [--quick]
+    python -m benchmarks.parallel [--json] [--quick] [--save]
 
 Each cell trains the same small model on the same ragged data with the same seed, once in one process and once over 2, 4
 or 8 gloo ranks on this machine. A resume stops after five updates on one layout and goes on on another.
@@ -8,19 +8,15 @@ or 8 gloo ranks on this machine. A resume stops after five updates on one layout
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import tempfile
 from collections.abc import Sequence
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.crew import Crew
 from benchmarks.parallel_cells import UPDATES, Cell, Trained, cells, resumes, train
+from benchmarks.reporting import RESULTS, about, command_line, finish, show
 
 
 class Crews:
@@ -96,7 +92,7 @@ def report(rows: list[dict[str, Any]], resumed: list[dict[str, Any]]) -> dict[st
         "benchmark": "parallel",
         "cells": len(rows),
         "max_loss_diff": max(plain),
-        "lora_max_diff": max(tuned),
+        "lora_max_diff": max(tuned, default=None),  # a quick run may have no such cell
         "beyond_bound": [row["cell"] for row in rows if not row["diff"] <= row["bound"]],
         "resume_pairs": len(resumed),
         "resume_max_diff": max((row["diff"] for row in resumed), default=None),
@@ -105,17 +101,14 @@ def report(rows: list[dict[str, Any]], resumed: list[dict[str, Any]]) -> dict[st
         "resumes": resumed,
         "updates": UPDATES,
         "seed": 5,
-        "versions": {name: version(name) for name in ("torch", "transformers", "peft")},
-        "machine": f"{platform.machine()}, Python {platform.python_version()}",
+        **about("torch", "transformers", "peft", threads=1),
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.parallel", description=str(__doc__).splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print everything as JSON in the last line")
-    parser.add_argument("--quick", action="store_true", help="a handful of cells: a smoke test, not a measurement")
-    parser.add_argument("--save", type=Path, help="write the JSON to this file too")
-    options = parser.parse_args()
+def main(arguments: Sequence[str] | None = None) -> None:
+    few = "a handful of cells: a smoke test, not a measurement"
+    parser = command_line("parallel", __doc__, quick=few, save=RESULTS / "parallel" / "cpu.json")
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     chosen = [cell for cell in cells() if not cell.long] if options.quick else cells()
     crews = Crews()
@@ -125,11 +118,8 @@ def main() -> None:
     finally:
         crews.close()
     found = report(rows, resumed)
-    if options.save:
-        options.save.parent.mkdir(parents=True, exist_ok=True)
-        options.save.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    if options.json:
-        print(json.dumps(found))
+    show(found, without=("rows", "resumes"))
+    finish(found, options)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Finding a source: learned policies with and without cessation, beside planners that seek information.
 
-    python -m benchmarks.plume [--quick] [--json] [--only NAME ...] [--folder FOLDER]
+    python -m benchmarks.plume [--quick] [--json] [--save] [--only NAME ...] [--folder FOLDER]
 
 Everybody plays the same episodes of plume/25 on the test panel (its sources lie in no cell of the area where a source
 of training lies), with the same sensor, the same filter of N = 1000 exact particles and the same detector, a spread
@@ -23,9 +23,7 @@ thread's. Settings were chosen on the dev panel with seed 100, which is none of 
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -36,6 +34,7 @@ import numpy as np
 import torch
 
 from benchmarks.cells import keep, kept
+from benchmarks.reporting import RESULTS, about, command_line, finish, versions
 from evolvent.belief.comparison import Chooser, Played, planner, play
 from evolvent.belief.learners import LEARNERS
 from evolvent.belief.outcomes import CELLS, outcomes
@@ -194,7 +193,8 @@ def report(folder: Path, only: Sequence[str], *, quick: bool) -> dict[str, Any]:
             seeds = (1 if quick else SEEDS) if name.partition("/")[0] in LEARNED else 1
             cells[name] = [done(folder, name, seed, quick=quick) for seed in range(seeds)]
     found = {"policies": {name: row_of(each) for name, each in cells.items()}, "quick": quick,
-             "detector": DETECTOR, "torch": torch.__version__}  # fmt: skip
+             "detector": DETECTOR, "seeds": list(range(1 if quick else SEEDS)), **versions("torch"),
+             **about("evolvent", "torch", "numpy", "stable-baselines3", threads=1)}  # fmt: skip
     return {**found, **compared_with_planners(cells)}
 
 
@@ -256,17 +256,13 @@ def best_beside_dcee(
     }  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one seed, few episodes, hardly any learning")
-    parser.add_argument("--json", action="store_true", help="one line of JSON")
+def main(arguments: Sequence[str] | None = None) -> None:
+    few = "one seed, few episodes, hardly any learning"
+    parser = command_line("plume", __doc__, quick=few, save=RESULTS / "plume.json")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help=f"some of: {', '.join(names())}")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where cells are kept")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     found = report(options.folder, options.only, quick=options.quick)
-    if options.json:
-        print(json.dumps(found, allow_nan=False))
-        return
     for name, row in found["policies"].items():
         mean, low, high = row["success"]
         print(f"{name:20} success {mean:.3f} [{low:.3f}, {high:.3f}]  false {row['false_cessation'][0]:.3f}  "
@@ -278,6 +274,7 @@ def main() -> None:
                              for measure, (mean, low, high) in each.items())  # fmt: skip
             print(f"{name:14} minus {rival:20} {told}")
     print(f"every agent above infotaxis and entrotaxis: {found['agdc_above_infotaxis']}")
+    finish(found, options)
 
 
 if __name__ == "__main__":

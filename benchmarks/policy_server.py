@@ -20,10 +20,8 @@ clients too; the others stand beside them.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import signal
 import socket
 import statistics
@@ -33,11 +31,11 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from benchmarks.policy_server_sides import make_checkpoint, texts
+from benchmarks.reporting import RESULTS, about, command_line, finish, load
 from benchmarks.serve import cpu_clock
 from evolvent.errors import EvolventError
 from evolvent.serve.launch import launched
@@ -48,7 +46,7 @@ WARMING = 8  # clients before anything is counted
 PROMPT, WRITTEN = 60, 64  # words of a prompt (its template adds five tokens), tokens of a reply
 SLOTS = 64  # texts that our engine works on at once, in the server and in the bare loop
 GOALS = {"x_transformers_serve_32": 3.0, "over_bare_loop": 0.8}
-RESULT = Path(__file__).parent / "results" / "policy_server.json"
+RESULT = RESULTS / "policy_server.json"
 OURS = (sys.executable, "-c", "import sys; from evolvent.cli.main import main; sys.exit(main())", "serve")
 PEER = ("-c", "from transformers.cli.transformers import main; main()", "serve")
 SIDES = (sys.executable, "-m", "benchmarks.policy_server_sides")
@@ -232,7 +230,7 @@ def figures(made: Mapping[str, Side], each: Mapping[int, int]) -> dict[str, Any]
 
 def report(*, quick: bool, peers: str | None, threads: int) -> dict[str, Any]:
     """Everything that is measured."""
-    each, rounds, load = QUICK if quick else CLIENTS, 1 if quick else 5, os.getloadavg()[0]
+    each, rounds, before = QUICK if quick else CLIENTS, 1 if quick else 5, load()[0]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "checkpoint"
         weights = make_checkpoint(folder, seed=SEED)
@@ -245,9 +243,8 @@ def report(*, quick: bool, peers: str | None, threads: int) -> dict[str, Any]:
         "benchmark": "policy_server", **figures(made, each), "goals": GOALS, "not_measured": why, "weights": weights,
         "requests_of_a_client": each, "prompt_tokens": PROMPT + 5, "written_tokens": WRITTEN, "rounds": rounds,
         "threads": threads, "quick": quick, "seed": SEED, "peer": _peer_versions(peers),
-        "versions": {name: version(name) for name in ("evolvent", "torch", "transformers", "uvicorn", "starlette")},
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
-        "load_before_and_after": [round(load, 1), round(os.getloadavg()[0], 1)],
+        **about("evolvent", "torch", "transformers", "uvicorn", "starlette", cores=True),
+        "load_before_and_after": [before, load()[0]],
     }  # fmt: skip
 
 
@@ -261,10 +258,7 @@ def _peer_versions(peers: str | None) -> dict[str, str] | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.policy_server", description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print everything as one JSON object in the last line")
-    parser.add_argument("--quick", action="store_true", help="one round of few requests: some two minutes")
-    parser.add_argument("--save", action="store_true", help="write the JSON object to benchmarks/results")
+    parser = command_line("policy_server", __doc__, quick="one round of few requests: some two minutes", save=RESULT)
     parser.add_argument("--threads", type=int, default=1, help="threads of torch of every side")
     parser.add_argument("--peers", help="a Python with transformers[serving]")
     options = parser.parse_args(arguments)
@@ -272,10 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print()
     for name in ("x_transformers_serve_32", "x_transformers_serve_batching_32", "over_bare_loop", "ttft_ms"):
         print(f"{name:34} {result[name]!s:>8}{f' (goal {GOALS[name]})' if name in GOALS else ''}")
-    if options.save:
-        RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if options.json:
-        print(json.dumps(result, allow_nan=False))
+    finish(result, options)
 
 
 if __name__ == "__main__":

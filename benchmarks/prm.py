@@ -23,10 +23,7 @@ often the chosen response proves it stands beside. Intervals draw seeds and task
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
-import platform
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
@@ -38,8 +35,8 @@ import torch
 
 from benchmarks.cells import interval, keep, kept
 from benchmarks.prm_cells import REDUCTIONS, WAYS, Protocol, run_cell
+from benchmarks.reporting import about, command_line, finish, write
 from benchmarks.search_bases import FOLDER as BASES
-from evolvent.files import write_atomic
 from evolvent.search.aggregate import Rule, Sample, Span, aggregate
 
 FOLDER = Path(__file__).parent / "results" / "prm"
@@ -116,7 +113,7 @@ def report(cells: Sequence[Row], protocol: Protocol) -> dict[str, Any]:
                   "cells": round(sum(cell["cpu_s"] for cell in cells), 1)},
         "interval": "95 %, pigeonhole bootstrap over seeds and tasks, Student's t below 5 seeds; of label "
                     "figures [mean, lowest, highest] of the seeds",
-        "machine": f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}, 1 thread",
+        **about("evolvent", "torch", "numpy", threads=1),
     }  # fmt: skip
 
 
@@ -179,9 +176,7 @@ def _cell(ends: Sequence[float]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.prm", description=str(__doc__).splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--quick", action="store_true", help="tiny policies in a temporary folder: a smoke test")
+    parser = command_line("prm", __doc__, quick="tiny policies in a temporary folder: a smoke test")
     parser.add_argument("--report", action="store_true", help="label nothing, print what is there")
     parser.add_argument("--seeds", nargs="+", type=int, help="of everything")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the cells are")
@@ -200,10 +195,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"seed {seed}: {rows[seed]['cpu_s']} cpu-s", flush=True)
         found = report([rows[seed] for seed in wanted if seed in rows], protocol)
         if rows and not options.report and not options.quick:
-            write_atomic(folder / "prm.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
+            write(folder / "prm.json", found)
     show(found)
-    if options.json:
-        print(json.dumps(found, allow_nan=False))
+    finish(found, options)
 
 
 if __name__ == "__main__":

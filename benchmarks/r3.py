@@ -21,10 +21,8 @@ holds the seeds that all methods of its row have played. Intervals draw seeds an
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
-import platform
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +34,7 @@ import torch
 
 from benchmarks.cells import refuse
 from benchmarks.r3_cells import METHODS, PANELS, Cell, Protocol, panel, run_cell
+from benchmarks.reporting import about, command_line, finish, write
 from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.files import write_atomic
 from evolvent.learn.practice import PracticeConfig
@@ -187,7 +186,7 @@ def report(kept: Cells, *, quick: bool) -> dict[str, Any]:
         "seeds": {name: [cell.seed for cell in own["mixed"]] for name, own in rows.items()},
         "interval": "95 %, pigeonhole bootstrap over seeds and kinds of tasks, Student's t below 5 seeds",
         "sources": sorted({row["sources"] for row in kept.kept.values()}),
-        "machine": f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}, 1 thread",
+        **about("evolvent", "torch", "numpy", threads=1),
     }  # fmt: skip
 
 
@@ -206,9 +205,7 @@ def show(found: Mapping[str, Any]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.r3", description=str(__doc__).splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--quick", action="store_true", help="a small copy in a temporary folder: a smoke test")
+    parser = command_line("r3", __doc__, quick="a small copy in a temporary folder: a smoke test")
     parser.add_argument("--report", action="store_true", help="train nothing, print what is there")
     parser.add_argument("--tasks", nargs="+", help=f"panels; of {', '.join(PANELS)}")
     parser.add_argument("--seeds", nargs="+", type=int, help="seeds of the bases")
@@ -233,10 +230,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 kept.row(cell)
         found = report(kept, quick=options.quick)
         if not options.report and not options.quick:
-            write_atomic(options.folder / "result.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
+            write(options.folder / "result.json", found)
     show(found)
-    if options.json:
-        print(json.dumps(found, allow_nan=False))
+    finish(found, options)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A whole step of reinforcement, playing and updating: CPU beside TRL's GRPOTrainer, and where the time goes.
 
-    python -m benchmarks.rl_step --json [--quick] [--no-peers]
+    python -m benchmarks.rl_step [--json] [--quick] [--save] [--no-peers]
 
 Both sides train the same small Llama from the same weights with GRPO: the same prompts, the same reward, as many tasks,
 samples and most tokens a step, one update on all of them, no divergence from a reference, AdamW, clipping at .5,
@@ -17,10 +17,7 @@ advantages of rewards. Both come from clocks around those calls in the same runs
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
-import platform
 import statistics
 import tempfile
 import time
@@ -29,7 +26,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, wraps
-from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -38,6 +34,7 @@ from unittest.mock import patch
 import torch
 from transformers import LlamaForCausalLM
 
+from benchmarks.reporting import RESULTS, about, command_line, finish
 from evolvent.engine.fused import FusedDecoder
 from evolvent.errors import ConfigError
 from evolvent.learn.learner import Learner, TrainConfig
@@ -305,19 +302,17 @@ def report(found: Mapping[str, Mapping[str, Any]], shapes: Mapping[str, Shape]) 
         **{name: round(statistics.median(row[name] for row in found.values()), 4) for name in names},
         "shapes": {name: {**asdict(shapes[name]), **row} for name, row in found.items()},
         "parameters": next(iter(shapes.values())).policy().parameters(),
-        "versions": {name: version(name) for name in packages},
-        "machine": f"{platform.machine()}, Python {platform.python_version()}, 1 thread",
+        **about(*packages, threads=1),
     }  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.rl_step", description=str(__doc__).splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--quick", action="store_true", help="few small steps: a smoke test, not a measurement")
+def main(arguments: Sequence[str] | None = None) -> None:
+    few = "few small steps: a smoke test, not a measurement"
+    parser = command_line("rl_step", __doc__, quick=few, save=RESULTS / "rl_step.json")
     parser.add_argument("--no-peers", action="store_true", help="only our side, where TRL is not installed")
     parser.add_argument("--size", default="xs", help="of the model")
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
@@ -330,9 +325,7 @@ def main() -> None:
             print(f"{name:12} {side:5} {row['cpu_s']:.3f} cpu-s a step, {row['written']:.0f} tokens written, "
                   f"{row['cpu_us_token']:.0f} us a token, model {row['model']:.0%}", flush=True)  # fmt: skip
         print(f"{'':12} TRL over ours {found[name].get('x_trl', '-')}, credit {found[name]['credit_share']:.2%}")
-    result = {**report(found, shapes), "quick": options.quick}
-    if options.json:
-        print(json.dumps(result))
+    finish({**report(found, shapes), "seed": options.seed, "quick": options.quick}, options)
 
 
 if __name__ == "__main__":

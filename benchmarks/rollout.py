@@ -1,6 +1,6 @@
 """Rollout speed: environment steps per CPU-second on the default model and worlds, beside transformers' generation.
 
-    python -m benchmarks.rollout [--json] [--quick]
+    python -m benchmarks.rollout [--json] [--quick] [--save]
 
 The default policy (xs) is cloned from demonstrations for a short while, so that its actions have natural lengths; then
 every side plays the same tasks of crafting and lookup with the same weights in float32, one thread, temperature 1, the
@@ -13,20 +13,17 @@ matrix products of the model reach in the same time on batches of the same size.
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
-import platform
 import statistics
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from typing import Any
 
 import torch
 
+from benchmarks.reporting import RESULTS, about, command_line, finish
 from benchmarks.rollout_peers import Continuous, Padded
 from evolvent.agents.language import LanguageAgent
 from evolvent.engine.asks import Engine
@@ -194,17 +191,15 @@ def report(*, quick: bool, seed: int) -> dict[str, Any]:
         "profile": profile_of(bench, sides["ours"]),
         "parameters": bench.policy.parameters(),
         "seed": seed,
-        "versions": {name: version(name) for name in ("torch", "transformers", "numpy")},
-        "machine": f"{platform.machine()}, Python {platform.python_version()}, 1 thread",
+        **about("torch", "transformers", "numpy", threads=1),
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.rollout", description=str(__doc__).splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print everything as JSON in the last line")
-    parser.add_argument("--quick", action="store_true", help="fewer episodes and passes: under two minutes")
+def main(arguments: Sequence[str] | None = None) -> None:
+    few = "fewer episodes and passes: under two minutes"
+    parser = command_line("rollout", __doc__, quick=few, save=RESULTS / "rollout.json")
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
@@ -215,8 +210,7 @@ def main() -> None:
         print(f"{name:24} {result[name]:10.3f}")
     print(f"{'bit_equal':24} {result['bit_equal']:10.3f}")
     print("time: " + ", ".join(f"{part} {share:.0%}" for part, share in result["profile"].items()))
-    if options.json:
-        print(json.dumps(result))
+    finish(result, options)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,8 @@ a box from nothing, in turns with the bare start of `python -I -S`; a box that w
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
-import platform
 import statistics
 import subprocess
 import sys
@@ -26,6 +24,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from benchmarks.reporting import RESULTS, about, command_line, finish, show, versions
 from benchmarks.sandbox_problems import Problem, made
 from evolvent.grade.code import Tests, form, humaneval, judge
 from evolvent.sandbox.bubblewrap import interpreter, isolation
@@ -33,7 +32,7 @@ from evolvent.sandbox.limits import Limits, Request
 from evolvent.sandbox.pool import Boxes
 
 GOALS = {"attacks": 40, "escaped": 0, "cheats_passed": 0, "canonical": "all", "overhead_ms": 35, "late_s": 1.0}
-RESULT = Path(__file__).parent / "results" / "sandbox.json"
+RESULT = RESULTS / "sandbox.json"
 LIMITS = Limits(wall_s=20.0, cpu_s=20)
 SOURCE = "def f(x):\n    return x"
 # The usual judges, as text: they execute what they judge, which nothing of this project does in its own process.
@@ -180,27 +179,20 @@ def report(chosen: Sequence[Problem], *, quick: bool) -> dict[str, Any]:
         "canonical": judged["canonical"]["ours"], "problems": len(chosen),
         "judged": judged, "forms": {name: forms.count(name) for name in ("plain", "boxed", "weak")},
         "isolation": {"bubblewrap": host.version, "machine": host.machine, "root": host.root},
-        "goals": GOALS, "quick": quick, "python": platform.python_version(),
+        "goals": GOALS, "quick": quick, **versions("python"), **about("evolvent", "numpy", cores=True),
     }  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Attacks on the sandbox, cheats of its judge, and what a box costs.")
+    parser = command_line("sandbox", __doc__, quick="every fourth problem, fewer rounds", save=RESULT)
     parser.add_argument("--data", metavar="DIR", type=Path, help="a folder with HumanEval.jsonl.gz")
-    parser.add_argument("--quick", action="store_true", help="every fourth problem, fewer rounds")
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--save", action="store_true", help="write the JSON object to benchmarks/results")
     options = parser.parse_args(arguments)
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "faults"))
     chosen = problems(options.data)
     result = report(chosen[::4] if options.quick else chosen, quick=options.quick)
     result["set"] = "made here" if options.data is None else "HumanEval"
-    for name, value in result.items():
-        print(f"{name:20} {value}")
-    if options.save:
-        RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if options.json:
-        print(json.dumps(result, allow_nan=False))
+    show(result)
+    finish(result, options)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What Ray costs and what it brings: overhead of a player beside this process, two nodes beside one, a node killed.
 
-    python -m benchmarks.scale [--json] [--quick] [--part overhead|nodes|killed]
+    python -m benchmarks.scale [--json] [--quick] [--save] [--part overhead|nodes|killed]
 
 `overhead`: CPU-seconds of the same episodes played by one player on Ray over those of playing them in this process,
 less 1. On Ray the player and this process count. What Ray's own daemons use on the way is told beside it, by the second
@@ -18,8 +18,6 @@ were played here: how many are missing or differ, and how many are there twice.
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
 import os
 import statistics
@@ -30,7 +28,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +35,7 @@ import psutil
 import torch
 
 import evolvent as ev
+from benchmarks.reporting import RESULTS, about, command_line, finish, show
 from evolvent.agents.language import LanguageAgent
 from evolvent.engine.local import LocalEngine
 from evolvent.rollout.collect import collect
@@ -228,10 +226,8 @@ def killed() -> dict[str, Any]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run it; prints a table or one line of JSON."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--quick", action="store_true", help="fewer episodes and passes")
+    """Run it; prints a table, and with `--json` one line of JSON after it."""
+    parser = command_line("scale", __doc__, quick="fewer episodes and passes", save=RESULTS / "scale.json")
     parser.add_argument("--part", choices=("overhead", "nodes", "killed"), help="one part alone")
     asked = parser.parse_args(words)
     torch.set_num_threads(1)
@@ -244,12 +240,10 @@ def main(words: Sequence[str] | None = None) -> int:
         if asked.part in (None, name):
             with redirect_stdout(sys.stderr):  # Ray says there which nodes have died
                 result |= part()
-    result |= {"goals": GOALS, "ray": version("ray"), "torch": torch.__version__, "cores": os.cpu_count()}
-    if asked.json:
-        print(json.dumps(result))
-    else:
-        for name, value in result.items():
-            print(f"{name:20} {value}")
+    result |= {"goals": GOALS, "quick": asked.quick, "cores": os.cpu_count(), "seeds": [0, 1]}
+    result |= about("evolvent", "ray", "torch", cores=True)
+    show(result)
+    finish(result, asked)
     return 0
 
 

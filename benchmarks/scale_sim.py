@@ -16,22 +16,20 @@ says with how many environments something else than a GPU is full, `tornado` hal
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import os
-import platform
 import statistics
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from benchmarks import reporting
+from benchmarks.reporting import RESULTS, command_line, finish
 from benchmarks.scale_sim_crew import Hand, Work, crew, load, play_circle, shape_of, worlds
 from benchmarks.scale_sim_events import speed
 from benchmarks.scale_sim_measure import calibrated, natural_policy, slowed_by_others
@@ -45,7 +43,7 @@ from evolvent.rollout.collect import collect
 from evolvent.scale.ray_wire import files_of
 from evolvent.trajectory import Start, sample_rng
 
-RESULT = Path(__file__).parent / "results" / "scale_sim.json"
+RESULT = RESULTS / "scale_sim.json"
 SEED = 0
 DRAWS = 5  # simulations of a circle, each with episodes of its own
 WORKERS = (1, 2, 4)
@@ -152,7 +150,7 @@ def measurements(policy: Policy, *, quick: bool) -> dict[str, Any]:
 
 def report(*, quick: bool) -> dict[str, Any]:
     """Everything: measured, checked, foreseen."""
-    before = os.getloadavg()[0]
+    before = reporting.load()[0]
     policy = natural_policy(seed=SEED, updates=150 if quick else 300)
     measured = measurements(policy, quick=quick)
     found = checked(policy, measured, QUICK if quick else CHECKS, workers=WORKERS[:2] if quick else WORKERS,
@@ -160,9 +158,8 @@ def report(*, quick: bool) -> dict[str, Any]:
     return {
         "benchmark": "scale_sim", "quick": quick, "measured": measured, **found,
         **planned(measured, quick=quick, seed=SEED),
-        "seeds": [SEED], "load_before_and_after": [round(before, 1), round(os.getloadavg()[0], 1)],
-        "versions": {name: version(name) for name in ("evolvent", "torch", "transformers", "numpy")},
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "seeds": [SEED], "load_before_and_after": [before, reporting.load()[0]],
+        **reporting.about("evolvent", "torch", "transformers", "numpy", cores=True),
     }  # fmt: skip
 
 
@@ -176,14 +173,12 @@ def rounded(value: Any) -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale_sim", description=str(__doc__).splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print everything as one JSON object in the last line")
-    parser.add_argument(
-        "--quick", action="store_true", help="few repeats, two workers, fewer fleets: under two minutes"
-    )
-    parser.add_argument("--save", action="store_true", help="write the JSON object to benchmarks/results")
+    few = "few repeats, two workers, fewer fleets: under two minutes"
+    parser = command_line("scale_sim", __doc__, quick=few, save=RESULT)
     parser.add_argument("--report", action="store_true", help="tables of the kept file; nothing is run")
     options = parser.parse_args(arguments)
+    if options.report and options.save is not None:
+        parser.error("--report runs nothing that --save could keep")
     if options.report:
         if not RESULT.is_file():
             raise SystemExit(f"error: nothing is kept at {RESULT.name}; run with --save first")
@@ -194,10 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         logging.disable(logging.WARNING)
         result = rounded(report(quick=options.quick))
     print(tables(result))
-    if options.save and not options.report:
-        RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if options.json:
-        print(json.dumps(result, allow_nan=False))
+    finish(result, options)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,8 @@ from evolvent.learn.parts import flatten
 from evolvent.models.policy import Policy
 from evolvent.rollout.episode import Limits
 from evolvent.scale.ray_player import Player
-from evolvent.scale.ray_wire import agent_row, files_of, message, parts_of, start_row, trajectory_of, versions
+from evolvent.scale.ray_versions import versions
+from evolvent.scale.ray_wire import agent_row, files_of, message, parts_of, start_row, trajectory_of
 from evolvent.scale.ray_work import Item, Todo
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, Trajectory, trajectory_name

@@ -1,6 +1,6 @@
 """Credit: decomposed GAE as one scan, beside loops over steps and tokens in Python.
 
-    python -m benchmarks.scan [--json] [--quick]
+    python -m benchmarks.scan [--json] [--quick] [--save]
 
 The same estimate of the same buffer (32 steps x 64 episodes x 32 tokens) by four sides, in float64: the library's
 `decomposed_gae` over a `Flat`; a double Python loop over a numpy array, number by number; the same over plain lists,
@@ -11,19 +11,18 @@ of so many; ratios say how many times longer a side takes than the library.
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.reporting import RESULTS, about, command_line, finish, show
 from evolvent.learn.advantages import decomposed_gae
 from evolvent.learn.flat import TERMINATED, Flat
 
 GAMMA, LAM, LAM_PART = 0.95, 0.95, 0.95
+SEED = 0
 Array = NDArray[np.float64]
 
 
@@ -99,7 +98,7 @@ def by_episodes(value: Array, reward: Array) -> Array:
 
 def compare(*, steps: int, episodes: int, tokens: int, rounds: int) -> dict[str, object]:
     """Best CPU seconds of each side, ratios to the library, and the greatest difference between any two."""
-    flat, value = buffer(steps=steps, episodes=episodes, tokens=tokens, seed=0)
+    flat, value = buffer(steps=steps, episodes=episodes, tokens=tokens, seed=SEED)
     values = value.reshape(episodes, steps, tokens)
     paid = flat.reward.reshape(values.shape)[:, :, -1].copy()
     sides: dict[str, Callable[[], Array]] = {
@@ -123,22 +122,18 @@ def compare(*, steps: int, episodes: int, tokens: int, rounds: int) -> dict[str,
         "milliseconds": {name: round(1e3 * time_, 3) for name, time_ in seconds.items()},
         "times_the_scan": {name: round(time_ / seconds["scan"], 1) for name, time_ in seconds.items()},
         "greatest_difference": apart,
-        "machine": f"{platform.machine()}, Python {platform.python_version()}, numpy {np.__version__}",
+        "seed": SEED,
+        **about("numpy", threads=1),
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--quick", action="store_true", help="a small buffer; supports no claim")
-    chosen = parser.parse_args()
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = command_line("scan", __doc__, quick="a small buffer; supports no claim", save=RESULTS / "scan.json")
+    chosen = parser.parse_args(arguments)
     size = {"steps": 4, "episodes": 8, "tokens": 8} if chosen.quick else {"steps": 32, "episodes": 64, "tokens": 32}
-    result = compare(**size, rounds=2 if chosen.quick else 5)
-    if chosen.json:
-        print(json.dumps(result, indent=2))
-        return
-    for name, value in result.items():
-        print(f"{name}: {value}")
+    result = compare(**size, rounds=2 if chosen.quick else 5) | {"quick": chosen.quick}
+    show(result)
+    finish(result, chosen)
 
 
 if __name__ == "__main__":

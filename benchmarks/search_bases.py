@@ -1,7 +1,7 @@
 """The policies that the benchmarks of search begin with: small, trained within minutes, and far from perfect.
 
     python -m benchmarks.search_bases [--tasks ...] [--seeds ...] [--json]
-    python -m benchmarks.search_bases --quick      the machinery in seconds; supports no claim
+    python -m benchmarks.search_bases --quick [--json]      the machinery in seconds; supports no claim
 
 Search can only help where a policy is sometimes right and sometimes wrong. `BASES` has one recipe for each task: a
 world, how many of its tasks are demonstrated, a model, and how long it imitates. They were found on development seed
@@ -15,7 +15,6 @@ without a wrong step, stand beside it (`benchmarks/search_headroom.py`).
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import tempfile
@@ -32,6 +31,7 @@ import numpy as np
 import torch
 
 from benchmarks.looking_back import look_back
+from benchmarks.reporting import about, command_line, finish
 from benchmarks.search_headroom import KS, measured
 from benchmarks.search_heads import look_alike
 from evolvent.agents.plain import Script
@@ -332,9 +332,8 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.search_bases", description=str(__doc__).splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--quick", action="store_true", help="tiny recipes in a temporary folder: a smoke test")
+    few = "tiny recipes in a temporary folder: a smoke test"
+    parser = command_line("search_bases", __doc__, quick=few)
     parser.add_argument("--tasks", nargs="+", choices=[*BASES], default=[*BASES], help="which recipes")
     parser.add_argument("--seeds", nargs="+", type=int, default=[100], help="100 is the one they were found on")
     parser.add_argument("--count", type=int, default=100, help="tasks of the dev panel")
@@ -350,8 +349,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             row_of(task, seed, folder, count=count, bases=bases) for task in options.tasks for seed in options.seeds
         ]
     show(rows)
-    if options.json:
-        print(json.dumps({"benchmark": "search_bases", "quick": options.quick, "rows": rows}, allow_nan=False))
+    own = {"benchmark": "search_bases", "quick": options.quick, "rows": rows, "seeds": options.seeds}
+    finish({**own, **about("evolvent", "torch", threads=1)}, options)
 
 
 if __name__ == "__main__":

@@ -25,11 +25,8 @@ proportion to the tokens fed.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import logging
-import platform
 import statistics
 import time
 import warnings
@@ -37,14 +34,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+from benchmarks.reporting import RESULTS, about, command_line, finish
 from benchmarks.search_cost_peers import PathCopied, Peer, Reprefill, differences, refed, rounds_of
 from evolvent.engine.arena import Arena
 from evolvent.engine.driver import drive
@@ -52,7 +48,6 @@ from evolvent.engine.fused import FusedDecoder
 from evolvent.engine.local import LocalEngine
 from evolvent.engine.plan import Plan
 from evolvent.engine.several import Several
-from evolvent.files import write_atomic
 from evolvent.models.heads import ValueHead, fresh_head
 from evolvent.reward.process import SpanScorer, TagIds
 from evolvent.reward.values import ValueScorer
@@ -64,7 +59,7 @@ from evolvent.search.scorers import Scorer
 from evolvent.search.texts import over_text
 from evolvent.search.writing import Writing, begin_text
 
-RESULTS = Path(__file__).parent / "results" / "search_cost.json"
+RESULT = RESULTS / "search_cost.json"
 WIDTH, SPAN, TOGETHER, SIMULATIONS = 4, 8, 16, 10
 SEARCHES: dict[str, Callable[..., Any]] = {
     "beam": partial(beam, width=WIDTH, keep=4),
@@ -367,18 +362,14 @@ def report(*, quick: bool, seed: int) -> dict[str, Any]:
         "best_of_n": flat,
         "quick": quick,
         "seed": seed,
-        "versions": {name: version(name) for name in ("torch", "transformers", "numpy")},
-        "machine": f"{platform.machine()}, Python {platform.python_version()}, 1 thread",
+        **about("torch", "transformers", "numpy", threads=1),
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.search_cost", description=str(__doc__).splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print everything as JSON in the last line")
-    parser.add_argument("--quick", action="store_true", help="few shapes, shallow trees: about a minute")
-    parser.add_argument("--save", action="store_true", help="write the JSON object to benchmarks/results")
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = command_line("search_cost", __doc__, quick="few shapes, shallow trees: about a minute", save=RESULT)
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
@@ -387,10 +378,7 @@ def main() -> None:
         print("  ".join(f"{name} {value}" for name, value in row.items()))
     for name, goal in GOALS.items():
         print(f"{name:24} {result[name]}   goal {goal:g}")
-    if options.save:
-        write_atomic(RESULTS, json.dumps(result, indent=1) + "\n")
-    if options.json:
-        print(json.dumps(result))
+    finish(result, options)
 
 
 if __name__ == "__main__":

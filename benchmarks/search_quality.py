@@ -17,10 +17,8 @@ A cell is one JSON file: a run that was stopped goes on. Intervals draw seeds an
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
-import platform
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +29,7 @@ from typing import Any
 import torch
 
 from benchmarks.cells import refuse
+from benchmarks.reporting import about, command_line, finish, write
 from benchmarks.search_bases import panel
 from benchmarks.search_quality_cells import loop_cell, run_cell
 from benchmarks.search_quality_protocol import METHODS, TASKS, Cell, Protocol
@@ -155,7 +154,7 @@ def report(kept: Cells, *, quick: bool) -> dict[str, Any]:
         "loop_gain": loops, "tasks": found,
         "cpu_s": round(sum(row["cpu_s"] for row in [*kept.kept.values(), *kept.loops]), 1),
         "interval": "95 %, pigeonhole bootstrap over seeds and kinds of tasks, Student's t below 5 seeds",
-        "machine": f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}, 1 thread",
+        **about("evolvent", "torch", "numpy", threads=1),
     }  # fmt: skip
 
 
@@ -183,11 +182,7 @@ def _cell(ends: Sequence[float]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.search_quality", description=str(__doc__).splitlines()[0]
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--quick", action="store_true", help="a small copy in a temporary folder: a smoke test")
+    parser = command_line("search_quality", __doc__, quick="a small copy in a temporary folder: a smoke test")
     parser.add_argument("--report", action="store_true", help="search nothing, print what is there")
     parser.add_argument("--loop", action="store_true", help="play two rounds of the TS-LLM loop too (countdown)")
     parser.add_argument("--tasks", nargs="+", help=f"of {', '.join(TASKS)}")
@@ -211,10 +206,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 kept.loop("countdown", seed)
         found = report(kept, quick=options.quick)
         if not options.report and not options.quick:
-            write_atomic(options.folder / "quality.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
+            write(options.folder / "quality.json", found)
     show(found)
-    if options.json:
-        print(json.dumps(found, allow_nan=False))
+    finish(found, options)
 
 
 if __name__ == "__main__":

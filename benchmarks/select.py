@@ -24,10 +24,8 @@ apricot-select 0.6.1, scikit-learn.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -38,10 +36,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.reporting import RESULTS, about, command_line, finish, load, show
 from evolvent.curate.greedy import greedy_map
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULT = ROOT / "benchmarks" / "results" / "select.json"
+RESULT = RESULTS / "select.json"
 LIMIT_S, KERNEL_GB = 10.0, 2.0
 MODULES = {"submodlib": "submodlib", "dppy": "dppy", "submodlib_facility": "submodlib", "apricot_facility": "apricot"}
 KERNELS = ("kernel_form", *MODULES)
@@ -220,28 +219,19 @@ def report(*, quick: bool, peers: str | None, threads: int) -> dict[str, Any]:
         result["growth"] = growth(sides, quick=quick)
     kernel = [row["ours_over_peer"] for row in result["beside"] if row["peer"] == "kernel_form"]
     return result | {
-        "ours_over_kernel_form": kernel[0] if kernel else None, "goals": GOALS, "quick": quick, "numpy": np.__version__,
-        "machine": f"{platform.machine()}, Python {platform.python_version()}, {threads} thread(s)",
-        "load_average": [round(each, 1) for each in os.getloadavg()],
+        "ours_over_kernel_form": kernel[0] if kernel else None, "goals": GOALS, "quick": quick,
+        **about("evolvent", "numpy", threads=threads), "load_average": load(),
     }  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.select", description=str(__doc__).splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print everything as JSON in the last line")
-    parser.add_argument("--quick", action="store_true", help="fewer repetitions and smaller tables")
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = command_line("select", __doc__, quick="fewer repetitions and smaller tables", save=RESULT)
     parser.add_argument("--peers", metavar="PYTHON", help="an interpreter that has the peers")
     parser.add_argument("--threads", type=int, default=1, help="threads of the matrix library in every process")
-    parser.add_argument("--save", action="store_true", help="write the JSON object to benchmarks/results")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     result = report(quick=options.quick, peers=options.peers, threads=options.threads)
-    for name, value in result.items():
-        if name not in ("growth", "beside"):
-            print(f"{name:24} {value}")
-    if options.save:
-        RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if options.json:
-        print(json.dumps(result, allow_nan=False))
+    show(result, without=("growth", "beside"))
+    finish(result, options)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Five sequence policies on the same offline data: cloning, Decision Transformer, its online kin, planning, Q-learning.
 
-    python -m benchmarks.sequence [--json] [--data ...] [--methods ...] [--seeds ...]
-    python -m benchmarks.sequence --report [--json]     trains nothing, prints what is there
-    python -m benchmarks.sequence --quick [--json]      the machinery in minutes; supports no claim
+    python -m benchmarks.sequence [--json] [--save] [--data ...] [--methods ...] [--seeds ...]
+    python -m benchmarks.sequence --report [--json] [--save]     trains nothing, prints what is there
+    python -m benchmarks.sequence --quick [--json]               the machinery in minutes; supports no claim
 
 Data are mixtures made here, with their seeds (`rollout/mixtures.py`), and the maze of pieces (`worlds/stitching.py`).
 All methods get the same episodes, the same network up to its embeddings and the same number of updates; who can be
@@ -18,12 +18,10 @@ A cell (data, method, seed) is one JSON file, so that a study that was stopped g
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import hashlib
 import importlib.util
 import json
-import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -35,6 +33,7 @@ import numpy as np
 import torch
 
 from benchmarks.cells import interval, keep, kept
+from benchmarks.reporting import about, command_line, finish
 from benchmarks.sequence_tasks import Sized, gap, run_tasks
 from benchmarks.sequence_text import ARMS, TEXT_WORLDS, TextSize, run_text
 from evolvent.learn.sequences.acting import ArrayActor
@@ -232,7 +231,8 @@ def report(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             "orderings": above, "multi_task_gap": gap(several), "text_drawn": drawn, "asking_above_cloning": asked,
             "multi_task": [{name: row[name] for name in ("seed", "specialist", "generalist")} for row in several],
             "reachable": limits, "not_run": NOT_RUN, "cpu_s": round(sum(map(_cost, rows))),
-            "cells": len(rows), "machine": f"{platform.machine()}, torch {torch.__version__}, one thread"}  # fmt: skip
+            "cells": len(rows), "seeds": sorted({row["seed"] for row in rows}),
+            **about("evolvent", "torch", "numpy", "gymnasium", "mujoco", threads=1)}  # fmt: skip
 
 
 def _scores(rows: Sequence[Mapping[str, Any]], name: str, what: str) -> dict[str, list[float]]:
@@ -283,9 +283,8 @@ def told(found: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train what is asked for and not there yet, then report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--quick", action="store_true", help="small everything: the machinery alone")
+    kept_at = RESULTS.with_suffix(".json")
+    parser = command_line("sequence", __doc__, quick="small everything: the machinery alone", save=kept_at)
     parser.add_argument("--report", action="store_true", help="train nothing")
     parser.add_argument("--data", nargs="*", default=[*DATA, *TEXTS, TASKS], choices=[*DATA, *TEXTS, TASKS])
     parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=METHODS)
@@ -301,9 +300,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, method, seed in todo:
         row = run_cell(protocol, name, method, seed)
         keep(folder, f"{name}-{method}-{seed}", row)
-        if not given.json:
-            print(f"{name:18} {method:4} seed {seed}: {np.mean(row['scores']):8.2f}  "
-                  f"{row['cpu_train_s'] + row['cpu_play_s']:.1f} cpu-s", flush=True)  # fmt: skip
+        print(f"{name:18} {method:4} seed {seed}: {np.mean(row['scores']):8.2f}  "
+              f"{row['cpu_train_s'] + row['cpu_play_s']:.1f} cpu-s", flush=True)  # fmt: skip
     texts = [] if given.report else [name for name in given.data if name in TEXTS]
     for name, arm, seed in ((name, arm, seed) for seed in seeds for name in texts for arm in ARMS):
         if (name, arm, seed) not in done:
@@ -312,7 +310,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if (TASKS, "gato", seed) not in done:
             keep(folder, f"{TASKS}-gato-{seed}", run_generalist(protocol, seed))
     found = report(kept(folder, protocol.digest))
-    print(json.dumps(found, allow_nan=False) if given.json else told(found))
+    print(told(found))
+    finish(found, given)
 
 
 if __name__ == "__main__":

@@ -15,25 +15,21 @@ all threads of all processes of that side. Every answer is compared with the sam
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import json
-import os
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 
+from benchmarks.reporting import RESULTS, about, command_line, finish, load
 from benchmarks.serve_sides import AgentGym, InProcess, Native, Noop, Remote, Scripts, Side, deal, episodes
 from evolvent.serve.launch import launched
 from evolvent.worlds.base import World
@@ -47,7 +43,7 @@ PARTS = 4  # of a round: the sides take turns with them, so that what else the m
 QUICK = {16: 32, 256: 8}
 COMMAND = (sys.executable, "-c", "import sys; from evolvent.cli.main import main; sys.exit(main())", "serve")
 PEER = (sys.executable, "-m", "benchmarks.serve_noop")
-RESULT = Path(__file__).parent / "results" / "serve.json"
+RESULT = RESULTS / "serve.json"
 WORKERS = 2
 DOORS = ("ws", "ws_batch", "batch", "post")
 
@@ -241,34 +237,26 @@ def report(*, quick: bool) -> dict[str, Any]:
     """Everything that is measured."""
     worlds: dict[str, World] = {"crafting": Crafting(), "gridworld": GridWorld()}
     steps_of, rounds = (QUICK, 1) if quick else (STEPS, 7)
-    load = os.getloadavg()[0]
-    rows = {}
+    before, rows = load()[0], {}
     with servers(worlds) as running:
         for name, world in worlds.items():
             rows[name] = asyncio.run(measured(world, running, steps_of=steps_of, rounds=rounds))
     return {
         "benchmark": "serve", **figures(rows), "goals": GOALS, "rows": rows, "steps_of_a_session": steps_of,
         "rounds": rounds, "workers": WORKERS, "quick": quick, "seed": SEED,
-        "versions": {name: version(name) for name in ("uvicorn", "h11", "websockets", "starlette")},
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
-        "load_before_and_after": [round(load, 1), round(os.getloadavg()[0], 1)],
+        **about("uvicorn", "h11", "websockets", "starlette", cores=True),
+        "load_before_and_after": [before, load()[0]],
     }  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.serve", description=str(__doc__).splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print everything as one JSON object in the last line")
-    parser.add_argument("--quick", action="store_true", help="16 and 256 sessions, one round: under two minutes")
-    parser.add_argument("--save", action="store_true", help="write the JSON object to benchmarks/results")
+    parser = command_line("serve", __doc__, quick="16 and 256 sessions, one round: under two minutes", save=RESULT)
     options = parser.parse_args(arguments)
     result = report(quick=options.quick)
     print()
     for name, goal in GOALS.items():
         print(f"{name:26} {result[name]:8} (goal {goal})")
-    if options.save:
-        RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if options.json:
-        print(json.dumps(result, allow_nan=False))
+    finish(result, options)
 
 
 if __name__ == "__main__":

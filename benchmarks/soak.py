@@ -15,10 +15,7 @@ Errors are explained where a session was lost with a killed worker, or the serve
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -30,13 +27,13 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import psutil
 
+from benchmarks.reporting import RESULTS, about, command_line, finish, load, show
 from benchmarks.serve import COMMAND
 from evolvent.serve.launch import launched
 from evolvent.serve.wire import plain
@@ -46,7 +43,7 @@ from evolvent.worlds.crafting import Crafting
 from evolvent.worlds.grid.world import GridWorld
 
 GOALS = {"sessions_left": 0, "wrong_observations": 0, "rss_growth": 1.1, "errors_unexplained": 0}
-RESULT = Path(__file__).parent / "results" / "soak.json"
+RESULT = RESULTS / "soak.json"
 DOORS = ("ws", "post", "ws", "agentgym", "ws", "post", "ws", "agentgym")  # of the client processes
 SESSIONS = 256
 IDLE_S = 15.0
@@ -270,26 +267,17 @@ def report(minutes: float) -> dict[str, Any]:
         "clients_killed": seen.killed_clients, "workers_killed": len(seen.killed_workers),
         "workers_restarted": told["restarts"], "descriptors": [before[0], after[0]], "threads": [before[1], after[1]],
         "minutes": minutes, "sessions": SESSIONS, "lease_s": IDLE_S, "seed": SEED,
-        "load": round(os.getloadavg()[2], 1),
-        "versions": {name: version(name) for name in ("uvicorn", "websockets", "starlette")},
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "load": load()[2], **about("uvicorn", "websockets", "starlette", cores=True),
     }  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=str(__doc__).splitlines()[0])
+    parser = command_line("soak", __doc__, quick="one minute", save=RESULT)
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--quick", action="store_true", help="one minute")
-    parser.add_argument("--json", action="store_true", help="print everything as one JSON object in the last line")
-    parser.add_argument("--save", action="store_true", help="write the JSON object to benchmarks/results")
     options = parser.parse_args(arguments)
     result = report(1.0 if options.quick else options.minutes)
-    for name, value in result.items():
-        print(f"{name:22} {value}")
-    if options.save:
-        RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if options.json:
-        print(json.dumps(result, allow_nan=False))
+    show(result)
+    finish(result, options)
 
 
 if __name__ == "__main__":

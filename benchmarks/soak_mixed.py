@@ -15,11 +15,8 @@ of an id. Episodes that ended because their server died have no score; they are 
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
-import os
-import platform
 import resource
 import signal
 import socket
@@ -38,6 +35,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from benchmarks.reporting import RESULTS, about, command_line, finish, load, show
 from evolvent.agents.plain import Random as RandomAgent
 from evolvent.errors import EvolventError
 from evolvent.rollout.collect import collect
@@ -49,7 +47,7 @@ from evolvent.worlds.crafting import Crafting
 from evolvent.worlds.lookup import Lookup
 
 GOALS = {"lost": 0, "doubled": 0, "wrong": 0}
-RESULT = Path(__file__).parent / "results" / "soak_mixed.json"
+RESULT = RESULTS / "soak_mixed.json"
 COMMAND = [sys.executable, "-m", "evolvent.cli.main"]
 SERVER_LIFE_S = (8.0, 20.0)  # how long a server lives before it is killed
 WRITER_LIFE_S = (0.5, 9.0)  # how long a collection lives after it began, half of the times
@@ -288,8 +286,7 @@ def report(minutes: float) -> dict[str, Any]:
     return {
         "benchmark": "soak_mixed", "lost": 0, "doubled": 0, "wrong": 0, **dict(sorted(counts.numbers.items())),
         "goals": GOALS, "told": counts.told[:20], "minutes": minutes, "seed": SEED,
-        "load": round(os.getloadavg()[2], 1),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "load": load()[2], **about("evolvent", "torch", "uvicorn", "starlette", cores=True),
     }  # fmt: skip
 
 
@@ -303,19 +300,12 @@ ev.policy_for([Lookup()], size="xs").save(Path(sys.argv[1]))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak_mixed", description=str(__doc__).splitlines()[0])
+    parser = command_line("soak_mixed", __doc__, quick="one minute", save=RESULT)
     parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--quick", action="store_true", help="one minute")
-    parser.add_argument("--json", action="store_true", help="print everything as one JSON object in the last line")
-    parser.add_argument("--save", action="store_true", help="write the JSON object to benchmarks/results")
     options = parser.parse_args(arguments)
     result = report(1.0 if options.quick else options.minutes)
-    for name, value in result.items():
-        print(f"{name:22} {value}")
-    if options.save:
-        RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if options.json:
-        print(json.dumps(result, allow_nan=False))
+    show(result)
+    finish(result, options)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import platform
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +36,7 @@ import numpy as np
 import torch
 
 from benchmarks.cells import refuse
+from benchmarks.reporting import about, command_line, finish, write
 from benchmarks.stopping_votes import TASKS, Cell, Protocol, votes_of
 from evolvent.belief.answers import AnswerBelief
 from evolvent.belief.named import read_detector
@@ -249,7 +249,7 @@ def report(cells: Sequence[Mapping[str, Any]], protocol: Protocol) -> dict[str, 
         "cpu_s": {"policies": round(sum(bases.values()), 1),
                   "votes": round(sum(cell["cpu_s"] for cell in cells), 1)},
         "interval": "95 %, pigeonhole bootstrap over seeds and kinds of tasks, Student's t below 5 seeds",
-        "machine": f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}, 1 thread",
+        **about("evolvent", "torch", "numpy", threads=1),
     }  # fmt: skip
 
 
@@ -296,9 +296,7 @@ def _cells(folder: Path, protocol: Protocol, options: argparse.Namespace) -> lis
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.stopping", description=str(__doc__).splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--quick", action="store_true", help="tiny policies in a temporary folder: a smoke test")
+    parser = command_line("stopping", __doc__, quick="tiny policies in a temporary folder: a smoke test")
     parser.add_argument("--report", action="store_true", help="cast no vote, print what is there")
     parser.add_argument("--tasks", nargs="+", help=f"of {', '.join(TASKS)}")
     parser.add_argument("--seeds", nargs="+", type=int, help="of policies and samples")
@@ -313,10 +311,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         cells = _cells(Path(scratch) if options.quick else options.folder, protocol, options)
         found = report(cells, protocol)
     if cells and not options.quick and not options.report:
-        write_atomic(options.folder / "stopping.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
+        write(options.folder / "stopping.json", found)
     show(found)
-    if options.json:
-        print(json.dumps(found, allow_nan=False))
+    finish(found, options)
 
 
 if __name__ == "__main__":

@@ -17,17 +17,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from benchmarks.reporting import RESULTS, about, command_line, finish, load, show
 from evolvent.memory.encoders import Encoder, HashedNgrams, SentenceEncoder
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULT = ROOT / "benchmarks" / "results" / "trad.json"
+RESULT = RESULTS / "trad.json"
 SIZED = ("qps", "recall", "ms_one", "build_s", "left_out", "over_product", "over_faiss_flat")
 GOALS = {"match_gain_ci": "low end above 0", "prompt_tokens": "thought below metadata", "flat_over_faiss": 1.0,
          "flat_over_product": 1.3, "embedded_again": 0}  # fmt: skip
@@ -56,9 +56,8 @@ def report(options: argparse.Namespace) -> dict[str, Any]:
         result |= index_report(options.sizes, peers=options.peers, limit_s=options.limit_s, quick=options.quick)
     if options.agents or (every and find_spec("benchmarks.trad_agents")):
         result |= import_module("benchmarks.trad_agents").report(quick=options.quick)
-    machine = f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}"
-    return result | {"goals": GOALS, "quick": options.quick, "machine": machine,
-                     "load_average": [round(each, 1) for each in os.getloadavg()]}  # fmt: skip
+    return result | {"goals": GOALS, "quick": options.quick, **about("evolvent", "torch", "numpy", cores=True),
+                     "load_average": load()}  # fmt: skip
 
 
 def earlier() -> dict[str, Any]:
@@ -72,10 +71,8 @@ def sizes(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.trad", description=str(__doc__).splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print everything as JSON in the last line")
-    parser.add_argument("--quick", action="store_true", help="fewer episodes, queries and sizes")
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = command_line("trad", __doc__, quick="fewer episodes, queries and sizes", save=RESULT)
     parser.add_argument("--match", action="store_true", help="which steps are found by which key")
     parser.add_argument("--index", action="store_true", help="queries per second and recall")
     parser.add_argument("--agents", action="store_true", help="a small model with and without a memory")
@@ -84,20 +81,15 @@ def main() -> None:
     parser.add_argument("--peers", metavar="PYTHON", help="an interpreter that has faiss, hnswlib and usearch")
     parser.add_argument("--sizes", type=sizes, default=[10_000, 100_000, 1_000_000], help="records, for --index")
     parser.add_argument("--limit_s", type=float, default=400.0, help="CPU seconds that building a graph may take (400)")
-    parser.add_argument("--save", action="store_true", help="write the JSON object to benchmarks/results, parts kept")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     result = report(options)
-    for name, value in result.items():
-        print(f"{name:24} {value}")
-    if options.save:
-        kept = earlier()
-        whole = kept | {name: value for name, value in result.items() if value is not None or name not in kept}
-        for name in SIZED:  # sizes that were measured before stay
-            whole[name] = (kept.get(name) or {}) | (whole.get(name) or {})
-        RESULT.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
-    if options.json:
-        old = {} if options.quick else {name: each for name, each in earlier().items() if result.get(name) is None}
-        print(json.dumps(result | old | {"kept": sorted(old)}, allow_nan=False))
+    show(result)
+    kept = earlier()
+    whole = kept | {name: value for name, value in result.items() if value is not None or name not in kept}
+    for name in SIZED:  # sizes that were measured before stay
+        whole[name] = (kept.get(name) or {}) | (whole.get(name) or {})
+    old = {} if options.quick else {name: each for name, each in kept.items() if result.get(name) is None}
+    finish(result | old | {"kept": sorted(old)}, options, kept=whole)
 
 
 if __name__ == "__main__":

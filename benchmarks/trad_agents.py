@@ -1,9 +1,9 @@
 """What retrieved demonstrations are worth to a small model that has learned to read them: TRAD, its family, ablations.
 
-    python -m benchmarks.trad_agents [--seeds N ...]   trains and plays what has no cell yet, then prints all of it
-    python -m benchmarks.trad_agents --report          only prints what is there (as `benchmarks.trad` does)
-    python -m benchmarks.trad_agents --develop         the same on the development seed and the dev panels
-    python -m benchmarks.trad_agents --quick           the machinery; supports no claim
+    python -m benchmarks.trad_agents [--json] [--seeds N ...]   trains and plays what has no cell yet, prints all of it
+    python -m benchmarks.trad_agents --report [--json]          only prints what is there (as `benchmarks.trad` does)
+    python -m benchmarks.trad_agents --develop [--json]         the same on the development seed and the dev panels
+    python -m benchmarks.trad_agents --quick [--json]           the machinery; supports no claim
 
 For each seed one model is trained on prompts of all systems and worlds in equal shares, each prompt in a code of its
 own for the commands (`benchmarks.trad_agents_lessons`). All systems then play with these weights, the same tasks in the
@@ -17,7 +17,6 @@ same code, which no prompt of the training had. They differ in nothing but what 
 
 from __future__ import annotations
 
-import argparse
 import logging
 import tempfile
 import warnings
@@ -30,6 +29,7 @@ import numpy as np
 import torch
 
 from benchmarks.cells import interval, keep, kept
+from benchmarks.reporting import about, command_line, finish
 from benchmarks.trad_agents_cells import Cell, play, trained
 from benchmarks.trad_agents_lessons import SYSTEMS, WORLDS, Protocol
 
@@ -131,23 +131,25 @@ def show(found: dict[str, Any]) -> None:
                 print(f"{what:9}{group:12}{system:20}{mean:7.3f} [{low:.3f}, {high:.3f}]")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.trad_agents", description=str(__doc__).splitlines()[0])
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = command_line("trad_agents", __doc__, quick="a tiny study in a temporary folder")
     parser.add_argument("--report", action="store_true", help="play nothing, print what is there")
     parser.add_argument("--develop", action="store_true", help="the development seed, on the dev panels")
-    parser.add_argument("--quick", action="store_true", help="a tiny study in a temporary folder")
     parser.add_argument("--seeds", nargs="+", type=int, default=PROTOCOL.seeds, help="seeds of models and codes")
     parser.add_argument("--folder", type=Path, default=RESULTS, help="where the cells are")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     quiet()
-    if options.quick:
-        show(report(quick=True))
-        return
     seeds = [PROTOCOL.development] if options.develop else options.seeds
-    if not options.report:
-        study(PROTOCOL, options.folder, seeds)
-    found = figures(PROTOCOL, options.folder, seeds)
-    show({"success": found.pop("success", None), "agents": found or None})
+    if options.quick:
+        seeds, told = QUICK.seeds, report(quick=True)
+    else:
+        if not options.report:
+            study(PROTOCOL, options.folder, seeds)
+        found = figures(PROTOCOL, options.folder, seeds)
+        told = {"success": found.pop("success", None), "agents": found or None}
+    show(told)
+    own = {"benchmark": "trad_agents", **told, "quick": options.quick, "seeds": list(seeds)}
+    finish({**own, **about("evolvent", "torch", threads=1)}, options)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Training speed: real tokens per CPU-second of the Learner, beside a plain loop, the HF Trainer and TRL's SFTTrainer.
 
-    python -m benchmarks.train --json [--quick]
+    python -m benchmarks.train [--json] [--quick] [--save] [--device cuda]
 
 Every side trains the same small model from the same weights on the same synthetic episodes, in float32 with SDPA
 attention, fused AdamW, clipping at 1 and one thread. Plain loop and HF Trainer are given the Learner's own batches,
@@ -15,22 +15,18 @@ HF Trainer with the same attention, and the share of the card's measured matrix-
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
-import platform
 import statistics
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from benchmarks.reporting import RESULTS, about, command_line, finish
 from benchmarks.train_gpu import on_a_gpu
 from benchmarks.train_ranks import ranks2
 from benchmarks.train_shapes import POINTS, Bench, Point, labelled
@@ -40,6 +36,7 @@ from evolvent.learn.parts import flatten
 from evolvent.models.policy import tiny_policy
 from evolvent.trajectory import Step, Task, Trajectory, sample_rng
 
+RESULT = RESULTS / "train.json"
 WORDS = [f"word{number}" for number in range(154)]
 
 
@@ -196,21 +193,19 @@ def report(bench: Bench, rates: dict[str, list[float]]) -> dict[str, Any]:
         "padded_share": round(sum(b.padded for b in batches) / sum(b.ids.numel() for b in batches), 3),
         "parameters": bench.policy.parameters(),
         "seed": bench.seed,
-        "versions": {name: version(name) for name in ("torch", "transformers", "trl", "accelerate")},
-        "machine": f"{platform.machine()}, Python {platform.python_version()}, 1 thread",
+        **about("torch", "transformers", "trl", "accelerate", threads=1),
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.train", description=str(__doc__).splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print everything as JSON in the last line")
-    parser.add_argument("--quick", action="store_true", help="a small workload: a smoke test, not a measurement")
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = command_line("train", __doc__, quick="a small workload: a smoke test, not a measurement", save=RESULT)
     parser.add_argument(
         "--device", choices=("cpu", "cuda"), default="cpu", help="cuda: 0.5B and 1.5B shapes in bfloat16"
     )
-    parser.add_argument("--save", type=Path, help="write the JSON to this file too")
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    if options.device == "cuda" and options.save == RESULT:  # no device overwrites what another was measured at
+        options.save = RESULT.with_name("train_cuda.json")
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     if options.device == "cuda":
@@ -227,11 +222,7 @@ def main() -> None:
         result["shapes"] = shapes(POINTS[:1] if options.quick else POINTS, **few)
         result |= ranks2(repeats=1 if options.quick else 4, updates=3 if options.quick else 6, seed=options.seed)
         print(f"two ranks over twice one: {result['ranks2']}")
-    if options.save:
-        options.save.parent.mkdir(parents=True, exist_ok=True)
-        options.save.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if options.json:
-        print(json.dumps(result))
+    finish(result, options)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import Any
 
 import torch
 
+from benchmarks.reporting import about
 from benchmarks.train_shapes import ON_A_GPU, Bench, labelled
 from evolvent.learn.learner import Learner
 from evolvent.learn.monitor import Cost, gemm_ceiling
@@ -41,10 +41,9 @@ def on_a_gpu(*, seed: int, quick: bool) -> dict[str, Any]:
         row["over_hf"] = round(row["evolvent"]["tokens_per_s"] / row["hf"]["tokens_per_s"], 3)
         rows.append(row)
         print(row, flush=True)
-    versions = {name: version(name) for name in ("torch", "transformers", "accelerate")}
     return {
         "benchmark": "train", "device": torch.cuda.get_device_name(0), "ceiling_tflops": round(ceiling / 1e12, 1),
-        "rows": rows, "seed": seed, "versions": versions,
+        "rows": rows, "seed": seed, **about("torch", "transformers", "accelerate"),
     }  # fmt: skip
 
 

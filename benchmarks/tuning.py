@@ -17,20 +17,18 @@ every cell has played are reported.
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
-import platform
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.reporting import about, command_line, finish, write
 from benchmarks.tuning_cells import Cell, Protocol, Ready, panel, ready, refusal, run_cell
 from evolvent.errors import ConfigError
 from evolvent.files import append_line, write_atomic
@@ -265,8 +263,7 @@ def report(rows: Rows, *, quick: bool) -> dict[str, Any]:
         "trainings": sum(row["tuning"] != "base" for row in every),
         "tasks": {split: len(panel(protocol, split)) for split in ("dev", "test")},
         "sources": sorted({row["sources"] for row in every}),
-        "versions": {name: version(name) for name in ("torch", "transformers", "peft")},
-        "machine": f"{platform.machine()}, Python {platform.python_version()}, 1 thread",
+        **about("torch", "transformers", "peft", threads=1),
     }  # fmt: skip
 
 
@@ -294,9 +291,7 @@ def show(found: Mapping[str, Any]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.tuning", description=str(__doc__).splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--quick", action="store_true", help="a small copy in a temporary folder: a smoke test")
+    parser = command_line("tuning", __doc__, quick="a small copy in a temporary folder: a smoke test")
     parser.add_argument("--report", action="store_true", help="train nothing, print what is there")
     parser.add_argument("--folder", type=Path, default=RESULTS, help="where the rows are")
     options = parser.parse_args(arguments)
@@ -315,10 +310,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 lock.release()
         found = report(rows, quick=options.quick)
         if not options.report:
-            write_atomic(folder / "result.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
+            write(folder / "result.json", found)
     show(found)
-    if options.json:
-        print(json.dumps(found, allow_nan=False))
+    finish(found, options)
 
 
 if __name__ == "__main__":

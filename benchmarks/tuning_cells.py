@@ -10,11 +10,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import evolvent
+from benchmarks.reporting import versions
 from evolvent.agents.language import LanguageAgent
 from evolvent.cli import names
 from evolvent.engine.asks import Engine, Sampling
@@ -98,8 +98,7 @@ class Protocol:
         own |= {"adapters": {name: one.model_dump(mode="json") for name, one in self.adapters.items()}}
         own |= {"optimizers": {name: one.model_dump(mode="json") for name, one in self.optimizers.items()}}
         panels = {split: digest(panel(self, split)) for split in ("dev", "test")}
-        versions = {name: version(name) for name in ("torch", "transformers", "peft")}
-        return {**own, "panels": panels, "versions": versions}
+        return {**own, "panels": panels, "versions": versions("torch", "transformers", "peft")}
 
     def digest(self) -> str:
         """SHA-256 of all that, 16 hex digits."""

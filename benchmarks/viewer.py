@@ -1,6 +1,6 @@
 """How quick the viewer is with 100,000 trajectories, in Chromium, and what axe-core finds in its pages.
 
-    python -m benchmarks.viewer --json [--quick] [--axe PATH]
+    python -m benchmarks.viewer [--json] [--quick] [--save] [--axe PATH]
 
 `first_paint_ms`: from asking for the list of trajectories of a store that the server has never opened until its first
 rows are painted. `search_ms`: from the last key of a word until the rows that hold it are painted. Both are medians.
@@ -11,8 +11,6 @@ not part of this project (`npm install axe-core` in a folder of its own; PATH is
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -24,8 +22,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.reporting import RESULTS, about, command_line, finish, load, show
 from benchmarks.viewer_browser import Tab, chromium, opened_tab
-from benchmarks.viewer_runs import logged_run, sealed_run
+from benchmarks.viewer_runs import SEED, logged_run, sealed_run
 
 COUNT, QUICK = 100_000, 10_000
 WORDS = ("chrysalis", "quartz", "lamp egg", "open heat", "zzz", "copy-000", "drawer", "ledger mango")
@@ -144,24 +143,27 @@ def measured(count: int, times: int, axe: Path | None) -> dict[str, Any]:
             "logged_first_paint_ms": round(statistics.median(cold["logged"]), 1),
             "logged_search_ms": round(statistics.median(warm["logged"][0]), 1),
             "logged_read_s": round(warm["logged"][1], 2), "paints": len(cold["sealed"]), "words": len(WORDS),
-            "load_1min": round(os.getloadavg()[0], 1), "cores": os.cpu_count(), "findings": wrong}  # fmt: skip
+            "load_1min": load()[0], "cores": os.cpu_count(), "findings": wrong, "seed": SEED,
+            **about("evolvent", "starlette", "uvicorn", "pyarrow", cores=True)}  # fmt: skip
+    told = subprocess.run([chromium() or "chromium", "--version"], capture_output=True, text=True, check=True).stdout
+    row["versions"]["chromium"] = next((word for word in told.split() if word[0].isdigit()), told.strip())
     return row
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; 1 where there is no Chromium."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK:,} trajectories, painted once")
+    few = f"{QUICK:,} trajectories, painted once"
+    parser = command_line("viewer", __doc__, quick=few, save=RESULTS / "viewer.json")
     parser.add_argument("--axe", type=Path, help="axe.min.js of axe-core")
-    found = parser.parse_args()
+    options = parser.parse_args(arguments)
     if chromium() is None:
         print("no Chromium on the path", file=sys.stderr)
         return 1
-    if found.axe is not None and not found.axe.is_file():
-        parser.error(f"there is no file {found.axe}")
-    row = measured(QUICK if found.quick else COUNT, 1 if found.quick else 3, found.axe)
-    print(json.dumps(row, indent=1) if found.json else "\n".join(f"{name}: {value}" for name, value in row.items()))
+    if options.axe is not None and not options.axe.is_file():
+        parser.error(f"there is no file {options.axe}")
+    row = measured(QUICK if options.quick else COUNT, 1 if options.quick else 3, options.axe) | {"quick": options.quick}
+    show(row)
+    finish(row, options)
     return 0
 
 

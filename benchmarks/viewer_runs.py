@@ -17,7 +17,9 @@ from evolvent.store.frame import SCHEMA_VERSION, to_line
 from evolvent.store.schema import encode
 from evolvent.trajectory import Generation, Score, Step, Task, Trajectory, sample_rng
 
-__all__ = ["episodes", "logged_run", "sealed_run"]
+__all__ = ["SEED", "episodes", "logged_run", "sealed_run"]
+
+SEED = 0
 
 _WORDS = ("open", "close", "north", "south", "east", "west", "lamp", "egg", "drawer", "shelf", "heat", "cool", "mango",
           "basin", "ledger", "copper", "anvil", "quartz")  # fmt: skip
@@ -25,7 +27,7 @@ _RARE = "chrysalis"
 _PART = 10_000
 
 
-def episodes(count: int, *, tokens: int = 28, seed: int = 0) -> list[Trajectory]:
+def episodes(count: int, *, tokens: int = 28, seed: int = SEED) -> list[Trajectory]:
     """Made-up episodes of a household, with so many tokens a step; one in a hundred holds the word "chrysalis"."""
     found = []
     for number in range(count):
@@ -104,6 +106,6 @@ def logged_run(folder: Path, count: int, *, distinct: int = 500, state: str = "r
 
 def _info(folder: Path, state: str) -> None:
     folder.mkdir(parents=True)
-    info = {"verb": "evolve", "method": "agentevol", "name": folder.name, "seed": 0, "state": state, "arms": ["evolve"],
-            "created": "2026-03-01T10:00:00Z", "config": {"worlds": ["household"]}}  # fmt: skip
+    info = {"verb": "evolve", "method": "agentevol", "name": folder.name, "seed": SEED, "state": state,
+            "arms": ["evolve"], "created": "2026-03-01T10:00:00Z", "config": {"worlds": ["household"]}}  # fmt: skip
     (folder / "run.json").write_text(json.dumps(info))

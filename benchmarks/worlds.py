@@ -1,4 +1,4 @@
-"""Speed and soundness of the embedded worlds: `python -m benchmarks.worlds [--quick] [--json]`.
+"""Speed and soundness of the embedded worlds: `python -m benchmarks.worlds [--quick] [--json] [--save]`.
 
 One thread, in process. Making and resetting environments counts; the expert plays 200 tasks of each trained tier, again
 and again, as rollouts do. `first_visit` is the rate when every task is new to the world, which then prepares it.
@@ -6,16 +6,12 @@ and again, as rollouts do. `first_visit` is the rate when every task is new to t
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import statistics
 import time
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
+from benchmarks.reporting import RESULTS, about, command_line, finish
 from evolvent.cli.names import EVERY, world
 from evolvent.trajectory import Task
 from evolvent.worlds.audit import PanelAudit, TierAudit, audit
@@ -113,21 +109,19 @@ def report(found: dict[str, dict[str, Any]], *, quick: bool) -> dict[str, Any]:
         "goals": {"steps_per_cpu_s": {name: AIMS.get(name, AIM) for name in found}, **LIMITS},
         "quick": quick,
         "seed": SEED,
-        "versions": {"python": platform.python_version(), "numpy": np.__version__},
+        **about("python", "numpy", threads=1),
     }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Speed and soundness of the embedded worlds.")
+    few = "fewer steps and 50 tasks a tier"
+    parser = command_line("worlds", __doc__, quick=few, save=RESULTS / "worlds.json")
     parser.add_argument("--worlds", nargs="+", help="only these; by default every embedded one")
-    parser.add_argument("--quick", action="store_true", help="fewer steps and 50 tasks a tier")
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     options = parser.parse_args(arguments)
     chosen = options.worlds or EVERY
     found = {made.name: measure(made, world(name), quick=options.quick) for name in chosen for made in (world(name),)}
     print(table(found))
-    if options.json:
-        print(json.dumps(report(found, quick=options.quick), allow_nan=False))
+    finish(report(found, quick=options.quick), options)
 
 
 if __name__ == "__main__":

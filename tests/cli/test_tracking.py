@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -49,7 +52,7 @@ def kept(monkeypatch):
 
 
 def a_run(folder: Path, lines, state="running") -> Path:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "run.json").write_text(json.dumps({"state": state, "api_key": "sk-planted-0001"}), encoding="utf-8")
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return folder
@@ -168,6 +171,32 @@ def test_wandb_keeps_what_was_given(tmp_path, monkeypatch):
     run = a_run(tmp_path / "run", LINES, state="done")
     assert main(["runs", "track", str(run), "--to", "wandb"]) == 0
     assert list((run / "tracking").rglob("*.wandb"))
+
+
+def test_runs_of_one_name_stay_two_and_one_that_goes_on_stays_one(tmp_path, monkeypatch):
+    """By the names of the files that wandb keeps until it is online: `run-ID.wandb`."""
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    runs = [a_run(tmp_path / where / "run: 1", LINES[:2]) for where in ("here", "there")]
+    for run in runs:
+        assert main(["runs", "track", str(run), "--to", "wandb"]) == 0
+    assert main(["runs", "track", str(a_run(runs[0], LINES)), "--to", "wandb"]) == 0
+    here, there = ({file.name for file in run.rglob("*.wandb")} for run in runs)
+    assert len(here) == len(there) == 1 and here != there
+
+
+def test_trackio_tells_runs_of_one_name_apart(tmp_path):
+    pytest.importorskip("trackio")
+    code = "import sys; from evolvent.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    for where, lines in (("here", LINES[:2]), ("there", LINES), ("here", LINES)):
+        run = a_run(tmp_path / where / "run", lines)
+        words = ["runs", "track", str(run), "--to", "trackio", "--project", "two"]
+        told = {**os.environ, "TRACKIO_DIR": str(tmp_path / "kept")}
+        subprocess.run([sys.executable, "-c", code, *words], env=told, check=True, capture_output=True)
+    with closing(sqlite3.connect(tmp_path / "kept" / "two.db")) as kept:
+        counts = dict(kept.execute("SELECT run_name, COUNT(*) FROM metrics GROUP BY run_name"))
+    assert sorted(counts.values()) == [3, 3] and all(name.startswith("run-") for name in counts)
 
 
 def test_a_missing_package_is_named(tmp_path, monkeypatch, capsys):

@@ -1,16 +1,21 @@
 """A command that kills itself at a chosen one of its writes: see `Launched(before=...)`.
 
-What counts is every `fsync` and `replace`: a command makes them in its own order, so that the moment does not depend on
-how busy the machine is. `COUNTED` names a file that holds how many there were; at number `KILLED_AT` it is gone.
+What counts is every `fsync` and `replace`, and every episode and annotation that a store takes: a command makes them in
+its own order, so that the moment does not depend on how busy the machine is. What goes by the clock is not counted: a
+store's own `fsync`, and the report that a thread draws meanwhile. `COUNTED` names a file that holds how many there
+were; at number `KILLED_AT` it is gone.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from evolvent.store.log import LogWriter  # before `fsync` is another: a store keeps the one that it finds
 
 
 def at_write(rank: int) -> None:
@@ -21,6 +26,8 @@ def at_write(rank: int) -> None:
     def counting(whole: Callable[..., Any]) -> Callable[..., Any]:
         def call(*given: Any, **more: Any) -> Any:
             nonlocal count
+            if threading.current_thread().name == "report":
+                return whole(*given, **more)
             count += 1
             counted.write_text(str(count), encoding="ascii")
             if count == killed_at:
@@ -30,3 +37,5 @@ def at_write(rank: int) -> None:
         return call
 
     os.fsync, os.replace = counting(os.fsync), counting(os.replace)  # type: ignore[assignment]
+    LogWriter.whole = counting(LogWriter.whole)  # type: ignore[method-assign]
+    LogWriter.annotate = counting(LogWriter.annotate)  # type: ignore[method-assign]

@@ -22,8 +22,8 @@ from evolvent.learn.advantages import (
     episode_returns,
     kl_in_reward,
     overlong_penalty,
-    returns_to_go,
     reverse_scan,
+    reward_to_go,
 )
 from evolvent.learn.flat import Flat
 
@@ -335,9 +335,26 @@ def test_kl_in_reward_golden() -> None:
 
 
 def test_returns_to_go_of_other_rewards() -> None:
-    near(returns_to_go([1.0, 2.0, 3.0, 4.0, 5.0], TWO, gamma=0.5), [9.0, 8.0, 12.0, 9.0, 5.0])
+    near(discounted_returns(TWO, gamma=0.5, reward=[1.0, 2.0, 3.0, 4.0, 5.0]), [9.0, 8.0, 12.0, 9.0, 5.0])
     with pytest.raises(NonFinite, match="the reward of episode 0, action 1, part 0"):
-        returns_to_go([0, 0, np.inf, 0, 0], TWO)
+        discounted_returns(TWO, gamma=1.0, reward=[0, 0, np.inf, 0, 0])
+    with pytest.raises(BatchMismatch, match="reward"):
+        discounted_returns(TWO, gamma=1.0, reward=[0.0, 1.0])
+
+
+def test_reward_to_go_golden() -> None:
+    near(reward_to_go([1.0, 0.0, 4.0], gamma=0.5), [2.0, 2.0, 4.0])
+    near(reward_to_go([1.0, 0.0, 4.0], gamma=[0.5, 0.25, 9.0]), [1.5, 1.0, 4.0])
+    near(reward_to_go([1, 2, 3, 4], last=[False, True, False, True]), [3.0, 2.0, 7.0, 4.0])
+    assert reward_to_go([[1.0, 2.0], [3.0, 4.0]], gamma=0.5, last=[1]).tolist() == [[2.5, 4.0], [3.0, 4.0]]
+    assert reward_to_go([], gamma=0.5).tolist() == []
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=8), st.floats(0, 1))
+def test_reward_to_go_is_discounted_sums(rewards: list[float], discount: float) -> None:
+    wanted = [sum(discount**k * r for k, r in enumerate(rewards[at:])) for at in range(len(rewards))]
+    assert reward_to_go(rewards, gamma=discount).tolist() == pytest.approx(wanted, abs=1e-9)
 
 
 def test_overlong_golden() -> None:

@@ -22,6 +22,7 @@ from evolvent.learn.parts import Parts
 from evolvent.learn.preferences import readout
 from evolvent.learn.sources import vocabulary_digest
 from evolvent.learn.tokens import write_tokens
+from evolvent.learn.trees import branched
 from evolvent.models.tiny import word_tokenizer
 
 POLICY = small_policy(seed=3)
@@ -108,6 +109,13 @@ def test_the_model_stays_as_it_was(parts: list[Parts]) -> None:
     assert policy.model.training and not policy.model.get_output_embeddings()._forward_pre_hooks
     assert all(torch.equal(weight, before[name]) for name, weight in policy.model.state_dict().items())
     assert all(weight.grad is None for weight in policy.model.parameters())
+
+
+def test_branches_are_refused_before_any_of_their_window_is_read(parts: list[Parts]) -> None:
+    """A branch would be read as what follows the last token, and not as what follows the place where it forks off."""
+    tree = branched(parts[1], [(len(parts[1]) - 2, [3])], {})
+    with pytest.raises(BatchMismatch, match=f"'{tree.trajectory}' has branches.*annotate, then branch"):
+        list(annotate(POLICY, [parts[0], tree], vocabulary=WORDS))
 
 
 def test_it_streams_and_keeps_other_columns(parts: list[Parts], tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from evolvent.errors import BatchMismatch, ConfigError, NonFinite
 from evolvent.learn import presets
 from evolvent.learn.advantages import decomposed_gae, group_advantage, whiten
 from evolvent.learn.credit import CreditRule, GaeCredit, GroupCredit
-from evolvent.learn.presets import PRESETS, cispo
+from evolvent.learn.flat import CUT_OFF, GOES_ON, TERMINATED, TRUNCATED
+from evolvent.learn.presets import DAPO, PRESETS, cispo
 from evolvent.learn.reinforcement import Aggregate, Clip, Divergence, Reinforce, ValueLoss
 
 # Task 0: three episodes with returns 1, 0, .5, the last one cut; task 1: two that both failed. Parts: 3, 1, 2, 1, 2.
@@ -50,6 +51,9 @@ def test_what_dapo_does_not_learn() -> None:
     credit = GroupCredit(scale="none", drop_equal=True, drop_truncated=True)(FLAT)
     near(credit.advantage, [0.5, 0.5, 0.5, -0.5, 0, 0, 0, 0, 0])
     assert credit.kept is not None and credit.kept.tolist() == [True] * 4 + [False] * 5
+    assert FLAT.ended.tolist() == [GOES_ON, TERMINATED, TERMINATED, TRUNCATED, TERMINATED, GOES_ON, TERMINATED]
+    full = replace(FLAT, ended=np.asarray([0, 1, 1, CUT_OFF, 1, 0, 1], np.int8))
+    assert np.array_equal(DAPO.credit(full).kept, DAPO.credit(FLAT).kept)
     whitened = GroupCredit(scale="none", drop_equal=True, drop_truncated=True, whiten=True)(FLAT)
     near(whitened.advantage, whiten([0.5, 0.5, 0.5, -0.5]).tolist() + [0] * 5)
 

@@ -1,10 +1,12 @@
 """From trajectories to flat parts and back: rewards, ends, what is left out, columns; all by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from evolvent.errors import BatchMismatch, ErrorRecord, NonFinite, NothingToLearn
-from evolvent.learn.flat import GOES_ON, TERMINATED, TRUNCATED, Flat, flat, with_columns
+from evolvent.learn.flat import CUT_OFF, GOES_ON, TERMINATED, TRUNCATED, Flat, flat, with_columns
 from evolvent.learn.parts import flatten
 from evolvent.trajectory import Generation, Score, Step, Task, Trajectory
 
@@ -72,7 +74,22 @@ def test_a_lone_stop_token_is_an_action_of_one_part():
 
 def test_running_out_of_context_is_an_end():
     full = episode("f", [([1], [2])], rewards=[0.0], ended_by="horizon", meta={"context_full": True})
-    assert flat([full], chains_of(full))[0].ended.tolist() == [TERMINATED]
+    assert flat([full], chains_of(full))[0].ended.tolist() == [CUT_OFF]
+
+
+@pytest.mark.parametrize(("ended_by", "end"), [("world", CUT_OFF), ("agent", CUT_OFF), ("horizon", TRUNCATED)])
+def test_a_last_reply_that_was_cut_is_told_from_one_that_ended(ended_by, end):
+    """A reply that was cut earlier was answered, and the episode went on."""
+    whole = episode("w", [([1], [2]), ([3], [4, STOP])], rewards=[0.0, 1.0], ended_by=ended_by)
+
+    def cut(at):
+        steps = list(whole.steps)
+        steps[at] = replace(steps[at], generations=(replace(steps[at].generations[0], stop="length"),))
+        return replace(whole, steps=tuple(steps))
+
+    assert flat([cut(1)], chains_of(cut(1)))[0].ended.tolist() == [GOES_ON, end]
+    goes_on = TRUNCATED if ended_by == "horizon" else TERMINATED
+    assert flat([cut(0)], chains_of(cut(0)))[0].ended.tolist() == [GOES_ON, goes_on]
 
 
 def test_what_cannot_be_scored_is_left_out_and_never_0():

@@ -9,13 +9,16 @@ import torch
 from acting import Echo, Endless, quick, run_of, small, talking
 
 import evolvent as ev
+from evolvent.agents.base import turn_of
+from evolvent.agents.history import Window
 from evolvent.errors import NothingToLearn
 from evolvent.learn.advantages import Credit, decomposed_gae
 from evolvent.learn.critic import critic
-from evolvent.learn.flat import TERMINATED, TRUNCATED, with_columns
+from evolvent.learn.flat import CUT_OFF, TRUNCATED, with_columns
 from evolvent.learn.learner import Learner
 from evolvent.learn.look import look, supports
 from evolvent.learn.objectives import Objective
+from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.packing import Batch
 from evolvent.learn.passes import passes
 from evolvent.learn.practice import Practice, Setup
@@ -131,8 +134,41 @@ def test_an_episode_that_fills_the_context_has_no_next_action(tmp_path):
             assert (seen.flat.ended[seen.flat.ended > 0] == TRUNCATED).all()
             long = [ev.Trajectory(t.id, t.task, t.steps, "say red " * 20, t.ended_by, t.score, group=t.group)
                     for t in played]  # fmt: skip
-            assert (practice.look(long).flat.ended[seen.flat.ended > 0] == TERMINATED).all()
+            assert (practice.look(long).flat.ended[seen.flat.ended > 0] == CUT_OFF).all()
             break
+
+
+@pytest.mark.parametrize("config", [{}, {"critic": "own"}, {"temperature": 1.4, "top_k": 3}], ids=str)
+def test_a_history_policy_goes_on_at_a_cut_where_the_context_is_full(tmp_path, config):
+    """What the agent would have read next has a value, though it does not fit behind what was read before."""
+    world, setup = Endless(), setup_of(**config)
+    with run_of(tmp_path, world) as run, run.practise(small(world), setup) as practice:
+        next(practice.rounds())
+        with torch.no_grad():
+            practice.valued.value_head.outer.bias.fill_(0.5)
+            practice.valued.value_head.outer.weight.normal_(generator=torch.Generator().manual_seed(0))
+        dialect, context, roots = practice.policy.dialect, practice.policy.context, {}
+
+        def shorter(one):
+            turns = [turn_of(step, dialect, render=str) for step in one.steps]
+            roots[one.id] = Window()(dialect, "", turns, one.final_observation, context - 3)
+            return roots[one.id]
+
+        played = practice.play(practice.starts(tasks(world)))
+        room = {chain.trajectory: context - len(chain) for chain in practice.look(played).chains}
+        full = [replace(one, final_observation="red " * room[one.id]) for one in played]
+        without = practice.look(full)
+        practice.shorter = shorter
+        seen = practice.look(full)
+    last = np.flatnonzero(seen.flat.ended)
+    assert (without.flat.ended[last] == CUT_OFF).all() and (seen.flat.ended[last] == TRUNCATED).all()
+    assert np.allclose(seen.old, without.old, atol=1e-5) and len(seen.chains) == len(without.chains)
+    assert len(roots) == len(last) and not without.flat.bootstrap.any()
+    for one, action in zip(seen.episodes, last.tolist(), strict=True):
+        with torch.no_grad():
+            hidden = practice.valued.model.model(torch.tensor([roots[one.id]])).last_hidden_state[0, -1]
+            expected = float(practice.valued.value_head(hidden))
+        assert seen.flat.bootstrap[action] == pytest.approx(expected, abs=1e-5)
 
 
 ETPO_PRACTICE = {"epochs": 4, "critic_lr": 3e-4, "iterations": 40, "save_every": 40}
@@ -190,13 +226,16 @@ def test_playing_ahead_is_one_version_behind_whoever_is_faster(tmp_path, beginne
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-@pytest.mark.parametrize("name", ["poad", "etpo", "ahead"])
+@pytest.mark.parametrize("name", ["poad", "etpo", "ahead", "counting"])
 def test_a_stopped_practice_ends_as_if_it_had_not_been_stopped(tmp_path, monkeypatch, name):
-    """Critic, Q and target network come back too; what was played before the stop is not played again."""
+    """Critic, Q, target network and what optimizers count come back too; what was played is not played again."""
+    optimizer = OptimizerConfig(name="schedulefreeadamw" if name == "counting" else "adamw")
+    if name == "counting":
+        pytest.importorskip("pytorch_optimizer")
     world, config = Echo(), quick(critic="own", save_every=2, iterations=5)
     config = config.model_copy(update={"overlap": name == "ahead"})
     method, settings = (etpo, ETPO(practice=config)) if name == "etpo" else (poad, PoadConfig(practice=config))
-    with run_of(tmp_path / "whole", world) as run:
+    with run_of(tmp_path / "whole", world, optimizer=optimizer) as run:
         whole = method(small(world), tasks(world), config=settings, run=run)
     improve = Practice.improve
 
@@ -206,10 +245,10 @@ def test_a_stopped_practice_ends_as_if_it_had_not_been_stopped(tmp_path, monkeyp
         improve(self, seen, credit, **more)
 
     monkeypatch.setattr(Practice, "improve", stops)
-    with run_of(tmp_path / "cut", world) as run, pytest.raises(KeyboardInterrupt):
+    with run_of(tmp_path / "cut", world, optimizer=optimizer) as run, pytest.raises(KeyboardInterrupt):
         method(small(world), tasks(world), config=settings, run=run)
     monkeypatch.undo()
-    with run_of(tmp_path / "cut", world) as run:
+    with run_of(tmp_path / "cut", world, optimizer=optimizer) as run:
         resumed = method(small(world), tasks(world), config=settings, run=run)
         again = method(small(world), tasks(world), config=settings, run=run)
     first, second, third = (policy.model.state_dict() for policy in (whole, resumed, again))

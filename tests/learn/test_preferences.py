@@ -16,7 +16,7 @@ from small_training import small_policy
 from evolvent.errors import ConfigError, ErrorRecord, SampleInvalid
 from evolvent.learn.packing import collate_packed, collate_padded
 from evolvent.learn.parts import Parts, flatten
-from evolvent.learn.preferences import outcome_readout, pairs, readout, returns_to_go, with_returns
+from evolvent.learn.preferences import outcome_readout, pairs, readout, with_returns
 from evolvent.learn.rows import Reading, read_trajectories
 from evolvent.learn.windows import Intake
 from evolvent.trajectory import Generation, Score, Step, Task, Trajectory
@@ -150,18 +150,6 @@ def test_outcomes_are_unit_scores_and_the_unscored_are_refused() -> None:
 
 
 # ------------------------------------------------------------------ returns
-
-
-def test_returns_golden() -> None:
-    assert returns_to_go([1.0, 0.0, 4.0], 0.5).tolist() == [2.0, 2.0, 4.0]
-    assert returns_to_go([], 0.5).tolist() == []
-
-
-@settings(deadline=None, max_examples=50)
-@given(st.lists(st.floats(-5, 5), min_size=1, max_size=8), st.floats(0, 1))
-def test_returns_are_discounted_sums(rewards: list[float], discount: float) -> None:
-    wanted = [sum(discount**k * r for k, r in enumerate(rewards[at:])) for at in range(len(rewards))]
-    assert returns_to_go(rewards, discount).tolist() == pytest.approx(wanted, abs=1e-9)
 
 
 def stepped(*rewards: float | None, score: float | None = None, **more: Any) -> Trajectory:

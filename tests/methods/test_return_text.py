@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,8 +23,10 @@ from evolvent.models.policy import tiny_policy
 from evolvent.run import Run
 from evolvent.scale.local import LocalVerbs
 from evolvent.trajectory import Score, Start, Step, Task, Trajectory
-from evolvent.worlds.base import score_won
+from evolvent.worlds.base import Forkable, score_won
+from evolvent.worlds.check import check_env
 from evolvent.worlds.grammar import Plain
+from tests.learn.acting import WORDS, Echo
 
 TASK = Task("doors", "1", {}, "two", "seen", "train")
 
@@ -108,6 +111,29 @@ def test_a_world_that_asks():
     assert world.name == "doors" and {"return", "0", "1", "door"} <= set(world.vocabulary())
     with pytest.raises(NonFinite):
         Asked(Doors(), ReturnBins((0.6,)), returns=math.inf * 0)
+
+
+def test_a_world_that_asks_can_be_forked_where_the_world_can():
+    """What is still asked for belongs to the moment: it comes back with it, in another Env too."""
+    assert not isinstance(Asked(Doors(), ReturnBins(()), returns=2.0).make(TASK), Forkable)
+    world = Asked(Echo(), ReturnBins((0.5, 1.5)), returns=2)
+    task = world.tasks("train", "seen")[0]
+    env, other = world.make(task), world.make(task)
+    assert check_env(partial(world.make, task), choose=lambda rng, info: rng.choice(WORDS), forkable=True) == []
+    assert env.reset()[0].startswith("return 2\n")
+    begun, right = env.snapshot(), task.spec["first"]
+    paid = env.step(right)
+    assert paid[0].startswith("return 1\n") and paid[1] == 1.0
+    later = env.snapshot()
+    other.reset()
+    for fork in (env, other):
+        fork.restore(begun)
+        assert fork.step("no word") == (paid[0].replace("return 1", "return 2"), 0.0, *paid[2:])
+        fork.restore(later)
+        assert fork.step(task.spec["then"])[:3] == ("return 0\n", 1.0, True)
+    for wrong in (("a", "b"), (right,), None):
+        with pytest.raises(ConfigError, match="not a snapshot"):
+            env.restore(wrong)
 
 
 def test_who_asks_what():

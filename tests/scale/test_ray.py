@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from functools import partial
 
 import numpy as np
 import psutil
@@ -14,20 +15,22 @@ pytest.importorskip("ray")
 import evolvent as ev
 from evolvent.curate.shards import shards_of
 from evolvent.curate.stages import transform
-from evolvent.errors import BatchMismatch, ConfigError, EngineError, NothingToLearn, VocabularyMismatch
+from evolvent.errors import BatchMismatch, ConfigError, EngineError, NothingToLearn, VersionMismatch, VocabularyMismatch
 from evolvent.learn.annotate import annotate
 from evolvent.learn.parts import Parts
 from evolvent.learn.practice import PracticeConfig
 from evolvent.learn.sources import vocabulary_digest
 from evolvent.methods.grpo import GRPOConfig, grpo
 from evolvent.reward.labelling import Labelling
+from evolvent.scale import ray_data
 from evolvent.scale.local import LocalVerbs, Panel
 from evolvent.scale.ray_annotate import annotate_on
 from evolvent.scale.ray_cluster import Placing, Where, connected, where
 from evolvent.scale.ray_data import transform_on
 from evolvent.scale.ray_players import Making, players
 from evolvent.scale.ray_verbs import RayVerbs
-from evolvent.search.settings import SearchConfig
+from evolvent.scale.ray_versions import versions
+from evolvent.search.settings import ForestConfig, SearchConfig
 from evolvent.store.store import Store
 from evolvent.trajectory import Start
 from tests.learn.byte_policy import byte_policy
@@ -102,11 +105,12 @@ def sampled(folder):
     return [{"sampled": one.generated()} for one in Store.open(folder / "trajectories").trajectories()]
 
 
-def test_searches_and_labels_there_are_those_here(tmp_path, crew, policy):
+@pytest.mark.parametrize("kind", [SearchConfig, partial(ForestConfig, forest=2)])
+def test_searches_and_labels_there_are_those_here(tmp_path, crew, policy, kind):
     def both(folder, using):
         with ev.Run(folder, using, seed=2, settings=using.settings()) as run:
             tasks = [Start(task) for task in Marking().tasks("train", "seen")[:6]]
-            how = SearchConfig(method="sampled_tree", value="none", paths=3, max_tokens=6, generated=200)
+            how = kind(method="sampled_tree", value="none", paths=3, max_tokens=6, generated=200)
             found = run.search(policy, tasks, how)
             data = run.collect(policy, tasks[:3])
             rows = run.label(policy, data, Labelling(kind="shepherd", count=2, max_tokens=6, separators=("e",)))
@@ -191,6 +195,20 @@ def test_shards_made_there_are_the_bytes_of_those_made_here(tmp_path, cluster):
         transform_on(shards[:1], (Doubled(but=None),), tmp_path / "no.jsonl", **third)
     with pytest.raises(EngineError, match="ZeroDivisionError"):
         transform_on(shards[:1], (Doubled(but=-1),), tmp_path / "no.jsonl", **third)
+
+
+def test_a_node_with_other_packages_makes_no_shards(tmp_path, cluster, monkeypatch):
+    """Here the run has them: what is compared is what both sides say."""
+    import ray
+
+    from tests.scale.ray_worlds import Doubled
+
+    data = tmp_path / "rows.jsonl"
+    data.write_text('{"n": 1}\n', encoding="utf-8")
+    monkeypatch.setattr(ray_data, "versions", lambda: {**versions(), "transformers": "0"})
+    with pytest.raises(VersionMismatch, match="'transformers': '0'"):
+        transform_on(shards_of(data, rows=7), (Doubled(but=3),), tmp_path / "out.jsonl", ray=ray,
+                     cache=tmp_path / "cache", placing=Placing(players=1, cpus=0))  # fmt: skip
 
 
 def many_parts(count):

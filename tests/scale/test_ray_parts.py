@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given, settings
@@ -15,17 +15,25 @@ from evolvent.agents.history import Summarise, Window
 from evolvent.agents.language import LanguageAgent
 from evolvent.agents.plain import Expert, Random, Script
 from evolvent.cli.collect import Collect
+from evolvent.cli.distilled import TrainOpenR, TrainTSLLM
 from evolvent.cli.eval import Eval
 from evolvent.cli.evolve import Evolve
+from evolvent.cli.reinforce import Reinforce
 from evolvent.config import resolve
+from evolvent.curate.shards import shards_of
 from evolvent.engine.asks import Sampling
+from evolvent.engine.fitting import engine_for
 from evolvent.errors import ConfigError
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.rollout.branches import Branching, Origins
 from evolvent.rollout.collect import collect
+from evolvent.rollout.searching import Player as Searcher
+from evolvent.rollout.searching import searching
 from evolvent.scale.ray_cluster import Placing, room, where
 from evolvent.scale.ray_player import Player
 from evolvent.scale.ray_players import error_of
+from evolvent.scale.ray_shard import made_shard
+from evolvent.scale.ray_versions import versions
 from evolvent.scale.ray_wire import (
     agent_of,
     agent_row,
@@ -37,12 +45,12 @@ from evolvent.scale.ray_wire import (
     start_of,
     start_row,
     trajectory_of,
-    versions,
 )
 from evolvent.scale.ray_work import Item, Todo
+from evolvent.search.settings import ForestConfig, SearchConfig
 from evolvent.trajectory import Branch, Start
 from tests.learn.byte_policy import byte_policy
-from tests.scale.ray_worlds import made
+from tests.scale.ray_worlds import Doubled, made
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +85,7 @@ def test_all_that_is_wrong_with_an_address_is_said_at_once():
     assert len(caught.value.problems) == 3
 
 
-@pytest.mark.parametrize("config", [Collect, Eval, Evolve])
+@pytest.mark.parametrize("config", [Collect, Eval, Evolve, Reinforce, TrainOpenR, TrainTSLLM])
 def test_commands_take_a_place_and_refuse_what_is_none(config):
     more = ["--policy", "xs"] if config is Eval else []
     assert resolve(config, overrides=[*more, "--on", "ray?players=2"]).on == "ray?players=2"
@@ -90,6 +98,10 @@ def test_an_endpoint_is_not_played_on_a_cluster():
     assert resolve(Collect, overrides=asked).on == "here"
     with pytest.raises(ConfigError, match="--on is for the agents"):
         resolve(Collect, overrides=[*asked, "--on", "ray"])
+    served = ["--endpoint", "http://127.0.0.1:1/v1", "--model", "m", "--hand_over", "handed"]
+    assert resolve(Reinforce, overrides=served).on == "here"
+    with pytest.raises(ConfigError, match="either an endpoint plays"):
+        resolve(Reinforce, overrides=[*served, "--on", "ray"])
 
 
 class Nodes:
@@ -128,6 +140,14 @@ def test_slices_become_smaller_until_they_fill_the_slots():
     assert sizes[0] == 160 and min(sizes[:-1]) == 16
     few = Todo(items(20), slots=16)
     assert [len(few.deal(2)), len(few.deal(2))] == [10, 10], "all take part"
+
+
+def test_slices_are_whole_rounds_of_slots():
+    """Episodes of one length would leave slots idle at the end of every slice that is not."""
+    todo, sizes = Todo(items(96), slots=8), []
+    while todo.waiting:
+        sizes.append(len(todo.deal(2)))
+    assert sum(sizes) == 96 and all(size % 8 == 0 for size in sizes) and len(sizes) > 3
 
 
 def test_what_counts_once_counts_once():
@@ -232,8 +252,6 @@ def test_errors_come_back_as_what_they_were():
 
 
 def local(worlds, starts, agent, *, seed=0, **more):
-    from evolvent.engine.fitting import engine_for
-
     policy = getattr(agent, "policy", None)
     engine = None if policy is None else engine_for(policy, slots=5)
     return list(collect(worlds, starts, agent, engine=engine, seed=seed, slots=5, **more))
@@ -295,6 +313,31 @@ def here_id(start):
     return ev.trajectory.trajectory_name(start)
 
 
+@pytest.mark.parametrize("kind", [SearchConfig, ForestConfig])
+def test_a_player_searches_what_is_searched_here_in_one_tree_or_in_several(policy, kind):
+    more = {"forest": 2, "between": "majority"} if kind is ForestConfig else {}
+    how = kind(method="sampled_tree", value="none", paths=3, max_tokens=6, generated=200, **more)
+    starts = [Start(task) for task in made()["marking"].tasks("train", "seen")[:3]]
+    who = Searcher(policy, engine_for(policy, slots=3))
+    here = {one.trajectory.id: one for one in searching(made(), starts, how, player=who, seed=7, trees=3)}
+    player = hired()
+    player.hello()
+    head = {"do": "search", "how": how.model_dump(mode="json"), "forest": kind is ForestConfig, "seed": 7, "name": ""}
+    told, contents = sliced(head, policy, [{**start_row(start), "tree": True} for start in starts])
+    player.play(told, *contents)
+    rows, lines = ended(player)
+    assert {trajectory_of(line).id: line for line in lines} == {key: line_of(here[key].trajectory) for key in here}
+    for key, found in rows:
+        assert untimed([found["tree"], *found["forest"]]) == untimed([here[key].tree, *here[key].forest])
+        assert len(found["forest"]) == (2 if kind is ForestConfig else 0)
+        assert found["spent"]["generated"] == here[key].spent.generated
+
+
+def untimed(trees):
+    """Trees without what one clock, and one engine in other company, said of them."""
+    return [{**tree, "spent": {**tree["spent"], "seconds": 0, "computed": 0}} for tree in trees]
+
+
 def test_a_player_that_is_given_up_goes_on_with_another_slice(policy):
     agent = LanguageAgent(policy, max_tokens=2)
     tasks = made()["pausing"].tasks("train", "seen")
@@ -324,6 +367,18 @@ def test_a_player_that_is_given_up_goes_on_with_another_slice(policy):
 def test_a_player_of_another_make_says_so(changes, kind, says):
     (told, text) = parts_of(hired(**changes).hello())[0]["error"]
     assert told == kind and says in text
+
+
+def test_a_shard_is_made_with_the_packages_of_the_run_or_not_at_all(tmp_path):
+    data = tmp_path / "rows.jsonl"
+    data.write_text('{"n": 1}\n', encoding="utf-8")
+    (shard,) = shards_of(data, rows=7)
+    row = {**asdict(shard), "path": str(shard.path)}
+    rows, _, error = made_shard(row, (Doubled(but=3),), versions())
+    assert error is None and rows.count(b"\n") == 2
+    rows, summary, error = made_shard(row, (Doubled(but=3),), {**versions(), "numpy": "0"})
+    assert (rows, summary) == (b"", b"") and error is not None
+    assert error[0] == "VersionMismatch" and "other packages than the run" in error[1] and "'numpy': '0'" in error[1]
 
 
 def test_a_mistake_of_a_player_is_a_message_and_no_exception(policy):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evolvent.errors import ConfigError
+from evolvent.errors import ConfigError, NoLegalAction
 from evolvent.search.aggregate import aggregate, together
 from evolvent.search.forest import Forest, decide, forest, share, told
 from evolvent.search.functions import over_functions
@@ -140,6 +140,39 @@ def test_where_nothing_is_left_no_tree_is_begun():
     assert len(found.trees) == 2 and found.ended_by == "generated"
     with pytest.raises(ConfigError, match="trees"):
         over_functions(forest(spending([], []), At(0), Budget(), trees=0, seed=0), expand)
+
+
+def barren(*numbers: int):
+    """Expansions of which those of some trees' roots, counted from 0, can all not be used; each costs two tokens."""
+    roots: list[int] = []
+
+    def unusable(wish: Expand) -> list[Child]:
+        if not wish.state.depth:
+            roots.append(wish.state.seed)
+        nothing = wish.state.seed in [roots[number] for number in numbers if number < len(roots)]
+        return [Child(wish.state, "", 0.0, float("nan"), generated=2)] if nothing else expand(wish)
+
+    return unusable
+
+
+@pytest.mark.parametrize("lost", [(0,), (1,), (2,), (0, 2)])
+def test_a_tree_without_an_action_is_left_out_and_what_it_spent_is_spent(lost):
+    """The trees that were grown, and those still to come, are what they would be without it."""
+    whole = grown("mcts", Budget(), 3)
+    search = forest(begin_mcts, At(7), Budget(generated=1000), trees=3, seed=4)
+    found = over_functions(search, barren(*lost), cost=most)
+    kept = [tree for number, tree in enumerate(whole.trees) if number not in lost]
+    assert [columns(tree) for tree in found.trees] == [columns(tree) for tree in kept]
+    assert found.spent.generated == sum(tree.spent.generated for tree in kept) + 2 * len(lost)
+    assert found.spent.expansions == sum(tree.spent.expansions for tree in kept) + len(lost)
+
+
+def test_without_any_action_there_is_no_forest():
+    for trees in (1, 2):
+        with pytest.raises(NoLegalAction, match="no action to take at the root"):
+            over_functions(forest(begin_mcts, At(7), Budget(), trees=trees, seed=4), barren(0, 1), cost=most)
+    with pytest.raises(NoLegalAction):  # the first spends all there is, so that no other is begun
+        over_functions(forest(begin_mcts, At(7), Budget(generated=2), trees=2, seed=4), barren(0))
 
 
 # ------------------------------------------------------------------ one answer

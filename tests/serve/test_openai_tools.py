@@ -166,7 +166,7 @@ def test_halves_of_surrogate_pairs_are_written_as_what_they_are():
 @pytest.mark.parametrize(("stop", "want"), [("\n", "go"), (" b", "a"), (". ", "x")])
 @pytest.mark.parametrize("stream", [False, True])
 def test_stops_of_white_space_are_found_at_once_and_where_they_are(stop, want, stream):
-    """A base model's text is given without the white space at its ends; a stop that is there still ends the reply."""
+    """A chat of a base model has no white space at its ends; a stop that is there still ends the reply."""
     policy = policy_over(None, IM, dialect=Lines)
     prompt = policy.tokenizer.encode("q:")
     written = policy.tokenizer.encode(f"{want}{stop}more")
@@ -180,3 +180,28 @@ def test_stops_of_white_space_are_found_at_once_and_where_they_are(stop, want, s
     assert "".join(choice["text"] for choice in choices) == want and choices[-1]["finish_reason"] == "stop"
     ids = [token for choice in choices for token in choice["token_ids"]]
     assert ids == policy.tokenizer.encode(f"{want}{stop}"), "nothing is written behind the stop"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_completion_keeps_its_white_space_and_a_chat_does_not(stream):
+    """What follows a prompt often begins with a space: without it the two would be one word."""
+    policy, said = policy_over(None, IM, dialect=Lines), " go\n\n  left\n "
+    prompts = [policy.tokenizer.encode("q:"), policy.dialect.open("", "q")]
+    answer = [*policy.tokenizer.encode(said), policy.tokenizer.eos_token_id]
+    taught(policy, [(prompt, answer) for prompt in prompts], updates=40)
+    more = {"model": NAME, "temperature": 0, "max_tokens": 40, "stream": stream}
+    with policy_server(policy) as running, httpx2.Client(base_url=running.url, timeout=60, trust_env=False) as http:
+        plain = http.post("/completions", json={"prompt": prompts[0], **more})
+        stopped = http.post("/completions", json={"prompt": prompts[0], "stop": "left", **more})
+        chat = http.post("/chat/completions", json={"messages": [{"role": "user", "content": "q"}], **more})
+        native = http.post(running.url.removesuffix("/v1") + "/generate", json={
+            "input_ids": prompts[0], "sampling_params": {"temperature": 0, "max_new_tokens": 40}})  # fmt: skip
+
+    def text(reply):
+        rows = [line[6:] for line in reply.text.splitlines() if line.startswith("data: {")] or [reply.text]
+        choices = [httpx2.Response(200, text=row).json()["choices"][0] for row in rows]
+        given = [each.get("text", (each.get("delta") or each.get("message") or {}).get("content")) for each in choices]
+        return "".join(each or "" for each in given)
+
+    assert (text(plain), text(stopped), text(chat)) == (said, " go\n\n  ", said.strip())
+    assert native.json()["text"] == said

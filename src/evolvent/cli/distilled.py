@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -13,8 +13,9 @@ from rich.console import Console
 
 from evolvent.cli.console import rate, table
 from evolvent.cli.evolve import explored
-from evolvent.cli.jobs import Job, PanelConfig, check_panel, opened, write_report
+from evolvent.cli.jobs import Job, PanelConfig, check_panel, opened, playing_on, write_report
 from evolvent.cli.names import policy, worlds
+from evolvent.cli.placed import Placed
 from evolvent.cli.progress import Planned
 from evolvent.cli.record import Record, new_folder
 from evolvent.cli.reinforce import CLONE, Improving
@@ -42,7 +43,7 @@ __all__ = ["COMMANDS", "Distilled", "TrainOpenR", "TrainTSLLM", "preference_part
 _SEARCH, _GUIDED = TSLLM().search, OpenR().search  # named, so that a setting given beside them leaves the others
 
 
-class Distilled(OverWorlds):
+class Distilled(OverWorlds, Placed):
     """What both can be told, beside the method's own."""
 
     policy: str = Field(default="xs", description="what to begin with: a size, a model folder, or a run")
@@ -129,7 +130,11 @@ def run(words: Sequence[str], console: Console) -> int:
         practising=config.train.config() if name == "openr" else None, optimizer=OptimizerConfig(),
     )  # fmt: skip
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
-    with opened(job, console) as running, redrawing(partial(write_report, folder)):
+    with (
+        playing_on(config.on, config.worlds, made, threads=config.threads) as verbs,
+        opened(replace(job, verbs=verbs), console) as running,
+        redrawing(partial(write_report, folder)),
+    ):
         taught = demonstrations(list(made.values()), shown, seed=config.seed) if shown else []
         arm = running.arm(name)
         base = arm.fit(initial, taught, weighted_nll, tokens=config.clone_tokens) if taught else initial
@@ -146,7 +151,9 @@ def _tsllm(base: Policy, run: Run[Policy], given: _Given) -> tuple[Policy, Polic
     config = given.config
     compared = [part for world in given.worlds.values() if config.pairs and isinstance(world, Comparing)
                 for part in preference_parts(world, base, count=config.pairs, seed=config.seed)]  # fmt: skip
-    return tsllm(base, given.tasks, config=config.tsllm, run=run, demonstrations=given.taught, preferences=compared)
+    horizons = {name: world.horizon for name, world in given.worlds.items()}
+    return tsllm(base, given.tasks, config=config.tsllm, run=run, demonstrations=given.taught, preferences=compared,
+                 horizons=horizons)  # fmt: skip
 
 
 def _openr(base: Policy, run: Run[Policy], given: _Given) -> tuple[Policy, Policy]:

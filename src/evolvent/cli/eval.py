@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from pydantic import Field
 from rich.console import Console
 
-from evolvent.cli.jobs import Job, PanelConfig, check_panel, opened, results_table
+from evolvent.cli.jobs import Job, PanelConfig, check_panel, opened, playing_on, results_table
 from evolvent.cli.names import policy, worlds
-from evolvent.cli.placed import Placed, placed
+from evolvent.cli.placed import Placed
 from evolvent.cli.progress import Planned
 from evolvent.cli.record import Record, new_folder
 from evolvent.cli.settings import Command, OverWorlds, read_given
-from evolvent.scale.local import LocalVerbs
-from evolvent.scale.ray_verbs import RayVerbs
 
 __all__ = ["COMMAND", "Eval", "run"]
 
@@ -55,11 +52,11 @@ def run(words: Sequence[str], console: Console) -> int:
     folder = given.resume or new_folder("eval", config.to)
     measured = policy(config.policy, list(made.values()), seed=config.seed)
     panel = config.panel.panel(temperature=config.temperature)
-    with placed(config.on, config.worlds, made, threads=config.threads) as players:
+    with playing_on(config.on, config.worlds, made, threads=config.threads) as verbs:
         job = Job(
             folder, made, Record("eval", config, config.seed, ("base",)), panel=panel, slots=config.slots,
             max_tokens=config.max_tokens, threads=config.threads, plan=(Planned("evaluate", size),),
-            verbs=LocalVerbs if players is None else partial(RayVerbs, players=players),
+            verbs=verbs,
         )  # fmt: skip
         with opened(job, console) as running:
             rows = running.evaluate(measured, 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,9 +11,9 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 from rich.console import Console
 
-from evolvent.cli.jobs import Job, PanelConfig, check_panel, opened
+from evolvent.cli.jobs import Job, PanelConfig, check_panel, opened, playing_on
 from evolvent.cli.names import policy, world_origins, worlds
-from evolvent.cli.placed import Placed, placed
+from evolvent.cli.placed import Placed
 from evolvent.cli.progress import Planned
 from evolvent.cli.record import Record, new_folder
 from evolvent.cli.settings import Command, OverWorlds, read_given
@@ -23,8 +22,6 @@ from evolvent.files import write_atomic
 from evolvent.learn.learner import TrainConfig
 from evolvent.methods.agentevol import EMBEDDED, FORMULATED, PUBLISHED, AgentEvol, agentevol
 from evolvent.scale.initial import demonstrations
-from evolvent.scale.local import LocalVerbs
-from evolvent.scale.ray_verbs import RayVerbs
 from evolvent.trajectory import Task
 from evolvent.view import read_run, summary
 from evolvent.worlds.audit import audit
@@ -97,12 +94,12 @@ def run(words: Sequence[str], console: Console) -> int:
     folder = given.resume or new_folder("evolve", config.to)
     initial = policy(config.policy, list(made.values()), seed=config.seed)
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
-    with placed(config.on, config.worlds, made, threads=config.threads) as players:
+    with playing_on(config.on, config.worlds, made, threads=config.threads) as verbs:
         job = Job(
             folder, made, Record("evolve", config, config.seed, ("evolve", "control"), "agentevol"),
             train=config.train, panel=config.panel.panel(), slots=config.slots, max_tokens=config.max_tokens,
             threads=config.threads, plan=stages(config, len(tried), panel),
-            verbs=LocalVerbs if players is None else partial(RayVerbs, players=players),
+            verbs=verbs,
         )  # fmt: skip
         with opened(job, console) as running:
             write_floors(folder, made, config)

@@ -14,6 +14,7 @@ from pydantic import Field
 from rich.console import Console
 
 from evolvent.cli.console import open_console, rate, table
+from evolvent.cli.placed import placed
 from evolvent.cli.progress import Planned, Progress, Watched
 from evolvent.cli.record import Record, recorded
 from evolvent.config import Config
@@ -24,11 +25,12 @@ from evolvent.models.policy import Policy
 from evolvent.rollout.evaluate import panel_starts
 from evolvent.run import Evaluation, Run
 from evolvent.scale.local import LocalVerbs, Panel
+from evolvent.scale.ray_verbs import RayVerbs
 from evolvent.view import report
 from evolvent.view.escape import plain
 from evolvent.worlds.base import World
 
-__all__ = ["Job", "PanelConfig", "check_panel", "opened", "results_table", "write_report"]
+__all__ = ["Job", "PanelConfig", "check_panel", "opened", "playing_on", "results_table", "write_report"]
 
 
 class PanelConfig(Config):
@@ -72,6 +74,15 @@ class Job:
     choose: bool = False
     deciding: bool = False
     verbs: Callable[..., LocalVerbs] = LocalVerbs
+
+
+@contextmanager
+def playing_on(
+    on: str, names: Sequence[str], worlds: Mapping[str, World], *, threads: int
+) -> Iterator[Callable[..., LocalVerbs]]:
+    """What makes the verbs of a job: they play here, or on a cluster (see `placed`); they learn here."""
+    with placed(on, names, worlds, threads=threads) as players:
+        yield LocalVerbs if players is None else partial(RayVerbs, players=players)
 
 
 @contextmanager

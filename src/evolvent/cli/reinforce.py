@@ -17,8 +17,9 @@ from rich.console import Console
 from evolvent.agents.plain import Random
 from evolvent.cli import extensions
 from evolvent.cli.chosen import method_named
-from evolvent.cli.jobs import Job, PanelConfig, check_panel, opened, results_table, write_report
+from evolvent.cli.jobs import Job, PanelConfig, check_panel, opened, playing_on, results_table, write_report
 from evolvent.cli.names import policy, worlds
+from evolvent.cli.placed import HERE, Placed
 from evolvent.cli.progress import Planned
 from evolvent.cli.record import Record, new_folder
 from evolvent.cli.settings import Command, OverWorlds, read_given
@@ -93,7 +94,7 @@ class Improving(Config):
         )  # fmt: skip
 
 
-class Reinforce(OverWorlds):
+class Reinforce(OverWorlds, Placed):
     """Everything that can be chosen about `evolvent train rl`, beside the method's own."""
 
     method: str = Field(default="poad", description="the method")
@@ -121,6 +122,8 @@ class Reinforce(OverWorlds):
     def _whole(self) -> Reinforce:
         if self.endpoint and not (self.model and self.hand_over):
             raise ValueError("an endpoint that plays needs --model NAME and --hand_over FOLDER")
+        if self.endpoint and self.on != HERE:
+            raise ValueError("either an endpoint plays (--endpoint) or a cluster does (--on)")
         return self
 
 
@@ -188,7 +191,7 @@ def run(words: Sequence[str], console: Console) -> int:
     )  # fmt: skip
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
     with (
-        _player(config) as verbs,
+        _player(config, made) as verbs,
         opened(replace(job, verbs=verbs), console) as running,
         redrawing(partial(write_report, folder)),
     ):
@@ -204,14 +207,15 @@ def run(words: Sequence[str], console: Console) -> int:
 
 
 @contextmanager
-def _player(config: Any) -> Iterator[Callable[..., LocalVerbs]]:
-    """What makes the verbs: they play in this process, or on the endpoint that the settings name.
+def _player(config: Any, made: Mapping[str, World]) -> Iterator[Callable[..., LocalVerbs]]:
+    """What makes the verbs: they play in this process, on a cluster, or on the endpoint that the settings name.
 
     Raises:
-        ConfigError: an endpoint without that model. EndpointError: one that does not answer.
+        ConfigError: an endpoint without that model. EndpointError: one that does not answer. See also `placed`.
     """
     if not config.endpoint:
-        yield LocalVerbs
+        with playing_on(config.on, config.worlds, made, threads=config.threads) as verbs:
+            yield verbs
         return
     key = os.environ.get(KEY)
     secret = SecretStr(key) if key else None

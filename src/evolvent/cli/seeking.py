@@ -254,7 +254,7 @@ def _starts(searches: _Searches) -> list[Start]:
 
 def _played(folder: Path, name: str, choose: Chooser, searches: _Searches) -> dict[str, Any]:
     """Play one player's episodes, keep them, and return its row. Learned policies move as they learned to."""
-    from evolvent.belief.comparison import play, summary_row
+    from evolvent.belief.comparison import SCORER, play, summary_row
     from evolvent.methods.agdc import detector_of, world_of
     from evolvent.store.store import Store
 
@@ -266,8 +266,9 @@ def _played(folder: Path, name: str, choose: Chooser, searches: _Searches) -> di
         for one in found.trajectories:
             if one.id not in known:
                 store.append(one)
-        for score in found.scores:
-            if score.trajectory not in known:
+        looked = {(one.trajectory, one.place) for one in store.annotations(scorer=SCORER)}
+        for score in found.scores:  # one by one: a kill may have come between an episode and its scores
+            if (score.trajectory, score.place) not in looked:
                 store.annotate(score)
     return summary_row(found)
 

@@ -6,11 +6,13 @@ tracker that is slow, breaks or is not there therefore cannot touch a training.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from evolvent.errors import MissingExtra, StoreUnavailable, boundary
+from evolvent.files import disk_errors
 
 __all__ = ["TRACKERS", "Tracker"]
 
@@ -71,12 +73,25 @@ class _Events:
         self._writer.close()
 
 
+def _identity(run: Path) -> str:
+    """What tells a run from others of its name: 16 hex digits, drawn once and kept in its folder."""
+    file = run / "tracking" / "id"
+    with disk_errors(file):
+        try:
+            with file.open("x", encoding="utf-8") as new:
+                new.write(secrets.token_hex(8))
+        except FileExistsError:
+            pass
+        return file.read_text(encoding="utf-8")
+
+
 def _trackio(run: Path, project: str, config: Mapping[str, Any]) -> Tracker:
     try:
         import trackio  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:
         raise MissingExtra("track", "handing a run to trackio") from error
-    return _Hosted(trackio, project=project, name=run.name, config=dict(config), resume="allow", embed=False)
+    name = f"{run.name}-{_identity(run)[:8]}"  # by which it knows a run again
+    return _Hosted(trackio, project=project, name=name, config=dict(config), resume="allow", embed=False)
 
 
 def _wandb(run: Path, project: str, config: Mapping[str, Any]) -> Tracker:
@@ -84,8 +99,8 @@ def _wandb(run: Path, project: str, config: Mapping[str, Any]) -> Tracker:
         import wandb  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:
         raise MissingExtra("track", "handing a run to wandb") from error
-    folder = run / "tracking"
-    return _Hosted(wandb, project=project, name=run.name, id=run.name, config=dict(config), resume="allow", dir=folder)
+    own = {"name": run.name, "id": _identity(run), "dir": run / "tracking"}
+    return _Hosted(wandb, project=project, config=dict(config), resume="allow", **own)
 
 
 def _tensorboard(run: Path, project: str, config: Mapping[str, Any]) -> Tracker:

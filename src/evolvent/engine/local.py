@@ -34,6 +34,7 @@ from evolvent.engine.nodes import Prefix, Trie
 from evolvent.engine.plan import STRIDE, plan
 from evolvent.engine.rows import Rows
 from evolvent.engine.sampling import draw, draw_plain, uniforms
+from evolvent.engine.stops import completes
 from evolvent.engine.streams import Request, Stream, Streams
 from evolvent.errors import ConfigError, EngineError, StaleNode, WeightsChanged
 
@@ -283,15 +284,13 @@ class LocalEngine:
         stream = self._streams.at[row]
         if stream is None or not isinstance(stream.request.ask, SampleAsk):
             return end
-        ask, ids = stream.request.ask, self._streams.ids[row, self._streams.sampled(row)].tolist()
+        ask, ids = stream.request.ask, self._streams.ids[row, self._streams.sampled(row)]
         if stream.limit is not None and (ask.choices is not None or end != 1):
-            ended = stream.limit.take(ids[-1])
+            ended = stream.limit.take(int(ids[-1]))
             if ended or ask.choices is not None:  # a stop token inside a choice ends nothing, but room may be used up
                 return _STOPS.index(ended) or (2 if self._streams.left[row] <= 0 else 0)
-        if end != 1 and ask.stop_strings:
-            text = self._policy.tokenizer.decode(ids)
-            if any(stop in text for stop in ask.stop_strings):
-                return 1
+        if end != 1 and ask.stop_strings and completes(self._policy.tokenizer, ids, ask.stop_strings):
+            return 1
         return end
 
     def _finish_sample(self, row: int, stop: str) -> None:

@@ -29,6 +29,7 @@ from evolvent.engine.asks import (
 from evolvent.engine.check import checked
 from evolvent.engine.limits import Limit, limit_of
 from evolvent.engine.sampling import draw, uniforms
+from evolvent.engine.stops import completes
 from evolvent.errors import ConfigError, EngineError, StaleNode
 
 if TYPE_CHECKING:
@@ -216,10 +217,9 @@ class RecomputeEngine:
             return "stop"
         if stream.limit is not None and (ended := stream.limit.take(stream.written[-1])):
             return ended
-        if ask.choices is None and ask.stop_strings:
-            text = self._policy.tokenizer.decode(stream.written)
-            if any(stop in text for stop in ask.stop_strings):
-                return "stop"
+        written, stops = stream.written, ask.stop_strings
+        if ask.choices is None and stops and completes(self._policy.tokenizer, written, stops):
+            return "stop"
         return "length" if len(stream.written) >= ask.max_tokens or len(stream.ids) >= self.context else ""
 
     def _hidden(self, stream: _Stream) -> Tensor:

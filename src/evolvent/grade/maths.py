@@ -2,7 +2,8 @@
 
 `decide` needs nothing installed and says True or False only where it is sure. What it cannot decide, such as whether
 sqrt(8) is 2 sqrt(2), is asked of math-verify (`pip install 'evolvent[math]'`); without it the verdict is None, which is
-not wrong but unknown. So is the verdict on an answer that takes too long (9**9**9).
+not wrong but unknown. So is the verdict on an answer that takes too long (9**9**9): as a busy machine makes any answer
+take long, it is asked of again once, when it comes again.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ LONGEST = 500
 """Characters: an answer that is longer is wrong. The longest of MATH-500 has 53."""
 _ASSIGNED = re.compile(r"^[A-Za-z](?:\([A-Za-z]\))?(?:=|\\in(?![A-Za-z]))")
 _FIRST = (r"2\sqrt{2}", r"\sqrt{8}")  # the first comparison builds the parser, half a second
+_LATE = "GraderTimeout"
 _UNDECIDED = "the strings do not decide, and math-verify is missing: pip install 'evolvent[math]'"
 
 
@@ -95,7 +97,7 @@ class MathsGrader:
     def __init__(self, *, wall_s: float = 5.0, memory_mb: int = 512, most: int = 2, known: int = 4096) -> None:
         self._limits = (wall_s, memory_mb, most)
         self._room = known
-        self._verdicts: OrderedDict[tuple[str, str], Grade] = OrderedDict()
+        self._verdicts: OrderedDict[tuple[str, str], tuple[Grade, bool]] = OrderedDict()  # and whether it stays
         self._lock = Lock()
         self._workers: Workers | None = None
         self._ending: finalize[..., MathsGrader] | None = None  # of a grader that nobody closes
@@ -121,12 +123,14 @@ class MathsGrader:
             return Grade(verdict, answer, "" if verdict else "another answer")
         key = (plain(gold), plain(answer))
         with self._lock:
-            if key in self._verdicts:
+            known, sure = self._verdicts.get(key, (None, False))
+            if known is not None and sure:
                 self._verdicts.move_to_end(key)
-                return replace(self._verdicts[key], extracted=answer)
+                return replace(known, extracted=answer)
         found = self._verified(*key)
         with self._lock:
-            self._verdicts[key] = found
+            self._verdicts[key] = found, found.why != _LATE or known is not None
+            self._verdicts.move_to_end(key)
             while len(self._verdicts) > self._room:
                 self._verdicts.popitem(last=False)
         return replace(found, extracted=answer)
@@ -139,7 +143,7 @@ class MathsGrader:
         except ImportError as error:  # installed, but broken
             return Grade(correct=None, extracted=answer, why=f"{_UNDECIDED} ({error})")
         except GraderTimeout:
-            return Grade(correct=None, extracted=answer, why="GraderTimeout")
+            return Grade(correct=None, extracted=answer, why=_LATE)
         except ScoringError as error:
             return Grade(correct=None, extracted=answer, why=f"ScoringError: {error}")
         if verdict is None:

@@ -25,7 +25,7 @@ from evolvent.learn.flat import TRUNCATED, Flat
 __all__ = [
     "Baseline", "Credit", "Grouped", "Level", "Scale", "anchor_advantage", "buffer_normalized", "decomposed_gae",
     "discounted_returns", "episode_returns", "group_advantage", "kl_in_reward", "overlong_penalty",
-    "returns_to_go", "reverse_scan", "whiten",
+    "reverse_scan", "reward_to_go", "whiten",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -211,21 +211,35 @@ def episode_returns(flat: Flat) -> Floats:
     return np.bincount(flat.episode_of_part, weights=flat.reward, minlength=len(flat.group)).astype(np.float64)
 
 
-def discounted_returns(flat: Flat, *, gamma: float, gamma_part: float = 1.0) -> Floats:
+def discounted_returns(flat: Flat, *, gamma: float, gamma_part: float = 1.0, reward: ArrayLike | None = None) -> Floats:
     """`G_p = r_p + c G_(p+1)` to the end of the episode, `[P]`; c is `gamma_part` inside actions, `gamma` between.
 
-    Nothing stands for what would have come after a truncated episode. With `gamma = 1` it is the return-to-go of
-    Decision Transformer (arXiv 2106.01345).
+    Nothing stands for what would have come after a truncated episode.
+
+    Args:
+        reward: `[P, ...]`, another than the flat's own (penalties, process rewards).
+    Raises:
+        BatchMismatch: not one reward a part. NonFinite: a reward that is not finite.
     """
-    return returns_to_go(flat.reward, flat, gamma=gamma, gamma_part=gamma_part)
-
-
-def returns_to_go(reward: ArrayLike, flat: Flat, *, gamma: float = 1.0, gamma_part: float = 1.0) -> Floats:
-    """`discounted_returns` of other rewards `[P, ...]` than the flat's own (penalties, process rewards)."""
-    paid = _finite(reward, "reward", flat)
     last = flat.last
-    carry = np.where(last, gamma, gamma_part)
-    carry[_ends(flat, last)] = 0.0
+    paid = _finite(flat.reward if reward is None else reward, "reward", flat)
+    return reward_to_go(paid, gamma=np.where(last, gamma, gamma_part), last=_ends(flat, last))
+
+
+def reward_to_go(reward: ArrayLike, *, gamma: ArrayLike = 1.0, last: ArrayLike | None = None) -> Floats:
+    """`R_t = r_t + gamma_t R_(t+1)`, `[N, ...]`: what is still earned from each step of an episode on.
+
+    With `gamma` 1 it is the return-to-go of Decision Transformer (arXiv 2106.01345).
+
+    Args:
+        reward: `[N, ...]` in time order, episode after episode.
+        gamma: one discount, or `[N]`, that between each step and the next.
+        last: `[N]` bool, or places: the last steps of episodes; None: all is one.
+    """
+    paid = np.asarray(reward, np.float64)
+    carry = np.array(np.broadcast_to(np.asarray(gamma, np.float64), len(paid)))
+    if last is not None:
+        carry[np.asarray(last)] = 0.0
     return reverse_scan(paid, carry)
 
 

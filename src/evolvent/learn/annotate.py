@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from evolvent.errors import ConfigError, DeviceMemory, Problem, VocabularyMismatch
+from evolvent.errors import BatchMismatch, ConfigError, DeviceMemory, Problem, VocabularyMismatch
 from evolvent.learn.forward import target_logits
 from evolvent.learn.look import calm
 from evolvent.learn.losses import target_logprobs
@@ -54,7 +54,8 @@ def annotate(
         dtype: float32, or bfloat16 for an autocast forward.
     Raises:
         VocabularyMismatch: another tokenizer, or a token id that the model does not have. BatchMismatch: a sequence
-            longer than the context. ConfigError: a k or a size out of range. DeviceMemory: a forward does not fit.
+            longer than the context, or one with branches (`learn/trees.py`): a branch would be read as what follows
+            the other. ConfigError: a k or a size out of range. DeviceMemory: a forward does not fit.
     """
     own = vocabulary_digest(policy.tokenizer)
     if own != vocabulary:
@@ -80,6 +81,10 @@ def annotate(
 def _annotated(said: _Said, parts: Iterator[Parts], budget: int, *, rows: int) -> Iterator[Parts]:
     while window := list(islice(parts, WINDOW)):
         check_parts(window, vocabulary=rows, context=said.policy.context)
+        for sequence in window:
+            if sequence.parent is not None:
+                raise BatchMismatch(f"trajectory {sequence.trajectory!r} has branches, which are not annotated",
+                                    expected="sequences without parent", hint="annotate, then branch")  # fmt: skip
         columns = [said.empty(len(sequence)) for sequence in window]
         learned = [index for index, sequence in enumerate(window) if sequence.feed]
         for batch in bucket([window[index].feed for index in learned], budget, rng=np.random.default_rng(0)):

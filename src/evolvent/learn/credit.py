@@ -25,10 +25,9 @@ from evolvent.learn.advantages import (
     episode_returns,
     group_advantage,
     kl_in_reward,
-    returns_to_go,
     whiten,
 )
-from evolvent.learn.flat import TRUNCATED, Flat
+from evolvent.learn.flat import CUT_OFF, TRUNCATED, Flat
 
 __all__ = ["CreditRule", "GaeCredit", "GroupCredit"]
 
@@ -119,7 +118,8 @@ class GroupCredit:
         anchor: times the advantage among actions from the same state is added (GiGPO's w); 0: none.
         anchor_gamma: the discount of the returns that are compared there.
         over: "steps": an episode counts once for each action in its group's mean and deviation (GiGPO's code).
-        drop_equal: groups without variance are not learned. drop_truncated: nor are episodes that were cut.
+        drop_equal: groups without variance are not learned. drop_truncated: nor are episodes that were cut, at their
+            horizon, by the context, or in their last reply (DAPO's overlong filtering, arXiv 2503.14476 section 3.4).
     Raises:
         ConfigError: settings out of their range, all at once.
     """
@@ -173,12 +173,13 @@ class GroupCredit:
             advantage = advantage + self.anchor * compared.advantage[flat.action]
             counts |= {"anchors_single": compared.single, "anchors_equal": compared.equal}
         if self.kl and self.kl_level == "part":
-            advantage = advantage + returns_to_go(penalised.reward - flat.reward, flat)
+            advantage = advantage + discounted_returns(flat, gamma=1.0, reward=penalised.reward - flat.reward)
         kept = np.ones(flat.parts, np.bool_)
         if self.drop_equal:
             kept &= grouped.varied[place]
         if self.drop_truncated:
-            kept &= flat.ended[np.searchsorted(flat.episode, flat.episode_of_part, side="right") - 1] != TRUNCATED
+            ends = flat.ended[np.searchsorted(flat.episode, flat.episode_of_part, side="right") - 1]
+            kept &= ~np.isin(ends, (TRUNCATED, CUT_OFF))
         if self.whiten:
             advantage = whiten(advantage, mask=kept)
         return Credit(advantage, returns[flat.episode_of_part], None if kept.all() else kept, counts)

@@ -18,12 +18,13 @@ from evolvent.errors import BatchMismatch, NonFinite, NothingToLearn
 from evolvent.learn.parts import Parts
 from evolvent.trajectory import Step, Trajectory
 
-__all__ = ["GOES_ON", "TERMINATED", "TRUNCATED", "Flat", "FlattenReport", "Rewards", "flat", "with_columns"]
+__all__ = ["CUT_OFF", "GOES_ON", "TERMINATED", "TRUNCATED", "Flat", "FlattenReport", "Rewards", "flat", "with_columns"]
 
 Rewards = Callable[[Trajectory], Sequence[float | None]]
 GOES_ON = 0
 TERMINATED = 1
 TRUNCATED = 2
+CUT_OFF = 3
 _INDICES = ("span", "action", "chain", "place", "version")
 
 
@@ -38,7 +39,8 @@ class Flat:
         action: `[P]` index in 0..A - 1, non-decreasing.
         episode: `[A]` index in 0..E - 1, non-decreasing. group: `[E]`, equal for episodes that are compared.
         reward: `[P]` float64, where it was paid; an environment's on the last part of its action.
-        ended: `[A]`: 0 goes on, 1 terminated, 2 truncated; not 0 exactly on the last action of an episode.
+        ended: `[A]`: 0 goes on, 1 terminated, 2 truncated, 3 cut off with nothing after it (out of context, or over
+            with a reply that was cut at its limit of tokens); not 0 exactly on the last action of an episode.
         bootstrap: `[A, ...]` float64, the value of the final observation where truncated; elsewhere not looked at.
         chain, place: `[P]`, the sequence that a part lies in, and where in it.
     Raises:
@@ -139,8 +141,8 @@ def flat(
 
     The reward of a step is paid on the last part of its action; that of a step without parts on the action before it.
     An episode that could not be scored, or that too old a policy wrote a part of, is left out whole and counted: a
-    failure of infrastructure is no reward of 0. Running out of context ends an episode for good: there is no next
-    action whose value could stand for the rest.
+    failure of infrastructure is no reward of 0. Running out of context ends an episode for good (`CUT_OFF`): there is
+    no next action whose value could stand for the rest.
 
     Args:
         chains: what `flatten` made of the trajectories.
@@ -242,8 +244,17 @@ def _episode(
         _paid_on(steps, action, paid),
         number.astype(np.int64),
         np.concatenate(places)[order].astype(np.int64),
-        TRUNCATED if trajectory.truncated and not trajectory.meta.get("context_full") else TERMINATED,
+        _end(trajectory),
     )
+
+
+def _end(trajectory: Trajectory) -> int:
+    """How an episode ended, as `Flat.ended` says it."""
+    full = bool(trajectory.meta.get("context_full"))
+    if trajectory.truncated and not full:
+        return TRUNCATED
+    written = [each for each in trajectory.steps[-1].generations if each.acted]
+    return CUT_OFF if full or (written and written[-1].stop == "length") else TERMINATED
 
 
 def _paid_on(steps: NDArray[np.int32], action: NDArray[np.intp], paid: Sequence[float | None]) -> NDArray[np.float64]:

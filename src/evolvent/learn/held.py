@@ -7,15 +7,22 @@ from collections.abc import Iterable, Mapping
 from torch import Tensor
 
 from evolvent.learn.learner import Learner
+from evolvent.learn.trained import Numbers, check_resumes
 
 __all__ = ["Holder"]
 
 
 class Holder:
-    """What a checkpoint of a practice holds of one network: a Learner's weights and moments, or weights alone."""
+    """What a checkpoint of a practice holds of one network: a Learner's weights and moments, or weights alone.
+
+    Raises:
+        ConfigError: an optimizer that does not go on from a checkpoint as if it had not been stopped.
+    """
 
     def __init__(self, learner: Learner | None, weights: Mapping[str, Tensor] | None = None) -> None:
         self._learner, self._weights = learner, dict(weights or {})
+        if learner is not None:
+            check_resumes(learner.optimizer_config)
 
     @property
     def learner(self) -> Learner | None:
@@ -27,6 +34,16 @@ class Holder:
         if self._learner is None:
             return {name: self._weights}
         return {name: self._learner.trained.named(), f"{name}-optimizer": self._learner.trained.moments()}
+
+    @property
+    def numbers(self) -> Numbers:
+        """What the optimizer counts for all weights together; nothing where there is none."""
+        return {} if self._learner is None else self._learner.trained.numbers()
+
+    def renumber(self, numbers: Numbers) -> None:
+        """Let the optimizer go on from these numbers."""
+        if self._learner is not None:
+            self._learner.trained.renumber(numbers)
 
     def progressed(self, share: float) -> None:
         """So much of the practice is behind it: rates may fall."""

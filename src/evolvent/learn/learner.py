@@ -32,8 +32,9 @@ from evolvent.learn.parallel.lay import check_layout, lay
 from evolvent.learn.parallel.mesh import Parallelism
 from evolvent.learn.parallel.ranks import ALONE, Ranks
 from evolvent.learn.parts import Parts
-from evolvent.learn.progress import FitReport, Metrics, Progress, Trained, identity, restore, save, settled
+from evolvent.learn.progress import FitReport, Metrics, Progress, identity, restore, save, settled
 from evolvent.learn.settings import TrainConfig
+from evolvent.learn.trained import Trained, check_resumes
 from evolvent.models.heads import fresh_head
 from evolvent.models.policy import Policy
 from evolvent.models.tuned import base_digest, kind_of
@@ -317,6 +318,7 @@ class Learner:
         self, checkpoint: Checkpointer, progress: Progress, learned: Learnable, *, goal: int
     ) -> Callable[[bool], None]:
         """Go to where the checkpoint is; returns what keeps it up to date: called with True, it saves in any case."""
+        check_resumes(self.optimizer_config)
         same = identity(
             self.policy, self.objective, learned.digest(), config=self.config, optimizer=self.optimizer_config,
             seed=self.seed, base=self._base,

@@ -35,7 +35,7 @@ from evolvent.learn.objectives import Objective
 from evolvent.learn.parts import flatten
 from evolvent.learn.passes import Tally, passes
 from evolvent.learn.rota import Rota
-from evolvent.learn.seen import Seen, View, see
+from evolvent.learn.seen import Seen, Shorter, View, see
 from evolvent.learn.shown import is_shown, shown
 from evolvent.models.policy import Policy
 from evolvent.trajectory import Start, Task, Trajectory, sample_rng
@@ -121,7 +121,10 @@ class Practice:
         learner: of the policy. critic: of values on a trunk of their own, or None.
         iteration: the one that is under way.
         horizon: most steps of an episode from now on; None: what each world says.
+        shorter: what agents read where a conversation is full (`learn.seen.View`); None: there such episodes are over.
     """
+
+    shorter: Shorter | None = None
 
     def __init__(
         self, policy: Policy, setup: Setup, *, seed: int, trains: Trains, play: Play, keeper: Checkpointer, log: Log,
@@ -239,7 +242,7 @@ class Practice:
         dtype = torch.bfloat16 if train.dtype == "bfloat16" else torch.float32
         return View(
             self.policy, Sampling(config.temperature, config.top_k), self.first if setup.reference else None,
-            self.valued, config.choose, setup.deciding, train.micro_tokens or train.batch_tokens, dtype,
+            self.valued, config.choose, setup.deciding, train.micro_tokens or train.batch_tokens, dtype, self.shorter,
         )  # fmt: skip
 
     @property
@@ -358,6 +361,7 @@ class Practice:
         values = {
             "iteration": number, "idle": self._idle, "totals": self._totals, "version": self.policy.version,
             "ahead": {} if self._ahead is None else self._ahead.under_way(),
+            "numbers": {name: held.numbers for name, held in self._held.items()},
             "updates": {name: held.learner.updates for name, held in self._held.items() if held.learner is not None},
         }  # fmt: skip
         self._keeper.save(number, Saved(groups, values))
@@ -376,6 +380,8 @@ class Practice:
             learner = self._held[name].learner
             if learner is not None:
                 learner.updates = updates
+        for name, numbers in values.get("numbers", {}).items():  # checkpoints of earlier versions have none
+            self._held[name].renumber(numbers)
         self._totals.update(values["totals"])
         self.policy = replace(self.learner.policy, version=values["version"])
         self._again = values["ahead"]

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from evolvent.errors import ConfigError, EvolventError, Problem, SampleInvalid, VocabularyMismatch
+from evolvent.learn.advantages import reward_to_go
 from evolvent.learn.parts import Parts, Render, flatten
 from evolvent.models.dialects import Dialect
 from evolvent.trajectory import Task, Trajectory, sample_rng
 
-__all__ = ["Pairs", "outcome_readout", "pairs", "readout", "returns_to_go", "with_returns"]
+__all__ = ["Pairs", "outcome_readout", "pairs", "readout", "with_returns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,15 +177,6 @@ def _unscored(trajectory: Trajectory, value: object) -> EvolventError:
     return SampleInvalid(f"episode {trajectory.id!r} is not scored", value=repr(seen), expected="a score")
 
 
-def returns_to_go(rewards: Sequence[float], discount: float) -> NDArray[np.float64]:
-    """`G_s = r_s + discount G_(s+1)`, `G` after the end 0: what is still earned from each step on, `[steps]`."""
-    returns = np.zeros(len(rewards))
-    following = 0.0
-    for step in range(len(rewards) - 1, -1, -1):
-        following = returns[step] = rewards[step] + discount * following
-    return returns
-
-
 def with_returns(trajectory: Trajectory, parts: Parts, *, discount: float = 1.0) -> Parts:
     """A sequence of an episode with the discounted return-to-go at its written tokens as column "returns".
 
@@ -201,5 +192,6 @@ def with_returns(trajectory: Trajectory, parts: Parts, *, discount: float = 1.0)
     known = [reward for reward in rewards if reward is not None]
     if trajectory.error is not None or not rewards or len(known) != len(rewards):
         raise _unscored(trajectory, f"{len(known)} of {len(rewards)} rewards")
-    returns = np.where(parts.written, returns_to_go(known, discount)[parts.step], 0.0).astype(np.float32)
+    to_go = reward_to_go(known, gamma=discount)
+    returns = np.where(parts.written, to_go[parts.step], 0.0).astype(np.float32)
     return replace(parts, columns={**parts.columns, "returns": returns})

@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.optim import Optimizer
 
 from evolvent.config import Config
 from evolvent.errors import ConfigError, EvolventError, StateMissing, VocabularyMismatch
@@ -21,11 +19,11 @@ from evolvent.learn.checkpoint import Checkpointer, Handle, Saved
 from evolvent.learn.loader import Stream
 from evolvent.learn.objectives import Objective
 from evolvent.learn.parallel.ranks import Ranks
-from evolvent.models.pieces import local_of
+from evolvent.learn.trained import Trained
 from evolvent.models.policy import Policy
 from evolvent.trajectory import canonical_json
 
-__all__ = ["FitReport", "Metrics", "Progress", "Trained", "identity", "restore", "save", "settled"]
+__all__ = ["FitReport", "Metrics", "Progress", "identity", "restore", "save", "settled"]
 
 _COUNTS = ("updates", "tokens", "fed", "padded", "lr", "in_row")
 
@@ -139,59 +137,6 @@ def identity(
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """What a training changes on this rank: its weights by their names here, and their optimizer.
-
-    Frozen weights are not among them: a checkpoint does not hold those.
-
-    Attributes:
-        wholes: a weight's name in the whole model, where that is another: pipeline stages have two copies of a tied
-            weight, which is one there.
-    """
-
-    weights: Mapping[str, Tensor]
-    optimizer: Optimizer
-    wholes: Mapping[str, str] = field(default_factory=dict)
-
-    def named(self) -> dict[str, Tensor]:
-        """The weights by their names in the whole model; of two copies the first."""
-        found: dict[str, Tensor] = {}
-        for name, weight in self.weights.items():
-            found.setdefault(self.wholes.get(name, name), weight)
-        return found
-
-    def moments(self) -> dict[str, Tensor]:
-        """The optimizer's state, as `moment/weight`. A weight that never had a gradient has none."""
-        state = self.optimizer.state
-        return {f"{key}/{name}": value for name, weight in self.named().items() if weight in state
-                for key, value in state[weight].items()}  # fmt: skip
-
-    def begin(self, names: Container[str]) -> None:
-        """Let the optimizer make the state of these weights, so that there is something to fill: one after another
-        takes a step of length 0 with a gradient of 0."""
-        rates = [group["lr"] for group in self.optimizer.param_groups]
-        for group in self.optimizer.param_groups:
-            group["lr"] = 0.0
-        for weight in (weight for name, weight in self.weights.items() if self.wholes.get(name, name) in names):
-            weight.grad = torch.zeros_like(weight)
-            self.optimizer.step()
-            weight.grad = None
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
-
-    @torch.no_grad()
-    def agree(self) -> None:
-        """Where both copies of a tied weight are on this rank: what the first was filled with goes into the second."""
-        named, state = self.named(), self.optimizer.state
-        for name, copy in self.weights.items():
-            first = named[self.wholes.get(name, name)]
-            if copy is not first:
-                pairs = [(copy, first), *((state[copy][key], value) for key, value in state.get(first, {}).items())]
-                for target, source in pairs:
-                    local_of(target).copy_(local_of(source))
-
-
 def save(
     checkpoint: Checkpointer, progress: Progress, trained: Trained, *, same: Mapping[str, str], wait: bool = True
 ) -> Handle:
@@ -208,6 +153,7 @@ def save(
         "counts": {name: getattr(progress, name) for name in _COUNTS},
         "metrics": {"loss": progress.losses[-1]} if progress.losses else {},
         "skipped": progress.skipped,
+        "numbers": trained.numbers(),
         "versions": {"python": platform.python_version(), "torch": str(torch.__version__), "numpy": np.__version__},
     }
     record = {"losses": torch.tensor(progress.losses, dtype=torch.float64)}
@@ -257,6 +203,7 @@ def restore(checkpoint: Checkpointer, progress: Progress, trained: Trained, *, s
         raise StateMissing("the checkpoint has no tensor 'losses' of its record", value=str(stored.path))
     trained.agree()
     values = saved.values
+    trained.renumber(values.get("numbers", {}))  # checkpoints of earlier versions have none
     progress.stream.position = values["position"]
     for name in _COUNTS:
         setattr(progress, name, values["counts"][name])

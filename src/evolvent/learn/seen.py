@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from evolvent.engine.asks import Sampling
 from evolvent.learn.advantages import Credit
 from evolvent.learn.candidates import chosen_logprobs, with_candidates
 from evolvent.learn.credit import CreditRule
-from evolvent.learn.flat import TERMINATED, TRUNCATED, Flat, FlattenReport
+from evolvent.learn.flat import CUT_OFF, TRUNCATED, Flat, FlattenReport
 from evolvent.learn.forward import outputs
 from evolvent.learn.look import Look, chosen_supports, look, said_of, supports
 from evolvent.learn.objectives import given
@@ -25,9 +25,10 @@ from evolvent.models.dialects import Dialect
 from evolvent.models.policy import Policy
 from evolvent.trajectory import Trajectory, sample_seed
 
-__all__ = ["Seen", "View", "gathered", "see", "with_final_values", "with_finals"]
+__all__ = ["Seen", "Shorter", "View", "gathered", "see", "with_final_values", "with_finals"]
 
 Columns = Mapping[str, NDArray[Any]]
+Shorter = Callable[[Trajectory], Sequence[int] | None]
 _WORDS: tuple[Look, ...] = ("logprobs",)
 _VALUES: tuple[Look, ...] = ("values",)
 _BOTH: tuple[Look, ...] = ("logprobs", "values")
@@ -97,6 +98,8 @@ class View:
         sampling: the distribution of actions. choosing: whether they were drawn token by token among those that the
             world listed; deciding: as wholes (`learn/candidates.py`).
         micro: most tokens of a forward. dtype: of it.
+        shorter: the tokens that the agent would have read at the end of a cut episode whose conversation was full then:
+            what its history policy leaves of it, None where that gives up. None: full conversations are over.
     """
 
     policy: Policy
@@ -107,6 +110,7 @@ class View:
     deciding: bool = False
     micro: int | None = None
     dtype: torch.dtype = torch.float32
+    shorter: Shorter | None = None
 
 
 def see(
@@ -128,7 +132,9 @@ def see(
         asked = supports(policy, asked, top_k=sampling.top_k, temperature=sampling.temperature, tokens=viewer.micro)
     plain = asked
     if valued is not None:
-        asked, found, read = with_finals(asked, found, episodes, dialect=policy.dialect, context=policy.context)
+        asked, found, read = with_finals(
+            asked, found, episodes, dialect=policy.dialect, context=policy.context, shorter=viewer.shorter
+        )
     one = valued is not None and valued.model is policy.model
     own = look(policy, asked if one else plain, needs=_BOTH if one else _WORDS,
                temperature=sampling.temperature, tokens=viewer.micro, dtype=viewer.dtype)  # fmt: skip
@@ -159,7 +165,9 @@ def _decided(
     own = said_of(policy.model, with_candidates(played, chains), read, tokens=viewer.micro)
     columns = {"old": gathered(own, "logprobs", found)}
     if valued is not None:
-        asked, found, places = with_finals(chains, found, episodes, dialect=policy.dialect, context=policy.context)
+        asked, found, places = with_finals(
+            chains, found, episodes, dialect=policy.dialect, context=policy.context, shorter=viewer.shorter
+        )
         values = look(valued, asked, needs=_VALUES, tokens=viewer.micro, dtype=viewer.dtype)
         columns["values"] = gathered(values, "values", found)
         found = with_final_values(found, values, places)
@@ -180,13 +188,17 @@ def gathered(columns: Sequence[Mapping[str, NDArray[Any]]], name: str, found: Fl
 
 
 def with_finals(
-    chains: Sequence[Parts], found: Flat, episodes: Sequence[Trajectory], *, dialect: Dialect, context: int
-) -> tuple[list[Parts], Flat, dict[int, int]]:
+    chains: Sequence[Parts], found: Flat, episodes: Sequence[Trajectory], *, dialect: Dialect, context: int,
+    shorter: Shorter | None = None,
+) -> tuple[list[Parts], Flat, dict[int, int]]:  # fmt: skip
     """The chains of truncated episodes with the final observation behind them, so that it has a value too.
 
-    The last of its tokens is a place to read a value at; nothing is learned there. An episode whose final observation
-    does not fit the context has no next action, and is terminated.
+    The last of its tokens is a place to read a value at; nothing is learned there. Where the final observation does not
+    fit the context, the value is that of what the agent would have read in its place: a chain of its own, at the end.
+    Without such a reading there is no next action, and the episode is cut off.
 
+    Args:
+        shorter: see `View`.
     Returns:
         the chains, the flat record, and for each action at whose end a value is read, its chain.
     """
@@ -194,11 +206,17 @@ def with_finals(
     last = np.flatnonzero(found.last)
     for action in np.flatnonzero(found.ended == TRUNCATED).tolist():
         number = int(found.chain[last[action]])
-        longer = _extended(made[number], episodes[int(found.episode[action])], dialect)
-        if longer is None or len(longer) > context:
-            ended[action] = TERMINATED
-        else:
+        episode = episodes[int(found.episode[action])]
+        longer = _extended(made[number], episode, dialect)
+        if longer is not None and len(longer) <= context:
             made[number], read[action] = longer, number
+            continue
+        root = shorter(episode) if longer is not None and shorter is not None else None
+        if root and len(root) < context:
+            read[action] = len(made)
+            made.append(_rooted(made[number], root))
+        else:
+            ended[action] = CUT_OFF
     return made, replace(found, ended=ended), read
 
 
@@ -236,3 +254,16 @@ def _extended(chain: Parts, trajectory: Trajectory, dialect: Dialect) -> Parts |
         weight=weight,
         columns={name: longer(column, -1 if name == "support" else 0) for name, column in chain.columns.items()},
     )
+
+
+def _rooted(chain: Parts, root: Sequence[int]) -> Parts:
+    """A conversation begun anew, of which nothing was sampled, and one token more, with the columns of this chain."""
+    count = len(root) + 1
+    made = {name: np.zeros((count, *column.shape[1:]), column.dtype) for name, column in chain.columns.items()}
+    none, weight = np.zeros(count, np.bool_), np.zeros(count, np.float32)
+    weight[-1] = 1.0
+    return Parts(
+        chain.trajectory, np.asarray([*root, root[-1]], np.int32), none, none, np.zeros(count, np.float32),
+        np.full(count, chain.step[-1]), np.full(count, -1, chain.span.dtype), weight,
+        columns={name: column - 1 if name == "support" else column for name, column in made.items()},
+    )  # fmt: skip

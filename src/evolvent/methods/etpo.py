@@ -142,8 +142,9 @@ def backup(practice: Practice, seen: Seen, networks: Networks) -> None:
     """One iteration: targets by the soft backup, Q towards them, the target network after it, then the policy."""
     policy = practice.policy
     chains, flat, read = with_finals(
-        seen.chains, seen.flat, seen.episodes, dialect=policy.dialect, context=policy.context
-    )
+        seen.chains, seen.flat, seen.episodes, dialect=policy.dialect, context=policy.context,
+        shorter=practice.shorter,
+    )  # fmt: skip
     columns = said_of(policy.model, chains, networks.said, tokens=practice.view.micro)
     soft, rho_logit = gathered(columns, "soft", flat), gathered(columns, "rho_logit", flat)
     flat = with_final_values(flat, columns, read, name="soft")

@@ -20,11 +20,12 @@ from pydantic import Field
 
 from evolvent.config import Config
 from evolvent.errors import ConfigError, NonFinite, SampleInvalid
+from evolvent.learn.advantages import reward_to_go
 from evolvent.learn.objectives import weighted_nll
 from evolvent.models.sequence_bins import QuantileBins
 from evolvent.run import Run
 from evolvent.trajectory import Task, Trajectory, Value
-from evolvent.worlds.base import Env, Info, Reply, World
+from evolvent.worlds.base import Env, Forkable, Info, Reply, World
 
 __all__ = ["Asked", "ReturnBins", "ReturnText", "asking", "return_text", "returns_to_go", "with_returns"]
 
@@ -89,7 +90,7 @@ def returns_to_go(trajectory: Trajectory, *, cost: float = 0.0) -> list[float]:
     if len(paid) < len(rewards) or not np.isfinite(paid).all():
         raise SampleInvalid(f"{trajectory.id} has a step without a reward", value=rewards.index(None)
                             if None in rewards else paid)  # fmt: skip
-    return [float(x) for x in np.cumsum(np.array(paid[::-1]) - cost)[::-1]]
+    return [float(x) for x in reward_to_go(np.asarray(paid, np.float64) - cost)]
 
 
 def with_returns(trajectories: Iterable[Trajectory], bins: ReturnBins, *, cost: float = 0.0) -> list[Trajectory]:
@@ -124,13 +125,14 @@ class Asked:
 
     def make(self, task: Task) -> _AskedEnv:
         """An environment for one task."""
-        return _AskedEnv(self._world.make(task), self._bins, returns=self._returns, cost=self._cost)
+        env = self._world.make(task)
+        kind = _ForkableAskedEnv if isinstance(env, Forkable) else _AskedEnv
+        return kind(env, self._bins, returns=self._returns, cost=self._cost)
 
 
 class _AskedEnv:
     def __init__(self, env: Env, bins: ReturnBins, *, returns: float, cost: float) -> None:
-        self._env, self._bins, self._returns, self._cost = env, bins, returns, cost
-        self._left = returns
+        self._env, self._bins, self._returns, self._left, self._cost = env, bins, returns, returns, cost
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
         self._left = self._returns
@@ -144,6 +146,17 @@ class _AskedEnv:
 
     def close(self) -> None:
         self._env.close()
+
+
+class _ForkableAskedEnv(_AskedEnv):
+    def snapshot(self) -> object:
+        return self._left, self._env.snapshot()  # type: ignore[attr-defined]
+
+    def restore(self, value: object) -> None:
+        if not (isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], int | float)):
+            raise ConfigError("not a snapshot of this world", value=value, expected="what snapshot() returned")
+        self._env.restore(value[1])  # type: ignore[attr-defined]
+        self._left = value[0]
 
 
 def asking(

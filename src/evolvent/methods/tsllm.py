@@ -146,6 +146,7 @@ def kept(found: Sequence[Trajectory], config: TSLLM) -> list[Trajectory]:
 def tsllm(
     policy: Policy, tasks: Sequence[Task], *, config: TSLLM, run: Run[Policy],
     demonstrations: Sequence[Trajectory] = (), preferences: Sequence[Parts] = (),
+    horizons: Mapping[str, int] | None = None,
 ) -> tuple[Policy, Policy]:  # fmt: skip
     """Alternate between searching with a value and learning from what was found. The policy is left as it was.
 
@@ -168,13 +169,13 @@ def tsllm(
     if config.reward == "model":
         scored = Scores.over(run.fit(policy, preferences, reward_pairs(center=0.01)), tried)
     known, best = distinct(scored(tried), config.distinct), list[Trajectory]()
-    judge = run.fit(policy, judge_parts(known, policy, how), objective, tokens=config.judge_tokens)
+    judge = run.fit(policy, judge_parts(known, policy, how, horizons=horizons), objective, tokens=config.judge_tokens)
     for number in run.rounds(config.rounds):
         found = scored(run.search(policy, _starts(tasks, config.trajectories), how, judge=judge))
         best, known = kept([*best, *found], config), distinct([*known, *found])
         imitated = balanced([*demonstrations, *best])
         policy = learn(policy, imitated, weighted_nll, tokens=config.tokens) if imitated else policy
-        judge = learn(judge, judge_parts(known, policy, how), objective, tokens=config.judge_tokens)
+        judge = learn(judge, judge_parts(known, policy, how, horizons=horizons), objective, tokens=config.judge_tokens)
         run.evaluate(policy, number)
         if config.guided:
             plain = how.model_copy(update={"sampled": False, "noise": 0.0, "terminal": "value"})

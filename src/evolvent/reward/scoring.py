@@ -170,18 +170,26 @@ def judge_objective(how: SearchConfig) -> Objective:
     return value() if how.score == "value" else outcome
 
 
-def judge_parts(trajectories: Iterable[Trajectory], policy: Policy, how: SearchConfig) -> list[Parts]:
+def judge_parts(
+    trajectories: Iterable[Trajectory], policy: Policy, how: SearchConfig, *, horizons: Mapping[str, int] | None = None
+) -> list[Parts]:
     """Training rows for the judge of a search: the unit score of each episode, wherever the search may ask for a value.
 
-    With level "auto" the episodes of a world are turns where one of them has several steps, as in `rollout/searching`.
+    With level "auto" the episodes of a world are turns where they may have several steps, as in `rollout/searching`.
     Episodes without a score, or that do not fit, teach nothing; how many they are is logged.
+
+    Args:
+        horizons: by world, how many steps an episode may take. Of a world that is not named, the longest of these
+            episodes has to tell, which it cannot where all ended at their first step.
     """
+    most = dict(horizons or {})
     worlds: dict[str, list[Trajectory]] = {}
     for one in trajectories:
         worlds.setdefault(one.task.world, []).append(one)
     parts: list[Parts] = []
     for name, own in worlds.items():
-        turns = how.level == "turn" or (how.level == "auto" and any(len(one.steps) > 1 for one in own))
+        steps = most.get(name) or max(len(one.steps) for one in own)
+        turns = how.level == "turn" or (how.level == "auto" and steps > 1)
         level = "token" if how.level == "token" else "span"
         spans = None if turns else spans_of(policy, how.separators, max_tokens=how.max_tokens, level=level)
         column: Literal["returns", "outcome"] = "returns" if how.score == "value" else "outcome"

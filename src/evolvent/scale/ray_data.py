@@ -22,6 +22,7 @@ from evolvent.files import write_atomic
 from evolvent.scale.ray_cluster import Placing, room
 from evolvent.scale.ray_players import error_of
 from evolvent.scale.ray_shard import made_shard
+from evolvent.scale.ray_versions import versions
 
 __all__ = ["transform_on"]
 
@@ -41,6 +42,7 @@ def transform_on(
         placing: what a task takes of its node; `players` tasks at once, and as long a wait, as for players.
     Raises:
         NothingToLearn, ConfigError: see `transform`. EndpointError: the cluster is gone, or it lost a shard four times.
+        VersionMismatch: a node has other packages than this process.
     """
     placing = placing or Placing()
     files = [file_of(stages, shard, cache) for shard in shards]
@@ -62,12 +64,12 @@ def _made(
     """What the tasks have made, as they end."""
     needs = {"num_cpus": placing.cpus, "num_gpus": placing.gpus, "resources": dict(placing.resources)}
     task = ray.remote(made_shard).options(**needs, max_retries=_RETRIES, scheduling_strategy="SPREAD")
-    waiting: dict[Any, int] = {}
+    own, waiting = versions(), dict[Any, int]()
     silence = Deadline(placing.silent_s)
     try:
         while True:
             for at, shard in islice(tasks, at_once - len(waiting)):
-                waiting[task.remote({**asdict(shard), "path": str(shard.path)}, tuple(stages))] = at
+                waiting[task.remote({**asdict(shard), "path": str(shard.path)}, tuple(stages), own)] = at
             if not waiting:
                 return
             found, _ = ray.wait(list(waiting), num_returns=1, timeout=1.0)

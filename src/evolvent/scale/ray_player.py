@@ -37,18 +37,9 @@ from evolvent.rollout.searching import Player as Searcher
 from evolvent.rollout.searching import searching
 from evolvent.scale.judging import JUDGE, judged, scorer_of
 from evolvent.scale.local import LocalVerbs
-from evolvent.scale.ray_wire import (
-    Files,
-    agent_of,
-    line_of,
-    message,
-    parts_of,
-    policy_in,
-    start_of,
-    trajectory_of,
-    versions,
-)
-from evolvent.search.settings import SearchConfig
+from evolvent.scale.ray_versions import check_versions
+from evolvent.scale.ray_wire import Files, agent_of, line_of, message, parts_of, policy_in, start_of, trajectory_of
+from evolvent.search.settings import ForestConfig, SearchConfig
 from evolvent.trajectory import sample_seed, trajectory_name
 from evolvent.worlds.base import World
 
@@ -95,7 +86,8 @@ class Made(LocalVerbs):
     def searched(self, part: _Slice, policies: Mapping[str, Policy]) -> Iterator[Ended]:
         """Searches of a slice, as they end."""
         head, policy, own = part.head, policies["policy"], policies.get("judge", policies["policy"])
-        how = SearchConfig.model_validate(head["how"])
+        kind = ForestConfig if head["forest"] else SearchConfig
+        how = kind.model_validate(head["how"])
         scorer = scorer_of(own, how, model=None if own is policy else JUDGE) if how.judged else None
         engine = self.engine(policy)
         if scorer is not None and own is not policy:
@@ -111,7 +103,7 @@ class Made(LocalVerbs):
                 told = {
                     "spent": asdict(one.spent), "ended_by": one.ended_by, "dropped": one.dropped,
                     "answers": [dict(each) for each in one.answers], "passed": one.passed, "stopped": one.stopped,
-                    "spared": one.spared, "tree": dict(one.tree),
+                    "spared": one.spared, "tree": dict(one.tree), "forest": [dict(each) for each in one.forest],
                 }  # fmt: skip
                 yield one.trajectory.id, told, line_of(one.trajectory)
 
@@ -186,10 +178,7 @@ class Player:
             going.close()  # type: ignore[attr-defined]
 
     def _hello(self) -> dict[str, Any]:
-        own, theirs = versions(), self._setup["versions"]
-        if own != theirs:
-            raise VersionMismatch("a node of the cluster has other packages than the run", value=own, expected=theirs,
-                                  hint="install the same versions there")  # fmt: skip
+        check_versions(self._setup["versions"])
         torch.set_num_threads(self._setup["threads"])
         where, arguments = self._setup["worlds"]
         module, _, function = where.partition(":")

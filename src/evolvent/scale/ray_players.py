@@ -25,7 +25,8 @@ from evolvent.deadline import Deadline, backoff
 from evolvent.errors import EndpointError, EngineError, EvolventError
 from evolvent.models.policy import Policy
 from evolvent.scale.ray_cluster import Placing, Where, connected, room
-from evolvent.scale.ray_wire import Files, files_of, message, parts_of, versions
+from evolvent.scale.ray_versions import versions
+from evolvent.scale.ray_wire import Files, files_of, message, parts_of
 from evolvent.scale.ray_work import Item, Job, Todo
 from evolvent.trajectory import Json
 from evolvent.worlds.base import World

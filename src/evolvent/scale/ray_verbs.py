@@ -33,7 +33,7 @@ from evolvent.scale.ray_players import Done, Players
 from evolvent.scale.ray_wire import agent_row, line_of, start_row, trajectory_of
 from evolvent.scale.ray_work import Item, Job
 from evolvent.search.records import Spent
-from evolvent.search.settings import SearchConfig
+from evolvent.search.settings import ForestConfig, SearchConfig
 from evolvent.trajectory import Start, Trajectory, trajectory_name
 from evolvent.verbs import Stage
 
@@ -119,13 +119,14 @@ class RayVerbs(LocalVerbs):
         self, policy: Policy, starts: Sequence[Start], stage: Stage, *, how: SearchConfig, judge: Policy | None = None
     ) -> Iterator[Trajectory]:
         """Search from the starts there; each result is stored before it is yielded."""
-        _plain(how, SearchConfig)
+        _plain(how, SearchConfig, ForestConfig)
         named = {trajectory_name(start, stage.name): start for start in starts}
         items = [Item(name, {**start_row(start), "tree": at < _TREES})
                  for at, (name, start) in enumerate(named.items())]  # fmt: skip
         policies = {"policy": policy} if judge is None or judge is policy else {"policy": policy, "judge": judge}
-        job = Job({"do": "search", "how": how.model_dump(mode="json"), "seed": stage.seed, "name": stage.name}, items,
-                  policies, min(self.slots, _SEARCHES))  # fmt: skip
+        head = {"do": "search", "how": how.model_dump(mode="json"), "forest": isinstance(how, ForestConfig),
+                "seed": stage.seed, "name": stage.name}  # fmt: skip
+        job = Job(head, items, policies, min(self.slots, _SEARCHES))
         with self._one:
             for count, done in enumerate(self._worked(job), 1):
                 found = _searched(done, named[done.item.key])
@@ -168,10 +169,11 @@ class RayVerbs(LocalVerbs):
         spent.clear()
 
 
-def _plain(how: object, kind: type) -> None:
+def _plain(how: object, *kinds: type) -> None:
     """Refuse settings that another process would read as others."""
-    if type(how) is not kind:
-        raise ConfigError([Problem("how", f"{type(how).__name__} does not travel to Ray", f"a {kind.__name__}")])
+    if type(how) not in kinds:
+        wanted = " or ".join(f"a {kind.__name__}" for kind in kinds)
+        raise ConfigError([Problem("how", f"{type(how).__name__} does not travel to Ray", wanted)])
 
 
 def _searched(done: Done, start: Start) -> Searched:
@@ -180,5 +182,5 @@ def _searched(done: Done, start: Start) -> Searched:
         return Searched(start, _trajectory(done, start))
     return Searched(
         start, trajectory_of(done.line, start), Spent(**told["spent"]), told["ended_by"], told["dropped"],
-        tuple(told["answers"]), told["passed"], told["stopped"], told["spared"], told["tree"],
+        tuple(told["answers"]), told["passed"], told["stopped"], told["spared"], told["tree"], tuple(told["forest"]),
     )  # fmt: skip

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -35,10 +33,8 @@ from evolvent.trajectory import Branch, Start, Task, Trajectory
 
 __all__ = [
     "Files", "agent_of", "agent_row", "files_of", "line_of", "message", "parts_of", "policy_in", "start_of",
-    "start_row", "trajectory_of", "versions",
+    "start_row", "trajectory_of",
 ]  # fmt: skip
-
-_COMPARED = ("evolvent", "torch", "numpy", "transformers")  # packages whose versions results depend on
 
 
 def message(head: Mapping[str, Any], lines: Sequence[bytes] = ()) -> bytes:
@@ -187,14 +183,3 @@ def policy_in(folder: Path, files: Files, contents: Mapping[str, NDArray[np.uint
         path.parent.mkdir(parents=True, exist_ok=True)
         contents[digest].tofile(path)
     return load_policy(folder, context=files.limit)
-
-
-def versions() -> dict[str, str]:
-    """What must be the same on both sides for equal results: Python and the packages that compute."""
-    found = {"python": ".".join(map(str, sys.version_info[:2]))}
-    for name in _COMPARED:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "none"
-    return found

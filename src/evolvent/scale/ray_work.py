@@ -90,6 +90,7 @@ class Todo:
         left = len(self._fresh)
         least = min(self._slots, -(-self._count // players))  # fewer would leave slots idle for an episode's time
         size = left if players == 1 else max(-(-left // (2 * players)), least)
+        size = -(-size // least) * least  # whole rounds of slots: a remainder would leave the others idle at its end
         return [self._fresh.popleft() for _ in range(min(left, size))]
 
     def _again_size(self, lost: int) -> int:

@@ -53,9 +53,7 @@ class Asking:
         if found.short is None and (None in found.children or None in found.values):
             raise EngineError("a search was not told why it was not answered", value=found.short,
                               expected="the limit of the budget that a wish did not fit")  # fmt: skip
-        done = sum(children is not None for children in found.children)
-        valued = sum(value is not None for value in found.values)
-        self.spent += replace(found.spent, expansions=done, evaluations=valued)
+        self.spent += found.used
         short = found.short or ("expansions" if len(begun) < len(expand) else None)
         return replace(found, children=[*found.children, *[None] * (len(expand) - len(begun))], short=short)
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from evolvent.errors import ConfigError
+from evolvent.errors import ConfigError, NoLegalAction
 from evolvent.search.aggregate import Choice, Rule, Same, Sample, Span, aggregate, grouped, samples_of
 from evolvent.search.asking import check_sizes
 from evolvent.search.records import Budget, EndedBy, Found, Search, SearchResult, Spent, State, Wanted
@@ -66,16 +67,18 @@ def forest(
 
     The first tree is the search that `begin(root, budget, rng)` alone would be, but for its share of the budget; with
     one tree it is that search, number for number. The root of each further one is the same state with a seed of its
-    own, from which its samples derive, and so are its random numbers. Where nothing is left, no tree is begun.
+    own, from which its samples derive, and so are its random numbers. Where nothing is left, no tree is begun. A tree
+    that found no action at its root, because none of its samples could be used, is left out; what it spent is spent.
 
     Args:
         begin: makes a search. root: a state with a field `seed` (`TextState`, `EnvState`, `SolutionState`).
         seed: of the first tree's random numbers; those of the others derive from it.
     Raises:
-        ConfigError: less than one tree. What a search raises.
+        ConfigError: less than one tree. NoLegalAction: no tree found an action at its root. What else a search raises.
     """
     check_sizes(trees=trees)
     grown: list[SearchResult] = []
+    barren: NoLegalAction | None = None
     spent = Spent()
     ended: EndedBy = "done"
     for number in range(trees):
@@ -86,11 +89,37 @@ def forest(
             ended = reached if ended == "done" else ended
             break
         part = budget if trees == 1 else share(budget.left(spent), trees - number)
-        result = yield from begin(place, part, sample_rng(own, "search"))
+        meter = _Metered(begin(place, part, sample_rng(own, "search")))
+        try:
+            result = yield from meter.grow()
+        except NoLegalAction as error:
+            barren, spent = barren or error, spent + meter.spent
+            continue
         grown.append(result)
         spent += result.spent
         ended = result.ended_by if ended == "done" else ended
+    if barren is not None and not grown:
+        raise barren
     return Forest(tuple(grown), spent, ended)
+
+
+class _Metered:
+    """A search, and what it was told that it has spent: one that raises cannot say it."""
+
+    def __init__(self, search: Search) -> None:
+        self._search, self.spent = search, Spent()
+
+    def grow(self) -> Search:
+        with closing(self._search) as search:
+            try:
+                wanted = next(search)
+                while True:
+                    found = yield wanted
+                    self.spent += found.used
+                    wanted = search.send(found)
+            except StopIteration as stop:
+                result: SearchResult = stop.value
+                return result
 
 
 def share(left: Budget, trees: int) -> Budget:

@@ -11,7 +11,7 @@ never adds rewards: at the end of an episode its value is what the episode earne
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from evolvent.errors import ConfigError, Problem
@@ -135,6 +135,12 @@ class Found:
     values: Sequence[float | None] = ()
     spent: Spent = field(default_factory=Spent)
     short: EndedBy | None = None
+
+    @property
+    def used(self) -> Spent:
+        """What was spent, with the states that were expanded and valued for it."""
+        expanded = sum(children is not None for children in self.children)
+        return replace(self.spent, expansions=expanded, evaluations=sum(value is not None for value in self.values))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

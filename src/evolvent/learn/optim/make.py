@@ -17,7 +17,7 @@ from evolvent.config import Config
 from evolvent.errors import ConfigError, MissingExtra, Problem, boundary, unknown
 from evolvent.learn.optim import adalomo, adan, lion, lomo, sophia
 
-__all__ = ["OptimizerConfig", "check_fused", "make"]
+__all__ = ["OptimizerConfig", "check_fused", "is_own", "make"]
 
 _UNFIT = {"lbfgs", "sparseadam", "optimizer"}  # a closure, sparse gradients, the base class
 _OURS = (adalomo.AdaLomo, adan.Adan, lion.Lion, lomo.Lomo, sophia.SophiaG)
@@ -102,6 +102,11 @@ def make(
     with boundary(ConfigError, f"optimizer {config.name!r} refused its weights or settings"):
         optimizer: Optimizer = cls(list(groups.values()), lr=lr, **settings)
     return optimizer
+
+
+def is_own(name: str) -> bool:
+    """Whether an optimizer is ours or torch's, whose whole state is known."""
+    return name in _KNOWN
 
 
 def _class(name: str) -> Any:

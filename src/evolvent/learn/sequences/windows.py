@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from evolvent.errors import BatchMismatch, ConfigError, NonFinite, SampleInvalid
-from evolvent.learn.advantages import reverse_scan
+from evolvent.learn.advantages import reward_to_go
 from evolvent.store.episodes import Episodes
 
 __all__ = ["History", "Standard", "WindowSource", "Windows", "recent", "to_go"]
@@ -100,11 +100,9 @@ class Windows:
 
 def to_go(episodes: Episodes, *, gamma: float = 1.0, cut: float = 0.0) -> NDArray[np.float64]:
     """`R_t = r_t + gamma R_(t+1)` to the end of each episode, `[N]`; `cut` stands for what was cut off."""
-    last = np.cumsum(episodes.lengths) - 1
-    carry, reward = np.full(len(episodes.reward), gamma), episodes.reward.copy()
-    carry[last] = 0.0
+    last, reward = np.cumsum(episodes.lengths) - 1, episodes.reward.copy()
     reward[last[~episodes.terminated]] += gamma * cut
-    return reverse_scan(reward, carry)
+    return reward_to_go(reward, gamma=gamma, last=last)
 
 
 class WindowSource:

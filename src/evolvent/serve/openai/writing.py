@@ -146,8 +146,8 @@ class Writing:
         return str(self.generator.policy.tokenizer.decode(kept, skip_special_tokens=False))
 
     def _clean(self, raw: str) -> str:
-        """A text as the dialect gives it."""
-        return raw.strip() if isinstance(self.dialect, Lines) else raw
+        """A text as it is given: what was written, and in a chat, where it is an action, as the dialect reads that."""
+        return raw.strip() if self.form.chat and isinstance(self.dialect, Lines) else raw
 
     @property
     def _held(self) -> Constraint | None:

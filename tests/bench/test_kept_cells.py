@@ -1,0 +1,66 @@
+"""Cells that are kept are still of the protocol that stands in the source: a study that was stopped goes on.
+
+A digest that changes with a default somewhere else orphans all cells of a study without a word: it reports nothing, and
+begins anew where it is started. (`tuning` and `mat` are not here: theirs tell versions and tasks of the machine.)
+"""
+
+import json
+
+import pytest
+
+from benchmarks import (
+    comments_training,
+    credit,
+    openr,
+    p3,
+    plume,
+    prm,
+    r3,
+    reporting,
+    search_quality,
+    sequence,
+    stopping,
+    trad_agents,
+)
+
+
+def digests(folder: str, names: str = "cell-*.json") -> set[str]:
+    """Of all cells that a study keeps."""
+    found = {json.loads(path.read_text(encoding="utf-8"))["digest"]
+             for path in (reporting.RESULTS / folder).glob(names)}  # fmt: skip
+    assert found, f"nothing is kept in {folder}"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("folder", "protocol"),
+    [
+        ("comments", comments_training.PROTOCOL),
+        ("credit", credit.PROTOCOL),
+        ("openr", openr.PROTOCOL),
+        ("p3", p3.PROTOCOL),
+        ("prm", prm.PROTOCOL),
+        ("r3", r3.PROTOCOL),
+        ("sequence", sequence.Protocol()),
+        ("trad", trad_agents.PROTOCOL),
+    ],
+)
+def test_of_one_protocol(folder, protocol):
+    assert digests(folder) == {protocol.digest}
+
+
+def test_of_the_votes():
+    own = stopping.PROTOCOL
+    now = {own.digest(task, temperature) for task in stopping.TASKS for temperature in own.temperatures}
+    assert digests("stopping", "votes-*.json") == now
+
+
+def test_of_the_searches():
+    now = {search_quality.PROTOCOL.digest(task) for task in search_quality.TASKS}
+    assert digests("search") <= now
+
+
+def test_of_the_plumes():
+    seeds = {name: range(plume.SEEDS if name.partition("/")[0] in plume.LEARNED else 1) for name in plume.names()}
+    now = {plume.digest(plume.protocol(name, seed, quick=False)) for name, own in seeds.items() for seed in own}
+    assert digests("plume") == now
