@@ -154,6 +154,7 @@ def tsllm(
         demonstrations: imitated in every round beside what was found.
         preferences: read-outs of chosen, rejected, chosen, rejected, ... (`learn.preferences.readout`), for a reward
             model.
+        horizons: of the worlds, by name; see `judge_parts`.
     Returns:
         the policy and its judge, after the last round.
     Raises:
