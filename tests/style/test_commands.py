@@ -41,7 +41,7 @@ CONFIGURED = {
 # A training is put together of five configurations: learner, optimizer, adapter, layout, and what is kept.
 MOST = {f"train {recipe}": 56 for recipe in RECIPES} | {f"train rl --method {name}": 62 for name in METHODS}
 MOST |= {"train tsllm": 54, "train openr": 85, "search": 60}  # a search; labels, a practice and a search; rStar
-MOST |= {"evolve": 46, "train rl --method scaling_inter": 63}  # and where it plays
+MOST |= {"evolve": 46, "train rl --method scaling_inter": 63, "train openr": 86}  # and where it plays
 SUBVERBS = {
     "worlds": ("", "list", "show", "play", "audit"),
     "runs": ("", "list", "show", "export", "import", "recover", "track", "push", "pull"),
