@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -99,6 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--soak-minutes", type=float, default=30.0, help="0: no soak")
     parser.add_argument("--tests", nargs="+", default=["tests/faults"], help="what pytest runs")
     options = parser.parse_args(arguments)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's background jobs, and all that they start
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     result = report(1.0 if options.quick else options.soak_minutes, options.tests)
     show(result)
     finish(result, options)

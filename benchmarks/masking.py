@@ -1,7 +1,7 @@
 """Does masking make a model read descriptions? Plain, irrelevance, masking and both, on tools that nobody learned.
 
     python -m benchmarks.masking [--json] [--variants ...] [--seeds ...]   teaches what has no cell yet
-    python -m benchmarks.masking --report [--json]                         only prints what is there
+    python -m benchmarks.masking --report [--json] [--save]                only prints what is there
     python -m benchmarks.masking --quick [--json]                          the machinery; supports no claim
 
 For each seed all variants begin with the same weights and learn the same number of tokens of the same requests. The
@@ -34,7 +34,7 @@ from evolvent.worlds.functions.panels import call_samples
 
 RESULTS = Path(__file__).parent / "results" / "masking"
 PROTOCOL = Protocol()
-QUICK = Protocol(seeds=(0,), pool=40, tokens=600, panel=6)
+QUICK = Protocol(seeds=(0,), base=600, pool=40, tokens=600, panel=6)
 GOALS = {"drop_saved": 0.5, "samples_per_s": 20_000}
 Rows = Mapping[Cell, Mapping[str, Any]]
 
@@ -109,7 +109,8 @@ def show(found: Mapping[str, Any]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = command_line("masking", __doc__, quick="few samples and hardly any learning: the machinery only")
+    few = "few samples and hardly any learning: the machinery only"
+    parser = command_line("masking", __doc__, quick=few, save=RESULTS.parent / "masking.json")
     parser.add_argument("--report", action="store_true", help="only print what is there")
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), help=f"of {', '.join(VARIANTS)}")
     parser.add_argument("--seeds", nargs="+", type=int)

@@ -1,9 +1,10 @@
 """One cell of `benchmarks.masking`: a variant of Hammer on a seed, taught and measured on three panels.
 
-All variants learn from one pool of generated requests to training tools, for as many learned tokens, from one start.
-The pool holds no request that nothing answers: only augmentation can teach that. The panels are of tools that nobody
-learned: their requests as they are, the same requests with every tool and parameter renamed, and requests that no
-offered tool answers.
+All variants learn from one pool of generated requests to training tools, for as many learned tokens, from one base that
+reads random words back (`benchmarks.recall`) and knows no tool: a model that was pretrained copies names that it never
+saw, and one that was not would fail under new names whatever it is taught. The pool holds no request that nothing
+answers: only augmentation can teach that. The panels are of tools that nobody learned: their requests as they are, the
+same requests with every tool and parameter renamed, and requests that no offered tool answers.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.looking_back import look_back
+from benchmarks.recall import recalled
 from benchmarks.search_heads import look_alike
 from evolvent.bench.calls import answer, masked_panel
-from evolvent.curate.masking import MaskSpec
+from evolvent.curate.masking import SYLLABLES, MaskSpec
 from evolvent.engine.local import LocalEngine
+from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.settings import TrainConfig
 from evolvent.messages import CallSample
 from evolvent.methods.hammer import PLAIN, Hammer, hammer
@@ -27,12 +30,13 @@ from evolvent.models.toolprompt import Compact
 from evolvent.run import Run
 from evolvent.scale.local import LocalVerbs
 from evolvent.trajectory import canonical_json, sample_seed
-from evolvent.worlds.functions.naming import SYLLABLES
 from evolvent.worlds.functions.panels import call_samples
 from evolvent.worlds.functions.world import Functions
 
 __all__ = ["MAIN", "PANELS", "VARIANTS", "Cell", "Protocol", "panels", "run_cell"]
 
+WORDS, PIECES = SYLLABLES[::5], (1, 2)
+"""196 syllables, of which masked names have one or two."""
 PANELS = ("plain", "renamed", "irrelevant")
 MAIN = ("plain", "irrelevance", "masking", "both")
 _MARKS = ("user", "assistant", "tool", "string", "integer", "number", "boolean", "array", "object", "of", "any", "?",
@@ -57,17 +61,20 @@ class Protocol:
 
     Args:
         seeds: of the start, the pool's order, names and irrelevance.
-        pool: requests that are learned. tokens: learned tokens of every variant.
+        base: learned tokens of the base. pool: requests that are learned. tokens: learned tokens of every variant.
         panel: requests of each panel. train: how all learn.
     """
 
     seeds: tuple[int, ...] = (0, 1, 2)
+    base: int = 3_000_000
     pool: int = 4000
-    tokens: int = 400_000
+    tokens: int = 1_000_000
     panel: int = 200
     context: int = 384
     train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(lr=3e-3, batch_tokens=4096, weight_decay=0.01, warmup_updates=20)
+        default_factory=lambda: TrainConfig(
+            lr=3e-3, betas=(0.9, 0.95), batch_tokens=512, weight_decay=0.01, warmup_updates=50
+        )
     )
 
     @property
@@ -94,27 +101,34 @@ def panels(protocol: Protocol) -> Mapping[str, Sequence[CallSample]]:
     """The three panels; the same for all variants and seeds."""
     asked = call_samples("test", "seen", protocol.panel, kinds=("simple", "multiple"))
     nothing = call_samples("test", "seen", protocol.panel, kinds=("irrelevant",), seed=1)
-    renamed = tuple(masked_panel(asked, MaskSpec(1.0, style="snake", words=SYLLABLES), seed=1))
+    renamed = tuple(masked_panel(asked, MaskSpec(1.0, style="snake", words=WORDS, pieces=PIECES), seed=1))
     return {"plain": asked, "renamed": renamed, "irrelevant": nothing}
 
 
-def start(protocol: Protocol, size: str, seed: int) -> Policy:
-    """An untrained policy over all words, with heads that look back and alike: copying is half of the task."""
-    words = sorted({*(Functions().vocabulary() or ()), *_MARKS, *SYLLABLES})
-    policy = tiny_policy(words, size=size, context=protocol.context, seed=sample_seed("masking", seed) % 2**31)
+def start(protocol: Protocol, folder: Path, size: str, seed: int) -> Policy:
+    """The base of a seed, learned once: heads that look back and alike to begin with, then words read back."""
+    plain = sorted({*(Functions().vocabulary() or ()), *WORDS} - {*_MARKS})
+    policy = tiny_policy(
+        sorted({*plain, *_MARKS}), size=size, context=protocol.context, seed=sample_seed("masking", seed) % 2**31
+    )
     look_back(policy)
     look_alike(policy)
-    return policy
+    data = list(recalled(plain, protocol.base // 6, dialect=policy.dialect, seed=seed))
+    verbs = LocalVerbs({"functions": Functions()}, protocol.train)
+    with Run(
+        folder / "runs" / f"{protocol.digest}-base-{size}-{seed}", verbs, seed=seed, settings=verbs.settings()
+    ) as run:
+        return run.fit(policy, data, weighted_nll, tokens=protocol.base)
 
 
 def run_cell(protocol: Protocol, folder: Path, cell: Cell) -> dict[str, Any]:
     """Teach one variant and measure it; a cell that was stopped goes on with what its run has finished."""
     more, size = VARIANTS[cell.variant]
     began = time.process_time()
-    policy, prompt = start(protocol, size, cell.seed), Compact()
+    policy, prompt = start(protocol, folder, size, cell.seed), Compact()
     samples = call_samples("train", "seen", protocol.pool, kinds=("simple", "multiple"), seed=cell.seed)
     config = Hammer.model_validate(
-        {"copies": 6, "style": "snake", "words": SYLLABLES, "tokens": protocol.tokens, **more}
+        {"copies": 16, "style": "snake", "words": WORDS, "pieces": PIECES, "tokens": protocol.tokens, **more}
     )
     verbs = LocalVerbs({"functions": Functions()}, protocol.train)
     place = folder / "runs" / f"{protocol.digest}-{cell.key}"

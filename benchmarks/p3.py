@@ -1,7 +1,7 @@
 """Does it pay to let the policy choose what it learns? P3 beside random, the whole pool, and P3 without each part.
 
     python -m benchmarks.p3 [--json] [--tasks ...] [--variants ...] [--seeds ...]   learns what has no cell yet
-    python -m benchmarks.p3 --report [--json]                                       only prints what is there
+    python -m benchmarks.p3 --report [--json] [--save]                              only prints what is there
     python -m benchmarks.p3 --quick [--json]                                        the machinery; supports no claim
 
 Chains of arithmetic worked out line by line (maths), and word problems answered by a program (programs). For each task
@@ -71,7 +71,9 @@ def show(found: Mapping[str, Any]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = command_line("p3", __doc__, quick="tiny pools and panels: the machinery only")
+    parser = command_line(
+        "p3", __doc__, quick="tiny pools and panels: the machinery only", save=RESULTS.parent / "p3.json"
+    )
     parser.add_argument("--report", action="store_true", help="only print what is there")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK", help=", ".join(TASKS))
     parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(MAIN), metavar="VARIANT",

@@ -78,6 +78,8 @@ class Launched:
         from torch.distributed import TCPStore
 
         self.cwd, port = cwd, _free_port()
+        for path in (cwd / f".{name}-{rank}" for name in ("out", "err") for rank in range(size)):
+            path.unlink(missing_ok=True)  # of ranks launched here before, whose words `until` would take for new ones
         if size > 1 and agent:
             self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
             port = self.store.port

@@ -1,0 +1,54 @@
+"""A base that can read names back: what a pretrained language model brings to function calling, and words do not hold.
+
+    mul kadrop : tobig
+    rez : kopnis bad
+    user : kopnis bad , tobig
+        -> [rez, mul kadrop]
+
+Random words stand behind random words, and of some pairs the second part asks for the first. Nothing in it is a tool, a
+request or a schema; what is learned is to find and to copy words that mean nothing (associative recall, in the form of
+Arora et al., "Zoology", arXiv 2312.04927). All words of the vocabulary but marks are drawn alike, so that afterwards a
+name is no worse for being unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from evolvent.learn.parts import Parts
+from evolvent.learn.taught import taught
+from evolvent.models.dialects import Dialect
+from evolvent.trajectory import sample_rng
+
+__all__ = ["recalled"]
+
+Pair = tuple[list[str], list[str]]
+
+
+def recalled(words: Sequence[str], count: int, *, dialect: Dialect, seed: int) -> Iterator[Parts]:
+    """So many lists of pairs with two of them asked for; the answer is learned.
+
+    Args:
+        words: at least 30, of which each list draws different ones.
+        dialect: a vocabulary that has them and `: , [ ] user`.
+    """
+    for number in range(count):
+        rng = sample_rng("recall", seed, number)
+        pairs = _pairs(words, rng)
+        asked = [pairs[place] for place in rng.permutation(len(pairs))[:2]]
+        lines = [f"{' '.join(key)} : {' '.join(value)}" for key, value in pairs]
+        prompt = "\n".join([*lines, f"user : {' , '.join(' '.join(value) for _, value in asked)}"])
+        answer = f"[{', '.join(' '.join(key) for key, _ in asked)}]"
+        yield taught(f"recall-{number}", dialect.open("", prompt), dialect.action(answer))
+
+
+def _pairs(words: Sequence[str], rng: np.random.Generator) -> list[Pair]:
+    """Two to five pairs of one to three words, all different."""
+    drawn = iter(rng.choice(len(words), size=30, replace=False))
+
+    def some() -> list[str]:
+        return [words[next(drawn)] for _ in range(int(rng.integers(1, 4)))]
+
+    return [(some(), some()) for _ in range(int(rng.integers(2, 6)))]
