@@ -68,7 +68,7 @@ def test_a_step_without_parts_pays_the_action_before_it():
 def test_a_lone_stop_token_is_an_action_of_one_part():
     mute = episode("m", [([1], [STOP])], rewards=[-1.0])
     assert flat([mute], chains_of(mute))[0].parts == 1
-    with pytest.raises(NothingToLearn):
+    with pytest.raises(NothingToLearn, match=r"none of 1 episodes .* got 1 without a token to learn"):
         flat([mute], chains_of(mute, stops=False))
 
 

@@ -138,6 +138,15 @@ def test_the_algorithm_asks_in_the_right_order_with_the_right_amounts():
     assert run.log == [("fit", 10, 1.0), ("evaluate", 0), *one, ("evaluate", 1), *one, ("evaluate", 2)]
 
 
+def test_a_cloning_in_several_fits_warms_up_anew_for_each_at_the_rate_of_a_round():
+    config = AgentEvol(iterations=0, clone_tokens=(10, 7), lr_scale=0.5)
+    run = FakeRun()
+    assert len(agentevol([], TASKS, [tried(9, 0, 1.0)], config=config, run=run)) == 2, (
+        "the second goes on from the first"
+    )
+    assert run.log == [("fit", 10, 1.0), ("fit", 7, 0.5), ("evaluate", 0)]
+
+
 @pytest.mark.parametrize(("start", "before"), [("initial", 0), ("base", 1), ("previous", 2)])
 def test_where_a_round_starts_from(start, before):
     final = agentevol([], TASKS, [tried(9, 0, 1.0)], config=AgentEvol(iterations=2, start=start), run=FakeRun())
@@ -170,6 +179,12 @@ def test_horizons_follow_their_schedule_and_the_choice_is_handed_in():
     final = evolve([], TASKS, [tried(9, 0, 1.0)], config=config, run=run, choose=lambda tried, config: [])
     assert [entry[-1] for entry in run.log if entry[0] == "collect"] == [5, 5, 9, 9], "two rounds in a phase"
     assert final == [("9/0",)] * 4, "nothing was chosen: cloning went on"
+
+
+@pytest.mark.parametrize("tokens", [0, -5, (100, 0), ()])
+def test_a_cloning_of_no_tokens_is_refused(tokens):
+    with pytest.raises(ValueError, match="clone_tokens"):
+        AgentEvol(clone_tokens=tokens)
 
 
 def test_a_horizon_of_no_steps_is_refused_before_anything_is_done():

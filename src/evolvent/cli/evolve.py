@@ -153,7 +153,7 @@ def stages(config: Evolve, tried: int, panel: int) -> list[Planned]:
     learn = Planned("fit", method.round_tokens or train.tokens)
     measure = Planned("evaluate", panel)
     explore = [Planned("collect", tried * method.samples)] if tried * method.samples else []
-    plan = [Planned("fit", method.clone_tokens or train.tokens), measure]
+    plan = [*(Planned("fit", tokens or train.tokens) for tokens in method.clones), measure]
     return plan + [*explore, learn, measure] * method.iterations + [learn, measure] * method.iterations
 
 

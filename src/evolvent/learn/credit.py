@@ -180,9 +180,15 @@ class GroupCredit:
         if self.drop_truncated:
             ends = flat.ended[np.searchsorted(flat.episode, flat.episode_of_part, side="right") - 1]
             kept &= ~np.isin(ends, (TRUNCATED, CUT_OFF))
+            counts |= {"masked_horizon": _how_many(flat, TRUNCATED), "masked_cut": _how_many(flat, CUT_OFF)}
         if self.whiten:
             advantage = whiten(advantage, mask=kept)
         return Credit(advantage, returns[flat.episode_of_part], None if kept.all() else kept, counts)
+
+
+def _how_many(flat: Flat, end: int) -> int:
+    """How many episodes ended so."""
+    return int((flat.ended == end).sum())
 
 
 def _anchor_scale(scale: Scale) -> Scale:

@@ -182,7 +182,11 @@ def flat(
             expected=f"at most {most_unscored:.0%}", hint="look at the errors of the episodes",
         )  # fmt: skip
     if not gathered:
-        raise NothingToLearn("no episode has a part to learn from", value=report)
+        left = {"not scored": unscored, "too old": stale, "without a token to learn": silent}
+        raise NothingToLearn(
+            f"none of {len(trajectories)} episodes has a part to learn from",
+            value=", ".join(f"{count} {why}" for why, count in left.items() if count) or "no episodes",
+        )
     return _joined(list(gathered.values())), report
 
 

@@ -388,9 +388,9 @@ class Learner:
 
     @contextmanager
     def _training(self) -> Iterator[None]:
-        """Training mode and a random state of its own; both are put back."""
+        """Training mode and a random state of its own, both put back; and the weights that learn."""
         devices = [self.device.index or 0] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
+        with torch.random.fork_rng(devices=devices), self.trained.learning():
             torch.manual_seed(self.seed & (2**63 - 1))
             was = self._model.training
             self._model.train()

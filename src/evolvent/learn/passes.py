@@ -39,7 +39,8 @@ def passes(
 ) -> Tally:  # fmt: skip
     """Improve a learner on these sequences: every pass in another order, cut into minibatches as equal as can be.
 
-    An update beyond the objective's limit is not taken, and ends all passes.
+    An update beyond the objective's limit is not taken, and ends all passes. Afterwards the policy's weights are those
+    to play (`Trained.learning`).
 
     Raises:
         NothingToLearn: a minibatch without learned targets.
@@ -47,24 +48,25 @@ def passes(
     sums: dict[str, list[float]] = {}
     orders, cuts = rng.spawn(2)  # apart, so that how batches are cut does not change what is in them
     updates, in_row, stopped, tokens, fed = 0, 0, False, 0, 0
-    for _ in range(epochs):
-        order = orders.permutation(len(chains))
-        for rows in np.array_split(order, min(minibatches, len(chains))):
-            metrics = learner.update(minibatch(learner, chains, rows.tolist(), rng=cuts))
-            stopped = metrics.stopped
-            in_row = in_row + 1 if metrics.skipped else 0
-            said = dict(metrics.stats)
-            if stopped:
-                learner.updates -= 1
-            else:
-                updates, tokens, fed = updates + 1, tokens + metrics.tokens, fed + metrics.fed
-                said |= {"loss": metrics.loss, "grad_norm": metrics.grad_norm, "lr": metrics.lr}
-            for name, value in said.items():
-                sums.setdefault(name, []).append(value)
+    with learner.trained.learning():
+        for _ in range(epochs):
+            order = orders.permutation(len(chains))
+            for rows in np.array_split(order, min(minibatches, len(chains))):
+                metrics = learner.update(minibatch(learner, chains, rows.tolist(), rng=cuts))
+                stopped = metrics.stopped
+                in_row = in_row + 1 if metrics.skipped else 0
+                said = dict(metrics.stats)
+                if stopped:
+                    learner.updates -= 1
+                else:
+                    updates, tokens, fed = updates + 1, tokens + metrics.tokens, fed + metrics.fed
+                    said |= {"loss": metrics.loss, "grad_norm": metrics.grad_norm, "lr": metrics.lr}
+                for name, value in said.items():
+                    sums.setdefault(name, []).append(value)
+                if stopped or in_row >= learner.config.patience:
+                    break
             if stopped or in_row >= learner.config.patience:
                 break
-        if stopped or in_row >= learner.config.patience:
-            break
     means = {name: float(np.mean(values)) for name, values in sums.items()}
     return Tally(updates, in_row, stopped, tokens, fed, {**means, "stopped": float(stopped)})
 

@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 
 from evolvent.config import Config
 from evolvent.engine.asks import Sampling
-from evolvent.errors import ConfigError, NonFinite, NothingToLearn
+from evolvent.errors import ConfigError, NonFinite
 from evolvent.learn.advantages import Credit
 from evolvent.learn.ahead import Ahead
 from evolvent.learn.candidates import with_candidates
@@ -30,6 +30,7 @@ from evolvent.learn.checkpoint import Checkpointer, Saved
 from evolvent.learn.flat import Rewards, flat, with_columns
 from evolvent.learn.health import episode_health, part_health
 from evolvent.learn.held import Holder
+from evolvent.learn.idle import Idle
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import Objective
 from evolvent.learn.parts import flatten
@@ -44,7 +45,6 @@ __all__ = ["Play", "Practice", "PracticeConfig", "Setup"]
 
 Columns = Mapping[str, NDArray[Any]]
 Log = Callable[[Mapping[str, Any]], None]
-_PATIENCE = 20  # iterations in a row that teach nothing
 Trains = Callable[[Policy, Objective, str], Learner]
 
 
@@ -145,7 +145,7 @@ class Practice:
             self._held["critic"] = Holder(self.critic)
         self.policy = replace(self.learner.policy, version=policy.version)
         self._row: dict[str, float] = {}
-        self._idle = 0
+        self._idle = Idle()
         self._rota = Rota(seed, tasks=config.tasks, samples=config.samples)
         self._dealt: tuple[Sequence[Task], list[Start]] = ((), [])
         self._ahead: Ahead | None = None
@@ -256,10 +256,12 @@ class Practice:
         """One or more passes through what was seen, with this credit, and columns `[P]` that an objective reads more.
 
         In the first iterations, `critic_warmup` of them, values alone are learned. Where no episode teaches anything
-        (all groups have equal rewards, say) the weights stay, and that is counted.
+        (all groups have equal rewards, or all episodes were cut and are masked for it) the weights stay, and that is
+        counted.
 
         Raises:
-            NothingToLearn: so it was too often in a row. NonFinite: too many updates in a row were not finite.
+            NothingToLearn: so it was too often in a row; says why. NonFinite: too many updates in a row were
+                not finite.
         """
         columns = {"advantages": credit.advantage, "returns": credit.returns, **more}
         self._row |= part_health(seen.flat, seen.said, columns, version=self.policy.version)
@@ -268,15 +270,10 @@ class Practice:
             self._show(shown(seen, credit, iteration=self.iteration, word=self.policy.tokenizer.decode))
         kept = np.ones(seen.flat.parts, np.bool_) if credit.kept is None else credit.kept
         taught = kept.any() and bool(np.any(credit.advantage[kept]))
-        self._idle = 0 if taught or self.setup.critic is not None else self._idle + 1
-        self._row["idle"] = float(self._idle > 0)
-        if self._idle >= _PATIENCE:
-            raise NothingToLearn(
-                f"nothing was learned in {self._idle} iterations in a row: in none did episodes of a task differ",
-                value=f"success {self._row.get('success', 0):.0%}", expected="tasks that are sometimes solved",
-                hint="choose tasks of other difficulty, more samples of a task, or imitate demonstrations first",
-            )  # fmt: skip
-        if self._idle == 0:
+        self._idle.note(seen.flat, credit, taught=taught or self.setup.critic is not None)
+        self._row["idle"] = float(self._idle.count > 0)
+        self._idle.check(self._row.get("success", 0.0))
+        if self._idle.count == 0:
             self._improve(seen, columns, kept)
         self.advance()
 
@@ -359,7 +356,8 @@ class Practice:
     def _save(self, number: int) -> None:
         groups = {group: tensors for name, held in self._held.items() for group, tensors in held.groups(name).items()}
         values = {
-            "iteration": number, "idle": self._idle, "totals": self._totals, "version": self.policy.version,
+            "iteration": number, "totals": self._totals, "version": self.policy.version,
+            "idle": self._idle.count, "why_idle": dict(self._idle.why),
             "ahead": {} if self._ahead is None else self._ahead.under_way(),
             "numbers": {name: held.numbers for name, held in self._held.items()},
             "updates": {name: held.learner.updates for name, held in self._held.items() if held.learner is not None},
@@ -385,5 +383,6 @@ class Practice:
         self._totals.update(values["totals"])
         self.policy = replace(self.learner.policy, version=values["version"])
         self._again = values["ahead"]
-        self._idle, self.iteration = int(values["idle"]), int(values["iteration"])
+        self._idle = Idle(int(values["idle"]), values.get("why_idle"))  # checkpoints of earlier versions do not say why
+        self.iteration = int(values["iteration"])
         return self.iteration

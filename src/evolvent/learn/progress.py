@@ -19,7 +19,7 @@ from evolvent.learn.checkpoint import Checkpointer, Handle, Saved
 from evolvent.learn.loader import Stream
 from evolvent.learn.objectives import Objective
 from evolvent.learn.parallel.ranks import Ranks
-from evolvent.learn.trained import Trained
+from evolvent.learn.trained import LEARNING, Trained
 from evolvent.models.policy import Policy
 from evolvent.trajectory import canonical_json
 
@@ -143,6 +143,7 @@ def save(
     """Save weights, optimizer, schedule, data position and counts; all ranks call it.
 
     The order of the data and dropout are derived from the seed and the update, so there is no random state to save.
+    The group "model" has the weights to play; where those that learn are others, they are a group beside it.
 
     Args:
         wait: until it is on disk; otherwise it is copied, and written while training goes on.
@@ -157,8 +158,9 @@ def save(
         "versions": {"python": platform.python_version(), "torch": str(torch.__version__), "numpy": np.__version__},
     }
     record = {"losses": torch.tensor(progress.losses, dtype=torch.float64)}
-    groups = {"model": trained.named(), "optimizer": trained.moments(), "record": record}
-    return checkpoint.save(progress.updates, Saved(groups, values), wait=wait)
+    with trained.averaged() as more:
+        groups = {"model": trained.named(), "optimizer": trained.moments(), "record": record, **more}
+        return checkpoint.save(progress.updates, Saved(groups, values), wait=wait)
 
 
 @contextmanager
@@ -192,9 +194,10 @@ def restore(checkpoint: Checkpointer, progress: Progress, trained: Trained, *, s
     if fresh:
         known = {name.partition("/")[2] for name in stored.groups.get("optimizer", ())}
         trained.begin(known or trained.named())
-    into = {"model": trained.named(), "optimizer": trained.moments()}
+    weights = LEARNING if LEARNING in stored.groups else "model"
+    into = {weights: trained.named(), "optimizer": trained.moments()}
     try:
-        saved = checkpoint.load(stored.path, into=into, groups=("model", "optimizer", "record"))
+        saved = checkpoint.load(stored.path, into=into, groups=(weights, "optimizer", "record"))
     except EvolventError:
         if fresh:
             trained.optimizer.state.clear()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +16,9 @@ from evolvent.errors import ConfigError, Problem, boundary
 from evolvent.learn.optim.make import OptimizerConfig, is_own, make
 from evolvent.models.pieces import local_of
 
-__all__ = ["Numbers", "Trained", "check_resumes"]
+__all__ = ["LEARNING", "Numbers", "Trained", "check_resumes"]
 
+LEARNING = "learning"  # group of a checkpoint: the weights that learn, where they are not those to play
 Numbers = dict[str, dict[str, bool | int | float | None]]
 _UPDATES, _STOP = 12, 5  # of the rehearsal: some optimizers do something else every fifth or sixth update
 
@@ -36,12 +38,57 @@ class Trained:
     optimizer: Optimizer
     wholes: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def averages(self) -> bool:
+        """Whether the weights that learn are others than those that are good: schedule-free optimizers (arXiv
+        2405.15682) take gradients at one point and average another, and have `train()` and `eval()` to go between."""
+        return all(callable(getattr(self.optimizer, name, None)) for name in ("train", "eval"))
+
+    @contextmanager
+    def learning(self) -> Iterator[None]:
+        """Inside, the weights are those that updates change; outside, those to play, measure and keep."""
+        self._turn("train")
+        try:
+            yield
+        finally:
+            self._turn("eval")
+
+    @contextmanager
+    def averaged(self) -> Iterator[Mapping[str, Mapping[str, Tensor]]]:
+        """While it learns: inside, the weights are those to play; afterwards all is as before, bit for bit.
+
+        Yields a group for a checkpoint, by its name: the weights that learn, from which a training goes on. Nothing
+        where these are the same.
+        """
+        if not self.averages:
+            yield {}
+            return
+        kept = {name: weight.detach().clone() for name, weight in self.weights.items()}
+        self._turn("eval")
+        try:
+            yield {LEARNING: {name: kept[first] for name, first in self._firsts().items()}}
+        finally:
+            self._turn("train")
+            with torch.no_grad():
+                for name, weight in self.weights.items():
+                    weight.copy_(kept[name])
+
+    @torch.no_grad()
+    def _turn(self, mode: str) -> None:
+        if self.averages:
+            with boundary(ConfigError, f"{type(self.optimizer).__name__} could not turn its weights to {mode!r}"):
+                getattr(self.optimizer, mode)()
+
+    def _firsts(self) -> dict[str, str]:
+        """By its name in the whole model, the name here of each weight; of two copies the first."""
+        found: dict[str, str] = {}
+        for name in self.weights:
+            found.setdefault(self.wholes.get(name, name), name)
+        return found
+
     def named(self) -> dict[str, Tensor]:
         """The weights by their names in the whole model; of two copies the first."""
-        found: dict[str, Tensor] = {}
-        for name, weight in self.weights.items():
-            found.setdefault(self.wholes.get(name, name), weight)
-        return found
+        return {name: self.weights[first] for name, first in self._firsts().items()}
 
     def moments(self) -> dict[str, Tensor]:
         """The tensors of the optimizer's state, as `moment/weight`. A weight that never had a gradient has none."""
@@ -125,10 +172,12 @@ def _rehearsed(config: OptimizerConfig, *, stop: int | None) -> tuple[dict[str, 
     with torch.random.fork_rng(devices=[]):
         for update in range(_UPDATES):
             torch.manual_seed(update)
-            if update == stop:
-                kept = [{name: x.detach().clone() for name, x in part.items()}
-                        for part in (trained.named(), trained.moments())]  # fmt: skip
+            if update == _STOP:  # a checkpoint is no change, whether or not it is gone back to
                 numbers = json.loads(json.dumps(trained.numbers()))
+                with trained.averaged() as more:
+                    kept = [{name: x.detach().clone() for name, x in part.items()}
+                            for part in (more.get(LEARNING, trained.named()), trained.moments())]  # fmt: skip
+            if update == stop:
                 trained = _fresh(config)
                 trained.begin(trained.weights)
                 made = (trained.named(), trained.moments())
@@ -141,8 +190,9 @@ def _rehearsed(config: OptimizerConfig, *, stop: int | None) -> tuple[dict[str, 
             for weight in trained.weights.values():
                 weight.grad = torch.sin(7 * weight.detach() + update)
             trained.optimizer.step()
-    found = {**trained.named(), **trained.moments()}
-    return {name: x.detach().flatten().tolist() for name, x in found.items()}, trained.numbers()
+    with trained.averaged():
+        found = {**trained.named(), **trained.moments()}
+        return {name: x.detach().flatten().tolist() for name, x in found.items()}, trained.numbers()
 
 
 def _fresh(config: OptimizerConfig) -> Trained:

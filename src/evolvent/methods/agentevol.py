@@ -8,8 +8,7 @@ and weighted by reward); learning maximises E_q[log pi], the weighted likelihood
 
 The released code departs from the formulation (weight 1 instead of the reward, only the first success of a task,
 earlier rounds merged instead of the demonstrations): each departure is a field, `PUBLISHED` and `FORMULATED` are both
-ends.
-Keeping nothing gives the control: cloning continued for the same number of learned tokens.
+ends. Keeping nothing gives the control: cloning continued for the same number of learned tokens.
 """
 
 from __future__ import annotations
@@ -30,19 +29,11 @@ from evolvent.run import Run
 from evolvent.trajectory import Start, Task, Trajectory
 
 __all__ = [
-    "EMBEDDED",
-    "FORMULATED",
-    "PUBLISHED",
-    "AgentEvol",
-    "Best",
-    "Weight",
-    "agentevol",
-    "evolve",
-    "keep",
-    "merged",
-]
+    "EMBEDDED", "FORMULATED", "PUBLISHED", "AgentEvol", "Best", "Weight", "agentevol", "evolve", "keep", "merged",
+]  # fmt: skip
 
 P = TypeVar("P")
+Length = Annotated[int, Field(ge=1)]
 
 
 class AgentEvol(Config):
@@ -76,13 +67,20 @@ class AgentEvol(Config):
     select: Literal["last", "best"] = Field(
         default="last", description="the result: the last round, or the best on the dev panels"
     )
-    clone_tokens: int | None = Field(
-        default=None, description="learned tokens of the cloning; None: the training config's epochs"
+    clone_tokens: Length | Annotated[tuple[Length, ...], Field(min_length=1)] | None = Field(
+        default=None,
+        description="learned tokens of the cloning; None: the training config's epochs; several numbers: of as many "
+        "fits in a row, the later ones at lr_scale",
     )
     round_tokens: int | None = Field(
         default=None, description="learned tokens of a round; None: the training config's epochs"
     )
     lr_scale: float = Field(default=1.0, gt=0, description="learning rate of a round against that of the cloning")
+
+    @property
+    def clones(self) -> tuple[int | None, ...]:
+        """The learned tokens of each fit of the cloning."""
+        return self.clone_tokens if isinstance(self.clone_tokens, tuple) else (self.clone_tokens,)
 
 
 PUBLISHED: Mapping[str, object] = {
@@ -97,7 +95,7 @@ FORMULATED: Mapping[str, object] = {
 EMBEDDED: Mapping[str, object] = {
     "iterations": 3, "samples": 6, "temperature": 1.0, "revisit": False, "keep": "shortest",
     "thresholds": {"babyai": 0.0, "gridworld": 0.0}, "weight": "threshold", "merge": "all", "start": "previous",
-    "clone_tokens": 600_000, "round_tokens": 100_000, "lr_scale": 0.7,
+    "clone_tokens": [150_000] * 4, "round_tokens": 100_000, "lr_scale": 0.7,
 }  # fmt: skip
 
 
@@ -147,7 +145,9 @@ def agentevol(
     Returns:
         the policy of the last round, or the best on dev (`config.select`).
     """
-    base = run.fit(policy, merged(demonstrations, [], config), weighted_nll, tokens=config.clone_tokens)
+    base, taught = policy, merged(demonstrations, [], config)
+    for number, tokens in enumerate(config.clones):
+        base = run.fit(base, taught, weighted_nll, tokens=tokens, lr_scale=config.lr_scale if number else 1.0)
     run.evaluate(base, 0)
     return evolve(base, explore, demonstrations, config=config, run=run, initial=policy)
 

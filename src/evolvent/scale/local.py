@@ -40,6 +40,7 @@ from evolvent.rollout.evaluate import example_row, outcome_rows, panel_starts
 from evolvent.rollout.searching import Player, Searched, graded, searching
 from evolvent.run import Evaluation, Run, Stage
 from evolvent.scale.judging import JUDGE, judged, scorer_of
+from evolvent.scale.reading import next_root
 from evolvent.search.settings import SearchConfig
 from evolvent.trajectory import Start, Step, Task, Trajectory, canonical_json, sample_seed, trajectory_name
 from evolvent.worlds.base import World
@@ -231,8 +232,14 @@ class LocalVerbs:
         def show(row: Mapping[str, Any]) -> None:
             keep_credit(stage.folder.parents[1] / "credit.json", {"stage": stage.name, "arm": stage.arm, **row})
 
+        def shorter(one: Trajectory) -> Sequence[int] | None:
+            agent, world = self._agent(policy, Sampling(), deciding=setup.deciding), self.worlds[one.task.world]
+            return next_root(one, agent, world=world, parents=origins.parents)
+
         keeper = Checkpointer(stage.folder / "checkpoints", every=config.save_every)
-        return Practice(policy, setup, seed=stage.seed, trains=trains, play=play, keeper=keeper, log=log, show=show)
+        made = Practice(policy, setup, seed=stage.seed, trains=trains, play=play, keeper=keeper, log=log, show=show)
+        made.shorter = shorter
+        return made
 
     def fit(
         self, policy: Policy, data: Sequence[Trajectory | Parts], stage: Stage, *, objective: Objective,

@@ -8,6 +8,7 @@ from crew import Crew
 from learner_ranks import Cell
 
 LORA = {"adapter": "lora", "lr": 1e-2}
+AVERAGED = {"optimizer": "schedulefreeadamw", "lr": 1e-2}  # what learns is kept beside what is shown
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +37,11 @@ def test_a_loss_that_is_not_finite_on_one_rank_is_skipped_by_all(two, layout, op
 @pytest.mark.parametrize(("layout", "more"), [
     ({"pp": 2}, {"tied": True}), ({"pp": 2, "schedule": "zbv"}, {"tied": True, "optimizer": "lion", "lr": 4e-4}),
     ({"pp": 2}, LORA), ({"tp": 2}, LORA), ({"shard": 2}, LORA),
+    ({"pp": 2}, {"tied": True, **AVERAGED}), ({"tp": 2}, AVERAGED), ({"shard": 2}, AVERAGED),
 ])  # fmt: skip
 def test_a_training_goes_on_in_one_process_and_back(two, tmp_path, layout, more):
+    if more.get("optimizer") == AVERAGED["optimizer"]:
+        pytest.importorskip("pytorch_optimizer")
     alone, laid = Cell(**more), Cell(layout, **more)
     whole = ranks_do.train(alone)[0]
     two.run(ranks_do.run, laid, "imitation", {"folder": str(tmp_path / "out"), "stop": 3})

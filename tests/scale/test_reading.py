@@ -1,0 +1,139 @@
+"""Where an episode is cut and its conversation is full: the value of what the agent would have read next, end to end.
+
+The oracle is the agent itself: the same episode with one step more has read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import evolvent as ev
+from evolvent.agents.history import History, Refuse, Summarise, Window
+from evolvent.learn.critic import critic
+from evolvent.learn.flat import CUT_OFF, TRUNCATED
+from evolvent.learn.practice import Practice, Setup
+from evolvent.learn.presets import POAD, PPO_ACTION
+from evolvent.learn.seen import Seen
+from evolvent.models.policy import Policy
+from evolvent.scale.initial import policy_for
+from evolvent.scale.reading import next_root
+from evolvent.trajectory import Branch, Start, Step, Trajectory
+from evolvent.worlds.base import Play
+from tests.learn.acting import WORDS, Endless, quick, run_of
+
+CONTEXT = 48  # three turns of the world below fit it, four do not
+
+
+class Talk(Endless):
+    """Says eight words a turn, other ones every time, and lists two answers."""
+
+    name = "talk"
+
+    def play(self, spec: Mapping[str, Any]) -> Play:
+        for turn in range(9):
+            told = " ".join([spec["then"], *(WORDS[(turn + at) % 4] for at in range(5))])
+            yield f"say {spec['first']} {told}", float(turn > 0)
+
+    def make(self, task: ev.Task) -> Any:
+        env = super().make(task)
+        step, reset, listed = env.step, env.reset, {"admissible": ("red", "green blue")}
+        env.reset = lambda **more: (reset(**more)[0], listed)  # type: ignore[method-assign]
+        env.step = lambda action: (*step(action)[:4], listed)  # type: ignore[method-assign]
+        return env
+
+
+def fresh() -> Policy:
+    return policy_for([Talk()], seed=1, context=CONTEXT)
+
+
+def demonstrated(task: ev.Task) -> Trajectory:
+    """Two steps of an episode that somebody else played: it has texts and no tokens."""
+    env = Talk().make(task)
+    first = env.reset()[0]
+    steps = (Step(first, "red green", 0.0), Step(env.step("red green")[0], "blue grey", 1.0))
+    return Trajectory(f"shown/{task.id}", task, steps, env.step("blue grey")[0])
+
+
+def practised(
+    folder: Path, history: History, *, horizon: int = 3, deciding: bool = False, branch: tuple[int, int] | None = None
+) -> tuple[list[Trajectory], Seen, Practice]:  # fmt: skip
+    """One iteration's episodes and what was seen of them, with a critic that says something."""
+    world, preset = Talk(), PPO_ACTION if deciding else POAD
+    setup = Setup(preset.name, quick(iterations=1), preset.objective, critic(), deciding=deciding)
+    with run_of(folder, world, history=history) as run, run.practise(fresh(), setup) as practice:
+        next(practice.rounds())
+        practice.horizon = horizon
+        starts = practice.starts(world.tasks("train", "seen"))
+        parents = {one.id: one for one in map(demonstrated, dict.fromkeys(start.task for start in starts))}
+        if branch is not None:
+            starts = [Start(one.task, one.sample, Branch(f"shown/{one.task.id}", *branch)) for one in starts]
+        played = practice.play(starts, parents=parents)
+        with torch.no_grad():
+            practice.valued.value_head.outer.bias.fill_(0.5)
+            practice.valued.value_head.outer.weight.normal_(generator=torch.Generator().manual_seed(0))
+        return played, practice.look(played), practice
+
+
+def tokens_of(one: Trajectory) -> np.ndarray:
+    """The conversation that the last action ended."""
+    found: list[np.ndarray] = []
+    for generation in one.generations:
+        found = [*(found if generation.extends is not None else ()), generation.ids]
+    return np.concatenate(found)
+
+
+def value_of(practice: Practice, ids: np.ndarray) -> float:
+    with torch.no_grad():
+        hidden = practice.valued.model.model(torch.tensor([ids.tolist()])).last_hidden_state[0, -1]
+        return float(practice.valued.value_head(hidden))
+
+
+HOW: list[dict[str, Any]] = [{}, {"deciding": True}, {"branch": (1, 0)}, {"branch": (1, 1)}]
+
+
+@pytest.mark.parametrize("how", HOW, ids=["written", "chosen", "branch", "branch inside an action"])
+@pytest.mark.parametrize("history", [Window(), Window(0.9), Summarise()], ids=["window", "wide", "summarise"])
+def test_a_cut_episode_has_the_value_of_what_its_agent_reads_one_step_later(
+    tmp_path: Path, history: History, how: dict[str, Any]
+) -> None:
+    played, seen, practice = practised(tmp_path / "cut", history, **how)
+    longer, *_ = practised(tmp_path / "longer", history, horizon=4, **how)
+    last, anew = np.flatnonzero(seen.flat.ended), 0
+    assert seen.flat.ended[last].tolist() == [TRUNCATED] * len(played), "none of them is over"
+    for one, other, action in zip(played, longer, last.tolist(), strict=True):
+        count = len(one.steps)
+        assert one.actions == other.actions[:count] and len(other.steps) == count + 1
+        (then,) = other.steps[count].generations
+        read, said = then.ids[~then.sampled], practice.policy.dialect.turn(str(one.final_observation), stopped=False)
+        if then.extends is None and len(tokens_of(one)) + len(said) > CONTEXT:
+            anew += 1
+            assert seen.flat.bootstrap[action] == pytest.approx(value_of(practice, read), abs=1e-5)
+    assert anew > len(played) // 2, "conversations that were full at the cut"
+
+
+@pytest.mark.parametrize("deciding", [False, True], ids=["written", "chosen"])
+@pytest.mark.parametrize("history", [Refuse(), Summarise(summary=lambda pairs: "red " * 99)], ids=["refuse", "no room"])
+def test_an_agent_that_gives_up_there_has_no_next_action(tmp_path: Path, history: History, deciding: bool) -> None:
+    _, seen, _ = practised(tmp_path, history, deciding=deciding)
+    last = np.flatnonzero(seen.flat.ended)
+    over = last[seen.flat.ended[last] == CUT_OFF]
+    assert len(over) > len(last) // 2 and not seen.flat.bootstrap[over].any()
+
+
+def test_a_branch_is_told_with_its_parents_turns_or_not_at_all() -> None:
+    world, policy = Talk(), fresh()
+    parent, told = demonstrated(world.tasks("train", "seen")[0]), []
+    agent = ev.LanguageAgent(policy, max_tokens=3, history=Summarise(lambda pairs: told.extend(pairs) or "red"))
+    own = replace(parent, id="own", steps=parent.steps[1:], branch=Branch(parent.id, 1, 1))
+    assert next_root(own, agent, world=world, parents={}) is None and not told
+    root = next_root(own, agent, world=world, parents={parent.id: parent})
+    assert root == policy.dialect.open("", f"{parent.steps[0].observation} red")
+    second, third = str(parent.steps[1].observation), str(parent.final_observation)
+    assert told == [("red green", second), ("blue blue grey", third)], "one token was the parent's, two are its own"
