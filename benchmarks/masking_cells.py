@@ -35,8 +35,10 @@ from evolvent.worlds.functions.world import Functions
 
 __all__ = ["MAIN", "PANELS", "VARIANTS", "Cell", "Protocol", "panels", "run_cell"]
 
-WORDS, PIECES = SYLLABLES[::5], (1, 2)
-"""196 syllables, of which masked names have one or two."""
+WORDS, PIECES = SYLLABLES[::5], (1, 1)
+"""196 syllables; a masked name is one of them, as a name is one word or two to a model over words."""
+RATES = {"xs": 1.0, "s": 0.5}
+"""Learning rates by size, in those of the protocol: the best of 3e-3, 1.5e-3 and 8e-4 for the base's first tokens."""
 PANELS = ("plain", "renamed", "irrelevant")
 MAIN = ("plain", "irrelevance", "masking", "both")
 _MARKS = ("user", "assistant", "tool", "string", "integer", "number", "boolean", "array", "object", "of", "any", "?",
@@ -66,9 +68,9 @@ class Protocol:
     """
 
     seeds: tuple[int, ...] = (0, 1, 2)
-    base: int = 3_000_000
+    base: int = 1_000_000
     pool: int = 4000
-    tokens: int = 1_000_000
+    tokens: int = 600_000
     panel: int = 200
     context: int = 384
     train: TrainConfig = field(
@@ -77,10 +79,16 @@ class Protocol:
         )
     )
 
+    def verbs(self, size: str) -> LocalVerbs:
+        """What a model of a size learns with."""
+        train = self.train.model_copy(update={"lr": self.train.lr * RATES[size]})
+        return LocalVerbs({"functions": Functions()}, train)
+
     @property
     def digest(self) -> str:
         """16 hex digits: cells of another protocol are not mixed with these."""
         own = asdict(replace(self, train=None)) | {"train": self.train.model_dump(mode="json")}  # type: ignore[arg-type]
+        own["rates"], own["names"] = RATES, [len(WORDS), *PIECES]
         own["variants"] = {name: [dict(more), size] for name, (more, size) in VARIANTS.items()}
         return f"{sample_seed(canonical_json(own)):016x}"
 
@@ -113,8 +121,8 @@ def start(protocol: Protocol, folder: Path, size: str, seed: int) -> Policy:
     )
     look_back(policy)
     look_alike(policy)
-    data = list(recalled(plain, protocol.base // 6, dialect=policy.dialect, seed=seed))
-    verbs = LocalVerbs({"functions": Functions()}, protocol.train)
+    data = list(recalled(plain, protocol.base // 12, dialect=policy.dialect, seed=seed))
+    verbs = protocol.verbs(size)
     with Run(
         folder / "runs" / f"{protocol.digest}-base-{size}-{seed}", verbs, seed=seed, settings=verbs.settings()
     ) as run:
@@ -130,7 +138,7 @@ def run_cell(protocol: Protocol, folder: Path, cell: Cell) -> dict[str, Any]:
     config = Hammer.model_validate(
         {"copies": 16, "style": "snake", "words": WORDS, "pieces": PIECES, "tokens": protocol.tokens, **more}
     )
-    verbs = LocalVerbs({"functions": Functions()}, protocol.train)
+    verbs = protocol.verbs(size)
     place = folder / "runs" / f"{protocol.digest}-{cell.key}"
     with Run(place, verbs, seed=cell.seed, settings=verbs.settings()) as run:
         learned = hammer(policy, samples, config=config, run=run, prompt=prompt, dialect=policy.dialect)

@@ -2,10 +2,10 @@
 
     mul kadrop : tobig
     rez : kopnis bad
-    user : kopnis bad , tobig
-        -> [rez, mul kadrop]
+    user : kopnis bad , tobig , kopnis bad
+        -> [rez, mul kadrop, rez]
 
-Random words stand behind random words, and of some pairs the second part asks for the first. Nothing in it is a tool, a
+Random words stand behind random words, and the second parts of pairs ask for the first ones. Nothing in it is a tool, a
 request or a schema; what is learned is to find and to copy words that mean nothing (associative recall, in the form of
 Arora et al., "Zoology", arXiv 2312.04927). All words of the vocabulary but marks are drawn alike, so that afterwards a
 name is no worse for being unknown.
@@ -28,7 +28,7 @@ Pair = tuple[list[str], list[str]]
 
 
 def recalled(words: Sequence[str], count: int, *, dialect: Dialect, seed: int) -> Iterator[Parts]:
-    """So many lists of pairs with two of them asked for; the answer is learned.
+    """So many lists of pairs with five asked for, none again before all were; the answer is learned.
 
     Args:
         words: at least 30, of which each list draws different ones.
@@ -37,7 +37,7 @@ def recalled(words: Sequence[str], count: int, *, dialect: Dialect, seed: int) -
     for number in range(count):
         rng = sample_rng("recall", seed, number)
         pairs = _pairs(words, rng)
-        asked = [pairs[place] for place in rng.permutation(len(pairs))[:2]]
+        asked = [pairs[place] for place in [*rng.permutation(len(pairs)), *rng.permutation(len(pairs))][:5]]
         lines = [f"{' '.join(key)} : {' '.join(value)}" for key, value in pairs]
         prompt = "\n".join([*lines, f"user : {' , '.join(' '.join(value) for _, value in asked)}"])
         answer = f"[{', '.join(' '.join(key) for key, _ in asked)}]"
