@@ -142,6 +142,16 @@ BENCHES = (
         _most("episodes lost when a node is killed", "lost", "goals.lost"),
         _most("episodes twice", "doubled", "goals.doubled"),
     )),
+    Bench("The list of faults, provoked, and half an hour of mixed load", "faults --soak-minutes 30", "faults.json", (
+        _x("faults listed", "listed", "goals.listed"),
+        _x("provoked", "provoked", "goals.provoked"),
+        _x("ended as expected", "as_expected", "goals.as_expected"),
+        _x("tests that ran", "tests"),
+        _x("trajectories of the soak", "soak.trajectories"),
+        _x("servers killed in it", "soak.servers_killed"),
+        _most("trajectories lost", "lost", "goals.lost"),
+        _most("trajectories twice", "doubled", "goals.doubled"),
+    )),
     Bench("The viewer in Chromium, 100,000 trajectories", "viewer --axe AXE_MIN_JS", "viewer.json", (
         _most("milliseconds to the first useful paint", "first_paint_ms", 1000),
         _most("milliseconds of a search", "search_ms", 200),

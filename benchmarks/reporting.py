@@ -28,6 +28,18 @@ __all__ = ["RESULTS", "about", "command_line", "finish", "load", "machine", "sho
 RESULTS = Path(__file__).parent / "results"
 
 
+class _Options(argparse.ArgumentParser):
+    """A parser that keeps what was measured: a quick run, which supports no claim, is saved under another name only."""
+
+    kept: Path | None = None
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, rest = super().parse_known_args(args, namespace)
+        if self.kept is not None and found.quick and found.save == self.kept:
+            self.error("--quick supports no claim and is not kept beside measurements: name a file, --save FILE")
+        return found, rest
+
+
 def command_line(name: str, doc: str | None, *, quick: str, save: Path | None = None) -> argparse.ArgumentParser:
     """A parser with `--json`, `--quick` and, where a benchmark keeps one file, `--save`; others are added by it.
 
@@ -38,10 +50,11 @@ def command_line(name: str, doc: str | None, *, quick: str, save: Path | None = 
         save: what `--save` writes without a file; None: the option is not there (a study keeps its cells by itself).
     """
     form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=doc, formatter_class=form)
+    parser = _Options(prog=f"python -m benchmarks.{name}", description=doc, formatter_class=form)
     parser.add_argument("--json", action="store_true", help="print everything as one JSON object in the last line")
     parser.add_argument("--quick", action="store_true", help=quick)
     if save is not None:
+        parser.kept = save
         where = f"benchmarks/results/{save.name}" if save.parent == RESULTS else save.name
         parser.add_argument("--save", type=Path, nargs="?", const=save, metavar="FILE",
                             help=f"write the JSON object to {where}, or to FILE")  # fmt: skip

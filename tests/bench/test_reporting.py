@@ -72,6 +72,17 @@ def test_nobody_else_asks_for_the_machine(name):
         assert not re.search(r"\bArgumentParser\(", TEXTS[name])
 
 
+def test_a_quick_run_does_not_take_the_place_of_a_measurement(tmp_path, capsys):
+    kept, other = tmp_path / "name.json", tmp_path / "other.json"
+    parser = reporting.command_line("name", "What it is.", quick="little", save=kept)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--quick", "--save"])
+    assert "supports no claim" in capsys.readouterr().err
+    for words in (["--save"], ["--quick"], ["--quick", "--save", str(other)]):
+        reporting.finish({"figure": 1}, parser.parse_args(words))
+    assert json.loads(kept.read_text()) == json.loads(other.read_text()) == {"figure": 1}
+
+
 # ------------------------------------------------------------------ what is said
 
 

@@ -384,8 +384,7 @@ def test_the_plan_is_told(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.long
 def test_the_command(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(scale_sim, "RESULT", tmp_path / "scale_sim.json")
-    scale_sim.main(["--quick", "--json", "--save"])
+    scale_sim.main(["--quick", "--json", "--save", str(tmp_path / "scale_sim.json")])
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found == json.loads((tmp_path / "scale_sim.json").read_text(encoding="utf-8"))
     assert set(found["checks"]) == {"1", "2"} and set(found["out_of_sample"]) == {"lookup"}
@@ -395,6 +394,7 @@ def test_the_command(capsys, tmp_path, monkeypatch):
         found["predictions"]["7B"]["64"]["10000"]["steps_s"] > 0
         and found["breaks_first"]["70B"]["8"]["what"] == "memory"
     )
+    monkeypatch.setattr(scale_sim, "RESULT", tmp_path / "scale_sim.json")
     scale_sim.main(["--report", "--json"])
     told = capsys.readouterr().out
     assert json.loads(told.splitlines()[-1]) == found and "| 7B | 64 |" in told
