@@ -63,7 +63,9 @@ def report(rows: Rows, protocol: Protocol) -> dict[str, Any]:
         "accuracy": accuracy, "drop": {name: round(float(each.mean()), 4) for name, each in drop.items()},
         "drop_saved": round(saved[0] / lost, 4) if lost > 0 else None, "drop_saved_ci": saved,
         "irrelevant_gain": interval(right("both", "irrelevant"), right("plain", "irrelevant"), **named["irrelevant"]),
-        "plain_change": interval(right("both", "plain"), right("plain", "plain"), **named["plain"]),
+        **{f"plain_change{longer.replace(', ', '_').replace(' ', '_')}":
+           interval(right(f"both{longer}", "plain"), right(f"plain{longer}", "plain"), **named["plain"])
+           for longer in ("", ", 3x tokens") if {f"both{longer}", f"plain{longer}"} <= set(every)},
         "seeds": seeds, "cpu_s": round(sum(row["cpu_s"] for row in rows.values()), 1),
         "computed": sum(row["computed"] for row in rows.values()),
         "generated": sum(one["generated"] for row in rows.values() for one in row["panels"].values()),
@@ -101,6 +103,7 @@ def show(found: Mapping[str, Any]) -> None:
         "drop_saved_ci",
         "irrelevant_gain",
         "plain_change",
+        "plain_change_3x_tokens",
         "samples_per_s",
         "json_per_s",
     ):

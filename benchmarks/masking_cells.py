@@ -43,18 +43,35 @@ PANELS = ("plain", "renamed", "irrelevant")
 MAIN = ("plain", "irrelevance", "masking", "both")
 _MARKS = ("user", "assistant", "tool", "string", "integer", "number", "boolean", "array", "object", "of", "any", "?",
           *"|[](){}:,='.-\"", "True", "False", "None")  # fmt: skip
-VARIANTS: Mapping[str, tuple[Mapping[str, object], str]] = {
-    "plain": (PLAIN, "xs"),
-    "irrelevance": ({"ratio": 0.0}, "xs"),
-    "masking": ({"share": 0.0}, "xs"),
-    "both": ({}, "xs"),
-    "ratio 1/3": ({"ratio": 1 / 3}, "xs"),
-    "ratio 1": ({"ratio": 1.0}, "xs"),
-    "share 1/4": ({"share": 0.25}, "xs"),
-    "share 2/5": ({"share": 0.4}, "xs"),
-    "plain, 4x": (PLAIN, "s"),
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way of teaching.
+
+    Args:
+        settings: of Hammer, beside the paper's (ratio 2/3 and share 1/9).
+        size: of the model. times: learned tokens, in those of the protocol.
+    """
+
+    settings: Mapping[str, object] = field(default_factory=dict)
+    size: str = "xs"
+    times: int = 1
+
+
+VARIANTS: Mapping[str, Variant] = {
+    "plain": Variant(PLAIN),
+    "irrelevance": Variant({"ratio": 0.0}),
+    "masking": Variant({"share": 0.0}),
+    "both": Variant(),
+    "ratio 1/3": Variant({"ratio": 1 / 3}),
+    "ratio 1": Variant({"ratio": 1.0}),
+    "share 1/4": Variant({"share": 0.25}),
+    "share 2/5": Variant({"share": 0.4}),
+    "plain, 4x": Variant(PLAIN, "s"),
+    "plain, 3x tokens": Variant(PLAIN, times=3),
+    "both, 3x tokens": Variant(times=3),
 }
-"""Variant -> (settings of Hammer beside the paper's, size of the model). `both` is ratio 2/3 and share 1/9."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +106,7 @@ class Protocol:
         """16 hex digits: cells of another protocol are not mixed with these."""
         own = asdict(replace(self, train=None)) | {"train": self.train.model_dump(mode="json")}  # type: ignore[arg-type]
         own["rates"], own["names"] = RATES, [len(WORDS), *PIECES]
-        own["variants"] = {name: [dict(more), size] for name, (more, size) in VARIANTS.items()}
+        own["variants"] = {name: [dict(one.settings), one.size] for name, one in VARIANTS.items() if one.times == 1}
         return f"{sample_seed(canonical_json(own)):016x}"
 
 
@@ -131,14 +148,21 @@ def start(protocol: Protocol, folder: Path, size: str, seed: int) -> Policy:
 
 def run_cell(protocol: Protocol, folder: Path, cell: Cell) -> dict[str, Any]:
     """Teach one variant and measure it; a cell that was stopped goes on with what its run has finished."""
-    more, size = VARIANTS[cell.variant]
+    taught = VARIANTS[cell.variant]
     began = time.process_time()
-    policy, prompt = start(protocol, folder, size, cell.seed), Compact()
+    policy, prompt = start(protocol, folder, taught.size, cell.seed), Compact()
     samples = call_samples("train", "seen", protocol.pool, kinds=("simple", "multiple"), seed=cell.seed)
     config = Hammer.model_validate(
-        {"copies": 16, "style": "snake", "words": WORDS, "pieces": PIECES, "tokens": protocol.tokens, **more}
+        {
+            "copies": 16 * taught.times,
+            "tokens": protocol.tokens * taught.times,
+            "style": "snake",
+            "words": WORDS,
+            "pieces": PIECES,
+            **taught.settings,
+        }
     )
-    verbs = protocol.verbs(size)
+    verbs = protocol.verbs(taught.size)
     place = folder / "runs" / f"{protocol.digest}-{cell.key}"
     with Run(place, verbs, seed=cell.seed, settings=verbs.settings()) as run:
         learned = hammer(policy, samples, config=config, run=run, prompt=prompt, dialect=policy.dialect)
