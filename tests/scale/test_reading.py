@@ -137,3 +137,23 @@ def test_a_branch_is_told_with_its_parents_turns_or_not_at_all() -> None:
     assert root == policy.dialect.open("", f"{parent.steps[0].observation} red")
     second, third = str(parent.steps[1].observation), str(parent.final_observation)
     assert told == [("red green", second), ("blue blue grey", third)], "one token was the parent's, two are its own"
+
+
+def test_what_is_played_between_branches_and_a_look_takes_nothing_from_them(tmp_path: Path) -> None:
+    """A method may play branches, then others that have no parents, and look at all of them."""
+    world, setup = Talk(), Setup(POAD.name, quick(iterations=1), POAD.objective, critic())
+    ends = []
+    for name in ("looked at once", "played between"):
+        with run_of(tmp_path / name, world, history=Window()) as run, run.practise(fresh(), setup) as practice:
+            next(practice.rounds())
+            practice.horizon, tasks = 3, world.tasks("train", "seen")
+            starts = practice.starts(tasks)
+            parents = {one.id: one for one in map(demonstrated, dict.fromkeys(start.task for start in starts))}
+            played = practice.play(
+                [Start(one.task, one.sample, Branch(f"shown/{one.task.id}", 1, 0)) for one in starts], parents=parents
+            )
+            if name == "played between":
+                practice.play(practice.starts(tasks, turn=1, count=1))
+            found = practice.look(played).flat
+            ends.append(found.ended[found.ended > 0].tolist())
+    assert ends[0] == ends[1] == [TRUNCATED] * len(ends[0])

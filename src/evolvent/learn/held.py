@@ -41,9 +41,11 @@ class Holder:
         return {} if self._learner is None else self._learner.trained.numbers()
 
     def renumber(self, numbers: Numbers) -> None:
-        """Let the optimizer go on from these numbers."""
+        """Let the optimizer go on from these numbers. A checkpoint of an earlier version has the weights that learn, where
+        these are others than those to play; they are made those to play."""
         if self._learner is not None:
             self._learner.trained.renumber(numbers)
+            self._learner.trained.settle()
 
     def progressed(self, share: float) -> None:
         """So much of the practice is behind it: rates may fall."""

@@ -122,6 +122,7 @@ class Practice:
         iteration: the one that is under way.
         horizon: most steps of an episode from now on; None: what each world says.
         shorter: what agents read where a conversation is full (`learn.seen.View`); None: there such episodes are over.
+        parents: by id, the episodes that those of this iteration branch from.
     """
 
     shorter: Shorter | None = None
@@ -145,6 +146,7 @@ class Practice:
             self._held["critic"] = Holder(self.critic)
         self.policy = replace(self.learner.policy, version=policy.version)
         self._row: dict[str, float] = {}
+        self.parents: dict[str, Trajectory] = {}
         self._idle = Idle()
         self._rota = Rota(seed, tasks=config.tasks, samples=config.samples)
         self._dealt: tuple[Sequence[Task], list[Start]] = ((), [])
@@ -163,7 +165,7 @@ class Practice:
         """1, 2, ... to the last iteration; of a practice that was stopped, from the first that is not saved."""
         count, config = self.setup.config.iterations, self.setup.config
         for number in range(self._restored() + 1, count + 1):
-            self.iteration, self._row = number, {}
+            self.iteration, self._row, self.parents = number, {}, {}
             for held in self._held.values():
                 held.progressed((number - 1) / count)
             yield number
@@ -190,9 +192,10 @@ class Practice:
         Args:
             parents: by id, the episodes that starts in the middle branch from.
         """
+        known = parents or {}
+        self.parents |= known
         played = self._played_ahead(starts) if self._ahead is not None else None
         if played is None:
-            known = parents or {}
             played = list(self._play(self.policy, starts, self.iteration, parents=known, horizon=self.horizon))
         self._totals["episodes"] += len(played)
         self._totals["env_steps"] += sum(len(one.steps) for one in played)

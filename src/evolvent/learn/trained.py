@@ -53,6 +53,10 @@ class Trained:
         finally:
             self._turn("eval")
 
+    def settle(self) -> None:
+        """Outside of `learning`: weights that still are those that learn become those to play; others stay."""
+        self._turn("eval")
+
     @contextmanager
     def averaged(self) -> Iterator[Mapping[str, Mapping[str, Tensor]]]:
         """While it learns: inside, the weights are those to play; afterwards all is as before, bit for bit.

@@ -234,7 +234,7 @@ class LocalVerbs:
 
         def shorter(one: Trajectory) -> Sequence[int] | None:
             agent, world = self._agent(policy, Sampling(), deciding=setup.deciding), self.worlds[one.task.world]
-            return next_root(one, agent, world=world, parents=origins.parents)
+            return next_root(one, agent, world=world, parents=made.parents)
 
         keeper = Checkpointer(stage.folder / "checkpoints", every=config.save_every)
         made = Practice(policy, setup, seed=stage.seed, trains=trains, play=play, keeper=keeper, log=log, show=show)

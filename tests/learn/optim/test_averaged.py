@@ -20,8 +20,11 @@ from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig, make
 from evolvent.learn.passes import passes
+from evolvent.learn.practice import Practice, Setup
+from evolvent.learn.presets import GRPO
 from evolvent.learn.trained import LEARNING, Trained
 from evolvent.models.stored import open_checkpoint
+from tests.learn.acting import Echo, quick, run_of, talking
 
 pytest.importorskip("pytorch_optimizer")
 AVERAGING = ("schedulefreeadamw", "schedulefreeradam", "schedulefreesgd")
@@ -157,3 +160,33 @@ def test_an_optimizer_that_cannot_turn_says_which() -> None:
     weights["a"].grad = torch.ones(2, 2)
     with pytest.raises(ConfigError, match="SPlus could not turn its weights to 'eval'"), trained.learning():
         trained.optimizer.step()
+
+
+def test_a_practice_from_before_plays_the_average_when_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier versions saved the weights that learn, and that they do; there may be no iteration left to turn them."""
+    world, optimizer = Echo(), OptimizerConfig(name="schedulefreeadamw")
+    setup = Setup("grpo", quick(iterations=2), GRPO.objective)
+    tasks = world.tasks("train", "seen")
+
+    def stops(self: Practice, number: int) -> None:
+        save(self, number)
+        if number == 2:
+            raise KeyboardInterrupt
+
+    save = Practice._save
+    with monkeypatch.context() as patch, run_of(tmp_path, world, optimizer=optimizer) as run:
+        patch.setattr(Trained, "averages", False)
+        patch.setattr(Practice, "_save", stops)
+        with pytest.raises(KeyboardInterrupt), run.practise(talking(tmp_path / "talks", world), setup) as practice:
+            for _ in practice.rounds():
+                seen = practice.look(practice.play(practice.starts(tasks)))
+                practice.improve(seen, seen.credit(GRPO.credit))
+        learning = weights_of(practice.learner)
+    with run_of(tmp_path, world, optimizer=optimizer) as run:
+        start = talking(tmp_path / "talks", world)
+        with run.practise(start, setup) as practice:
+            assert list(practice.rounds()) == []
+            found = {name: practice.policy.model.state_dict()[name] for name in learning}
+            assert close(found, average_of(practice.learner, learning)) and not close(found, learning)
