@@ -28,7 +28,7 @@ Pair = tuple[list[str], list[str]]
 
 
 def recalled(words: Sequence[str], count: int, *, dialect: Dialect, seed: int) -> Iterator[Parts]:
-    """So many lists of pairs with five asked for, none again before all were; the answer is learned.
+    """So many lists of pairs with five asked for (of two pairs four), none again before all; the answer is learned.
 
     Args:
         words: at least 30, of which each list draws different ones.

@@ -41,8 +41,10 @@ class Holder:
         return {} if self._learner is None else self._learner.trained.numbers()
 
     def renumber(self, numbers: Numbers) -> None:
-        """Let the optimizer go on from these numbers. A checkpoint of an earlier version has the weights that learn, where
-        these are others than those to play; they are made those to play."""
+        """Let the optimizer go on from these numbers.
+
+        A checkpoint of an earlier version has the weights that learn where those to play are others: they are turned.
+        """
         if self._learner is not None:
             self._learner.trained.renumber(numbers)
             self._learner.trained.settle()

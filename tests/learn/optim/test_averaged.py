@@ -21,7 +21,7 @@ from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig, make
 from evolvent.learn.passes import passes
 from evolvent.learn.practice import Practice, Setup
-from evolvent.learn.presets import GRPO
+from evolvent.learn.presets import DR_GRPO
 from evolvent.learn.trained import LEARNING, Trained
 from evolvent.models.stored import open_checkpoint
 from tests.learn.acting import Echo, quick, run_of, talking
@@ -167,7 +167,7 @@ def test_a_practice_from_before_plays_the_average_when_it_goes_on(
 ) -> None:
     """Earlier versions saved the weights that learn, and that they do; there may be no iteration left to turn them."""
     world, optimizer = Echo(), OptimizerConfig(name="schedulefreeadamw")
-    setup = Setup("grpo", quick(iterations=2), GRPO.objective)
+    setup = Setup("dr_grpo", quick(iterations=2), DR_GRPO.objective)
     tasks = world.tasks("train", "seen")
 
     def stops(self: Practice, number: int) -> None:
@@ -182,7 +182,7 @@ def test_a_practice_from_before_plays_the_average_when_it_goes_on(
         with pytest.raises(KeyboardInterrupt), run.practise(talking(tmp_path / "talks", world), setup) as practice:
             for _ in practice.rounds():
                 seen = practice.look(practice.play(practice.starts(tasks)))
-                practice.improve(seen, seen.credit(GRPO.credit))
+                practice.improve(seen, seen.credit(DR_GRPO.credit))
         learning = weights_of(practice.learner)
     with run_of(tmp_path, world, optimizer=optimizer) as run:
         start = talking(tmp_path / "talks", world)
