@@ -179,21 +179,27 @@ def _inner_defaults(cls: type[BaseModel]) -> dict[str, Any]:
 
 def _expected(field: FieldInfo) -> str:
     """What a field takes, in words: `int >= 0`, `'one' or 'two'`, `list of str`, `float or none`."""
+    words, optional, _ = _type_words(field.annotation).partition(" or none")
+    return words + _limits(field.metadata) + optional
+
+
+def _limits(rules: Sequence[Any]) -> str:
+    """The bounds of a number among the rules of a field: ` >= 0 and <= 1`."""
     signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
-    limits = [
+    found = [
         f"{sign} {getattr(rule, name)}"
-        for rule in field.metadata
+        for rule in rules
         for name, sign in signs.items()
         if getattr(rule, name, None) is not None
     ]
-    words, optional, _ = _type_words(field.annotation).partition(" or none")
-    return words + (" " + " and ".join(limits) if limits else "") + optional
+    return " " + " and ".join(found) if found else ""
 
 
 def _type_words(annotation: Any) -> str:
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _type_words(inner[0])
+        rules = [rule for one in inner[1:] for rule in (one.metadata if isinstance(one, FieldInfo) else [one])]
+        return _type_words(inner[0]) + _limits(rules)
     if origin is Literal:
         return " or ".join(map(repr, inner))
     if origin in (Union, UnionType):

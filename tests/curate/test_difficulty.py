@@ -195,6 +195,18 @@ def test_features_at_position_zero_would_say_nothing(policy):
     assert np.isfinite(made).all() and np.linalg.norm(made, axis=1) == pytest.approx(np.ones(6), abs=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_one_state_computed_in_different_orders_says_nothing(dtype):
+    """Rounding is that of the largest terms, which a small column does not show; real differences of that column do."""
+    rng, eps = np.random.default_rng(0), np.finfo(dtype).eps
+    state = np.array([3.0, -2.0, 1e-3, 1e-5], dtype)
+    noisy = (state + 4 * eps * rng.standard_normal((50, 4))).astype(dtype)
+    with pytest.raises(NonFinite, match="every feature is constant"):
+        unit_features(noisy)
+    noisy[:, 2] *= rng.uniform(0.5, 1.5, 50)
+    assert np.abs(unit_features(noisy)).max() <= 1
+
+
 def test_trees_are_refused(policy):
     tree = several(1)[0]
     tree = replace(tree, parent=np.arange(-1, len(tree) - 1, dtype=np.int32))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "examples" / "cluster"
-STANDIN = '#!/bin/sh\necho "$(basename "$0") $*" >> "$SAID"\ncase "$1" in show) echo first; echo second;; esac\n'
+STANDIN = '#!/bin/sh\necho "$(basename "$0") $*" >> "$SAID"\ncase "$1" in show) echo first; seq 20000;; esac\n'
 
 
 def started(tmp_path: Path, name: str, *words: str) -> list[str]:

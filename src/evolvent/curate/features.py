@@ -29,8 +29,9 @@ _Segments = Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]  # of each seq
 def unit_features(features: ArrayLike) -> NDArray[Any]:
     """Features with mean 0 and deviation 1 in every column and rows of length 1, constant columns dropped.
 
-    A column whose values differ by no more than rounding is constant. A row equal to the mean stays 0: it has no
-    direction. float32 stays float32.
+    A column whose values differ by no more than rounding is constant. So are all of them where none differs by more
+    than the largest value's rounding: the sums that made them had terms of that size. A row equal to the mean stays 0:
+    it has no direction. float32 stays float32.
 
     Args:
         features: `[n, d]`.
@@ -48,8 +49,9 @@ def unit_features(features: ArrayLike) -> NDArray[Any]:
     squares = sum((np.square(matrix[place] - mean).sum(axis=0) for place in blocks), np.zeros(matrix.shape[1]))
     deviation = np.sqrt(squares / len(matrix))
     largest = np.maximum(np.abs(matrix.max(axis=0)), np.abs(matrix.min(axis=0))).astype(np.float64)
-    varied = deviation > 4 * float(np.finfo(matrix.dtype).eps) * largest
-    if not varied.any():
+    rounding = float(np.finfo(matrix.dtype).eps)
+    varied = deviation > 4 * rounding * largest
+    if not varied.any() or deviation.max() <= 16 * rounding * largest.max():
         raise NonFinite("every feature is constant, so none has a deviation to divide by",
                         value=f"{matrix.shape[1]} columns, {len(matrix)} rows",
                         expected="samples that differ", hint="were they taken at the first position?")  # fmt: skip
