@@ -136,6 +136,17 @@ BENCHES = (
         _x("minus random", "p3_minus.noisy maths.random", 0),
         _x("minus P3 without the difficulty", "p3_minus.noisy maths.no difficulty", 0),
     ), "\"Reached\" is about means; every interval holds 0 ([P3](papers/p3.md))."),
+    Bench("Selecting by determinants", "select --peers PYTHON", "select.json", (
+        _x("problems of 200 with the indices of the naive greedy", "identical_to_naive", "goals.identical_to_naive"),
+        _most("seconds, 60 of 1,000,000 x 64", "seconds_1m", "goals.seconds_1m"),
+        _most("peak megabytes, features included", "peak_mb_1m", "goals.peak_mb_1m"),
+        _x("CPU of fast-map-dpp's kernel form over ours, n 10,000, k 512", "x_peers.kernel_form"),
+        _most("ours over it", "ours_over_kernel_form", "goals.ours_over_kernel_form"),
+        _x("submodlib over ours, n 2,000, k 100", "x_peers.submodlib"),
+        _x("DPPy, which draws an exact sample", "x_peers.dppy"),
+        _x("facility location: submodlib over ours", "x_peers.submodlib_facility"),
+        _x("apricot over ours", "x_peers.apricot_facility"),
+    ), "The same indices from every side that answers the same task."),
     Bench("Ray", "scale", "scale.json", (
         _most("CPU of an episode on Ray over the same in one process, less 1", "overhead", "goals.overhead"),
         _x("two nodes over one, an environment-bound load", "x_two_nodes", "goals.x_two_nodes"),
