@@ -125,6 +125,19 @@ BENCHES = (
         _x("HAPPO", "auc.halfcheetah_6x1.happo"),
         _x("MAT minus HAPPO", "above.halfcheetah_6x1.happo"),
     ), "Each training has one per cent of the paper's steps ([MAT](papers/mat.md))."),
+    Bench("Hammer: masking and irrelevance", "masking --report", "masking.json", (
+        _x("plain: right under names as they are", "accuracy.plain.plain"),
+        _x("under other names", "accuracy.plain.renamed"),
+        _x("both: under names as they are", "accuracy.both.plain"),
+        _x("under other names", "accuracy.both.renamed"),
+        _x("share of plain's drop that both saves", "drop_saved", "goals.drop_saved"),
+        _x("in points", "drop_saved_ci"),
+        _x("refusing what nothing answers, both minus plain", "irrelevant_gain", 0),
+        _x("names as they are, both minus plain", "plain_change", 0),
+        _x("the same with three times the tokens", "plain_change_3x_tokens", 0),
+        _x("four times the weights, plain: under other names", "accuracy.plain, 4x.renamed"),
+        _x("samples masked per CPU-second", "samples_per_s", "goals.samples_per_s"),
+    ), "Models of 0.2 million weights, three seeds ([Hammer](papers/hammer.md))."),
     Bench("P3: choosing what to learn", "p3 --report", "p3.json", (
         _x("maths: P3", "accuracy.maths.p3"),
         _x("minus random", "p3_minus.maths.random", 0),
@@ -191,6 +204,18 @@ BENCHES = (
         _x("256 beliefs of 1,000 particles", "x_numpy_256x1000", "goals.x_numpy_256x1000"),
         _x("one of 10,000", "x_numpy_1x10000", "goals.x_numpy_1x10000"),
     )),
+    Bench("Finding a source, and knowing that it is found", "plume", "plume.json", (
+        _x("success: PPO with AGDC", "policies.ppo/agdc.success"),
+        _x("DQN with AGDC", "policies.dqn/agdc.success"),
+        _x("DCEE", "policies.dcee.success"),
+        _x("infotaxis", "policies.infotaxis.success"),
+        _x("PPO with AGDC minus infotaxis", "against.ppo/agdc.infotaxis.success"),
+        _most("steps of an episode, PPO with AGDC minus DCEE", "against.ppo/agdc.dcee.steps", 0),
+        _most("minus infotaxis", "against.ppo/agdc.infotaxis.steps", 0),
+        _most("episodes that stop where no source is, PPO with AGDC", "policies.ppo/agdc.false_cessation", 0.02),
+        _most("milliseconds of a decision of PPO with AGDC", "policies.ppo/agdc.decision_ms", None),
+        _most("of DCEE", "policies.dcee.decision_ms", None),
+    ), "512 episodes, five training seeds ([AGDC](papers/agdc.md))."),
     Bench("Retrieved steps", "trad --match --index --agents", "trad.json", (
         _x("share whose next action fits: by thoughts", "match.thought"),
         _x("by metadata", "match.metadata"),
@@ -251,7 +276,7 @@ benchmark prints one JSON object with `--json`. Three numbers are a value and it
 
 Where nothing else is said: one thread of a shared two-core x86-64 machine, without a GPU. Ratios carry over to other
 machines, rates do not. What the figures mean, and what they do not, stands in the guides and on the pages of the
-papers; so do figures of benchmarks whose results are not kept as one file (rollout, train, worlds, plume).
+papers; so do figures of benchmarks whose results are not kept as one file (rollout, train, worlds).
 """
 
 

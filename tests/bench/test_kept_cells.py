@@ -11,6 +11,7 @@ import pytest
 from benchmarks import (
     comments_training,
     credit,
+    masking,
     openr,
     p3,
     plume,
@@ -37,6 +38,7 @@ def digests(folder: str, names: str = "cell-*.json") -> set[str]:
     [
         ("comments", comments_training.PROTOCOL),
         ("credit", credit.PROTOCOL),
+        ("masking", masking.PROTOCOL),
         ("openr", openr.PROTOCOL),
         ("p3", p3.PROTOCOL),
         ("prm", prm.PROTOCOL),
