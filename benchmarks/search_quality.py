@@ -187,6 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--loop", action="store_true", help="play two rounds of the TS-LLM loop too (countdown)")
     parser.add_argument("--tasks", nargs="+", help=f"of {', '.join(TASKS)}")
     parser.add_argument("--seeds", nargs="+", type=int, help="of base, judge and search")
+    parser.add_argument("--budgets", type=int, help="only the lowest so many of each task")
     parser.add_argument("--folder", type=Path, default=RESULTS, help="where the cells are")
     options = parser.parse_args(arguments)
     protocol = QUICK if options.quick else PROTOCOL
@@ -200,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         kept = Cells(Path(scratch) if options.quick else options.folder, protocol)
         if not options.report:
             seeds = options.seeds or protocol.seeds
-            for cell in cells(tasks, seeds, 1 if options.quick else protocol.budgets):
+            for cell in cells(tasks, seeds, options.budgets or (1 if options.quick else protocol.budgets)):
                 kept.play(cell)
             for seed in seeds if options.loop else ():
                 kept.loop("countdown", seed)

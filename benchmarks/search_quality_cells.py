@@ -89,7 +89,7 @@ def loop_cell(protocol: Protocol, folder: Path, task: str, seed: int, *, split: 
     """
     bases, began = protocol.bases, time.process_time()
     policy, world = base_of(task, seed, folder, bases=bases), world_of(task, bases=bases)
-    train = protocol.train.model_copy(update={"batch_tokens": 768})
+    train = protocol.train.model_copy(update={"batch_tokens": protocol.loop_batch, "lr": protocol.loop_rate})
     panels = Panel(split=split, tiers=(bases[task].tier,), limit=protocol.panel)
     verbs = LocalVerbs({world.name: world}, train, panels, SLOTS, bases[task].max_tokens)
     how = SearchConfig(
@@ -97,7 +97,7 @@ def loop_cell(protocol: Protocol, folder: Path, task: str, seed: int, *, split: 
         explore=2.0, computed=protocol.loop_computed, **TASKS[task].search,
     )  # fmt: skip
     config = TSLLM(rounds=2, samples=2, temperature=1.0, trajectories=1, search=how, guided=False,
-                   tokens=protocol.loop_tokens, judge_tokens=protocol.loop_tokens // 4, per_task=2)  # fmt: skip
+                   tokens=protocol.loop_tokens, judge_tokens=protocol.loop_tokens // 4, per_task=1)  # fmt: skip
     shown, tasks = shown_of(task, seed, bases=bases), panel(task, "train", protocol.loop_tasks, bases=bases)
     with tempfile.TemporaryDirectory() as scratch, Run(Path(scratch), verbs, seed=seed) as run:
         means = {"before": _greedy(run, policy, 0)}

@@ -55,7 +55,8 @@ class Protocol:
         seeds: of base, judge and search. panel: held-out tasks. judged, samples: training tasks and samples of each
             that a judge learns from. train: how it learns, judge_tokens: from how many states.
         pairs: labelled pairs that a reward model is fitted to.
-        loop_tasks: that the TS-LLM loop searches, each with so many tokens a round. loop_tokens: learned in a round.
+        loop_tasks: that the TS-LLM loop searches, each with so many tokens a round. loop_tokens: learned in a round,
+            at a rate, with so many in an update.
         budgets: how many of a task's are run.
     """
 
@@ -70,7 +71,9 @@ class Protocol:
     )
     loop_tasks: int = 2400
     loop_computed: int = 350
-    loop_tokens: int = 120_000
+    loop_tokens: int = 250_000
+    loop_rate: float = 3e-3
+    loop_batch: int = 512
     budgets: int = 99
     quick: bool = False
 
