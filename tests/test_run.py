@@ -189,6 +189,49 @@ def test_an_interrupted_labelling_goes_on(tmp_path):
         assert verbs.played == numbers, "each once"
 
 
+def test_labels_of_different_trajectories_of_one_id_are_refused(tmp_path):
+    """They would come back as those of one of them: whichever ended last. The same one twice is no mistake."""
+    first, verbs = ev.Trajectory("t", TASKS[0], (ev.Step("o", "a", 1.0),)), Verbs()
+    with Run(tmp_path, verbs) as run:
+        with pytest.raises(ConfigError, match="different trajectories of one id"):
+            run.label(Weights(), [first, replace(first, task=TASKS[1])], "four of each")
+        assert not verbs.played
+        assert [row["n"] for row in run.label(Weights(), [first, first], "four of each")] == [0] * 4
+
+
+def test_a_measurement_that_is_alone_costs_what_it_did_alone(tmp_path):
+    """What a practice plays ahead of it and after it is the practice's, as is what it plays beside it."""
+
+    class Ahead(Verbs):
+        def evaluate(self, policy, stage, *, split=None):
+            self.played += [1, 1]
+            with stage.alone():
+                self.played += [2]
+                stage.log({"step": 1})
+                noted.append(json.loads((stage.folder / "spent.json").read_text())["generated"])
+            self.played += [3]
+            return [], []
+
+        def practise(self, policy, stage, *, setup):
+            return Practised(policy)
+
+    class Practised:
+        def __init__(self, policy):
+            self.policy = policy
+
+        def close(self):
+            pass
+
+    noted, verbs = [], Ahead()
+    with Run(tmp_path, verbs) as run:
+        with run.practise(Weights(), "setup") as practice:
+            verbs.played += [0]
+            run.evaluate(practice.policy, 1)
+    counts = {row["verb"]: row["counts"] for row in read_rows(tmp_path / "stages.jsonl")}
+    assert counts == {"evaluate": {"generated": 10}, "practise": {"generated": 40}}
+    assert noted == [10]
+
+
 def test_a_broken_ledger_gives_the_folder_back(tmp_path):
     (tmp_path / "stages.jsonl").write_text('{"key": "a"\n{"key": "b"}\n')
     with pytest.raises(CorruptRecord, match="broken line"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from math import isnan
+from math import isnan, nan
 from statistics import NormalDist
 
 import numpy as np
@@ -76,6 +76,32 @@ def test_paired_interval_covers_the_truth(between: float, per_group: int) -> Non
         interval = paired(a.tolist(), [0.0] * len(a), levels=[kinds], resamples=500, rng=rng)
         covered += interval.low <= 0.1 <= interval.high
     assert 0.93 <= covered / 600 <= 0.97
+
+
+@pytest.mark.parametrize("groups", [2, 3, 4])
+def test_paired_interval_of_very_few_groups_covers_the_truth(groups: int) -> None:
+    """The range of what two groups can be drawn to, which percentiles end at, would hold it half of the time."""
+    rng, covered = np.random.default_rng(5), 0
+    kinds = np.repeat(np.arange(groups), 5).tolist()
+    for _ in range(400):
+        a = np.repeat(rng.normal(0.1, 0.3, groups), 5) + rng.normal(0, 0.3, 5 * groups)
+        interval = paired(a.tolist(), [0.0] * len(a), levels=[kinds], resamples=1000, rng=rng)
+        covered += interval.low <= 0.1 <= interval.high
+    assert 0.92 <= covered / 400 <= 0.98
+
+
+def test_two_groups_are_as_unsure_as_student_says() -> None:
+    """Means 1 and 3: drawn means are 1, 2, 2 and 3, with a standard deviation of 1 / sqrt(2)."""
+    interval = paired([1.0, 3.0], [0.0, 0.0], resamples=50_000, rng=np.random.default_rng(1))
+    assert (interval.mean, interval.n) == (2.0, 2)
+    assert interval.high - 2 == pytest.approx(12.7062, rel=0.01) == 2 - interval.low
+
+
+def test_an_interval_keeps_to_what_is_possible() -> None:
+    assert Interval(0.5, -0.9, 1.9, 3).within(0.0, 1.0) == Interval(0.5, 0.0, 1.0, 3)
+    assert Interval(0.5, 0.2, 0.9, 3).within(0.0, 1.0) == Interval(0.5, 0.2, 0.9, 3)
+    unknown = Interval(0.5, nan, nan, 1).within(0.0, 1.0)
+    assert isnan(unknown.low) and isnan(unknown.high)
 
 
 def test_kinds_that_stand_or_fall_together_widen_the_interval() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import threading
 import time
@@ -115,6 +116,32 @@ def test_the_process_ends_by_itself_when_nobody_is_left_to_kill_it():
         assert worker._process.wait(30) != 0
         workers._free.put(worker)
         assert workers.call("b") == "b"
+
+
+def test_a_process_with_thousands_of_open_handles_has_workers():
+    """`select` takes no handle from 1024 on; a server with that many connections grades all the same."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < 1200:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    held = []
+    try:
+        while not held or held[-1] < 1050:
+            held.append(os.open(os.devnull, os.O_RDONLY))
+        with Workers(strange, wall_s=0.3, most=1) as workers:
+            assert workers.call("a") == "a"
+            assert workers.call("b" * 200_000) == "b" * 200_000
+            with pytest.raises(GraderTimeout):
+                workers.call("spin")
+    finally:
+        for handle in held:
+            os.close(handle)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_call_may_have_months():
+    """`poll` counts in milliseconds, and in an int of C no more than 24 days."""
+    with Workers(strange, wall_s=1e7, most=1) as workers:
+        assert workers.call("a") == "a"
 
 
 def test_threads_share_the_processes():

@@ -159,10 +159,13 @@ class Run(Generic[P]):
         Returns:
             JSON objects, those of one trajectory after those of the one before.
         Raises:
-            ConfigError: a way whose `repr` is an address in memory.
+            ConfigError: a way whose `repr` is an address in memory; different trajectories of one id.
         """
         _check_told("labelling", how)
-        with self._stage("label", self._key("label", policy, [_content(one) for one in data], repr(how))) as at:
+        contents = [_content(one) for one in data]
+        if len({one.id for one in data}) < len(set(contents)):
+            raise ConfigError("different trajectories of one id", value=f"{len(data)} trajectories", hint="rename them")
+        with self._stage("label", self._key("label", policy, contents, repr(how))) as at:
             path = at.stage.folder / "labels.jsonl"
             known = {row["of"]: row["rows"] for row in read_rows(path)}
             if at.finished is None:
@@ -304,30 +307,30 @@ class Run(Generic[P]):
         def log(values: Mapping[str, Any]) -> None:
             self._log({**where, "kind": verb, **values})
             if verb != "fit" and finished is None and values.get("kind") != "stage":
-                write_spent(folder, at.spent(self._verbs.usage()))
+                write_spent(folder, at.spent())
 
         known = self.store.trajectories(prefix=f"{name}/") if verb != "fit" else ()
         done = {t.id: t for t in known if t.error is None or t.error.kind != INTERRUPTED}
         seed = sample_seed(self.seed, key)
-        stage = Stage(name, verb, arm, self._round, folder, seed, self.store, log, done)
+        stage = Stage(name, verb, arm, self._round, folder, seed, self.store, log, done, lambda: at.alone())
         before = read_spent(folder) if finished is None and verb != "fit" else {}
-        at = Open(key, stage, finished, time.monotonic(), time.process_time(), dict(self._verbs.usage()), before)
+        at = Open(key, stage, finished, self._verbs.usage, before)
         self._shared.open.append(at)
         try:
             yield at
         finally:
             self._shared.open.pop()
             if verb != "fit" and self._shared.ledger.get(key) is None:
-                write_spent(folder, at.spent(self._verbs.usage()))
+                write_spent(folder, at.spent())
             for outer in self._shared.open[-1:]:
-                spent = at.spent(self._verbs.usage())
+                spent = at.spent()
                 outer.inner.update({name: spent[name] - before.get(name, 0) for name in spent})
         for observer in self._shared.observers if finished is None else ():
             observer()
 
     def _finish(self, at: Open, result: Mapping[str, Any]) -> None:
         stage = at.stage
-        spent = at.spent(self._verbs.usage())
+        spent = at.spent()
         counts = {name: round(value) for name, value in spent.items() if name not in ("seconds", "cpu_s")}
         row = {
             "key": at.key, "index": len(self._shared.ledger), "name": stage.name, "verb": stage.verb, "arm": stage.arm,

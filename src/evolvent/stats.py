@@ -42,6 +42,10 @@ class Interval:
         """Whether the whole interval lies on one side of `value`."""
         return self.low > value or self.high < value
 
+    def within(self, low: float, high: float) -> Interval:
+        """The same between the least and the greatest that is possible: those of few groups reach beyond."""
+        return Interval(self.mean, float(np.clip(self.low, low, high)), float(np.clip(self.high, low, high)), self.n)
+
 
 def wilson(successes: int, n: int, *, level: float = 0.95) -> Interval:
     """Wilson's score interval of a success rate; never outside 0..1, and not empty at 0 or n successes.
@@ -69,7 +73,8 @@ def paired(
     Groups are drawn with replacement at the outermost level that has at least two groups, and come with everything in
     them. Drawing again inside a drawn group would count the noise inside it twice (Davison and Hinkley, "Bootstrap
     Methods and their Application", 1997, section 3.8). The percentiles are widened for few groups (Hesterberg, "What
-    Teachers Should Know about the Bootstrap", 2015, section 3.4: the expanded percentile interval).
+    Teachers Should Know about the Bootstrap", 2015, section 3.4: the expanded percentile interval); those that so few
+    draws cannot show (below 5 groups) are replaced as those of `crossed` are.
 
     Args:
         a, b: `[N]` scores of the same items in the same order.
@@ -95,11 +100,9 @@ def paired(
         means.append(float(difference[inside].mean()))
         drawn.append(_resampled(difference[inside], groups, resamples=resamples, rng=rng))
         counts.append(len(set(groups)))
-    mean, tail = float(np.mean(means)), _expanded_tail(sum(counts), sum(counts) - len(counts), level)
-    if tail is None or min(counts) < 2:
-        return Interval(mean, nan, nan, len(difference))
-    low, high = np.quantile(np.mean(drawn, axis=0), [tail, 1 - tail])
-    return Interval(mean, float(low), float(high), len(difference))
+    mean, whole, groups_in_all = float(np.mean(means)), np.mean(drawn, axis=0), sum(counts)
+    low, high = _ends(mean, whole, groups=groups_in_all, freedom=groups_in_all - len(counts), level=level)
+    return Interval(mean, *((low, high) if min(counts) > 1 else (nan, nan)), len(difference))
 
 
 def crossed(
@@ -146,14 +149,8 @@ def crossed(
         fewest = min(fewest, len(set(groups)))
     whole = sum(shares.values())
     mean, drawn = mean / whole, drawn / whole
-    tail = _expanded_tail(seeds, seeds - 1, level)
-    if tail is None or fewest < 2:
-        return Interval(mean, nan, nan, difference.size)
-    if tail * resamples < 1:
-        reach = _expansion(seeds, seeds - 1, level) * float(drawn.std())
-        return Interval(mean, mean - reach, mean + reach, difference.size)
-    low, high = np.quantile(drawn, [tail, 1 - tail])
-    return Interval(mean, float(low), float(high), difference.size)
+    low, high = _ends(mean, drawn, groups=seeds, freedom=seeds - 1, level=level)
+    return Interval(mean, *((low, high) if fewest > 1 else (nan, nan)), difference.size)
 
 
 def sign_flip(differences: Sequence[float]) -> float:
@@ -223,15 +220,26 @@ def _pigeonhole(
     return means
 
 
-def _expanded_tail(groups: int, freedom: int, level: float) -> float | None:
-    """The percentile at which to cut so that few groups give as wide an interval as Student's t would."""
+def _ends(
+    mean: float, drawn: NDArray[np.float64], *, groups: int, freedom: int, level: float
+) -> tuple[float, float]:  # fmt: skip
+    """Low and high of drawn means `[R]`, cut so that few groups give as wide an interval as Student's t would.
+
+    A percentile that lies outside of all draws is replaced by as many of their standard deviations. NaN where nothing
+    is free.
+    """
     if freedom < 1:
-        return None
-    return _NORMAL.cdf(-_expansion(groups, freedom, level))
+        return nan, nan
+    tail = _NORMAL.cdf(-_expansion(groups, freedom, level))
+    if tail * len(drawn) < 1:
+        reach = _expansion(groups, freedom, level) * float(drawn.std())
+        return mean - reach, mean + reach
+    low, high = np.quantile(drawn, [tail, 1 - tail])
+    return float(low), float(high)
 
 
 def _expansion(groups: int, freedom: int, level: float) -> float:
-    """The same as a number of standard deviations of a bootstrap, whose variance is too small by freedom / groups."""
+    """The t of so many standard deviations of a bootstrap, whose variance is too small by freedom / groups."""
     return sqrt(groups / freedom) * _t_quantile(0.5 + level / 2, freedom)
 
 

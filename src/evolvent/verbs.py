@@ -6,6 +6,7 @@ A `Stage` is one call of a verb, an `Evaluation` what measuring says.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -51,6 +52,8 @@ class Stage:
         seed: of this stage alone.
         log: appends numbers to the run's metrics.
         store: where its trajectories go; `done` are those of an earlier, interrupted try.
+        alone: a block of its work in which nothing else happens. Where there is one, it is what the stage costs: what
+            a practice plays ahead before and after a measurement is not the measurement's.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Stage:
     store: Store
     log: Callable[[Mapping[str, Any]], None]
     done: Mapping[str, Trajectory] = field(default_factory=dict)
+    alone: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 class Verbs(Protocol[P]):

@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
+from math import ceil
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -33,6 +34,7 @@ __all__ = ["Caller", "Piped", "Workers", "packed", "serve"]
 _BOOT = "import sys; from evolvent.workers import serve; serve(sys.argv[1:])"
 _START_S = 60.0  # how long the function's module, and its first call, may take
 _HEAD, _MOST = 4, 2**26
+_LOOK_S = 3600.0  # of one look at a pipe: `poll` takes no more than 24 days
 _MIB = 2**20
 
 
@@ -78,7 +80,7 @@ class Piped:
         with boundary(self._lost, f"{self._name}'s process ended"):
             asked = self._process.stdin
             while asked is not None and unsent:
-                if not select.select([], [asked], [], deadline.left())[1]:
+                if not _ready(asked.fileno(), select.POLLOUT, deadline):
                     raise self._late(self._name, value=f"{deadline.total_s:g} s", expected="to read its input")
                 unsent = unsent[os.write(asked.fileno(), unsent[: select.PIPE_BUF]) :]
 
@@ -96,7 +98,7 @@ class Piped:
         data = bytearray()
         while len(data) < size:
             out = self._process.stdout
-            if out is None or not select.select([out], [], [], deadline.left())[0]:
+            if out is None or not _ready(out.fileno(), select.POLLIN, deadline):
                 raise self._late(self._name, value=f"{deadline.total_s:g} s", expected="an answer before that")
             part = os.read(out.fileno(), size - len(data))
             if not part:
@@ -119,6 +121,20 @@ class Piped:
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
+
+
+def _ready(handle: int, event: int, deadline: Deadline) -> bool:
+    """Whether a pipe can be written or read, or is closed at its other end, before the deadline.
+
+    `poll`, because `select` refuses handles from 1024 on, which a server with many connections has.
+    """
+    asked = select.poll()
+    asked.register(handle, event)
+    while True:
+        if asked.poll(ceil(1000 * min(deadline.left(), _LOOK_S))):
+            return True
+        if deadline.expired:
+            return False
 
 
 class Caller:

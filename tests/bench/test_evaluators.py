@@ -103,7 +103,7 @@ def test_perplexity_is_that_of_all_tokens_and_no_mean_of_means(policy):
     (found,) = perplexity(policy, [Text("lamp"), Text("key key key")], engine=engine)
     assert found.metric == "perplexity" and found.n == 4
     assert found.value == pytest.approx(2**1.75, rel=1e-6)
-    assert 2 - 1e-6 <= found.low <= found.value <= found.high
+    assert 1.0 == found.low <= found.value <= found.high, "two texts tell little, but no perplexity is below 1"
 
 
 def test_the_interval_draws_whole_texts(policy):
@@ -426,6 +426,11 @@ def test_the_engine_that_fits_the_model(policy):
     text = "you see a lamp you see a key"
     losses = own_losses(sliding, [1, *ids_of(policy, text)])
     assert perplexity(sliding, [Text(text)])[0].value == pytest.approx(math.exp(losses.mean()), rel=1e-5)
+
+
+def test_an_interval_of_few_texts_keeps_to_what_is_possible():
+    found = mean_measure(np.array([1.0, 1.0, 0.0]), np.arange(3), "x", most=1.0)
+    assert (found.low, found.high) == (0, 1) and found.value == pytest.approx(2 / 3)
 
 
 def test_many_texts_are_drawn_in_blocks():

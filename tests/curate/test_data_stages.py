@@ -234,3 +234,23 @@ def test_rows_of_a_stage_that_are_no_json_are_refused(tmp_path):
     shards = shards_of(written(tmp_path / "a.jsonl"))
     done = transform(shards, [Spoils(1, "spoils")], tmp_path / "o.jsonl", cache=tmp_path / "c")
     assert done.rows == 13 and done.refused == {"a row of values that JSON does not have": 12}
+
+
+def test_a_parquet_file_is_read_once_for_all_of_its_shards(tmp_path, monkeypatch):
+    """Else the time for a file would grow with its square; whatever the order, the rows are the same."""
+    pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "a.parquet", row_group_size=7)
+    shards, opened = shards_of(tmp_path / "a.parquet", rows=2), []
+    file = pq.ParquetFile
+    monkeypatch.setattr(pq, "ParquetFile", lambda path: opened.append(path) or file(path))
+    assert [row for shard in shards for row in read_shard(shard)] == list(enumerate(ROWS))
+    assert len(opened) == 1
+    backwards = [list(read_shard(shard)) for shard in reversed(shards)]
+    assert [row for part in reversed(backwards) for row in part] == list(enumerate(ROWS))
+    at_once = [read_shard(shard) for shard in shards[:3]]
+    assert [next(one)[0] for one in at_once] == [0, 2, 4] and [next(one)[0] for one in at_once] == [1, 3, 5]
+    written_anew = [{**row, "n": -1} for row in ROWS]
+    begun = read_shard(shards[0])
+    assert next(begun)[1] == ROWS[0]
+    begun.close()
+    pq.write_table(pa.Table.from_pylist(written_anew), tmp_path / "a.parquet", row_group_size=7)
+    assert all_rows(tmp_path / "a.parquet", 2) == written_anew

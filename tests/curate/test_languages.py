@@ -161,3 +161,41 @@ def test_a_missing_wheel_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "tree_sitter_go", None)
     with pytest.raises(MissingExtra, match=r"evolvent\[code\]"):
         read("package a\n", "go")
+
+
+def test_strings_are_told_from_docstrings_in_linear_time():
+    """The work is counted, not timed: twice as much source takes no more than about twice the calls."""
+
+    def work(functions):
+        source = "".join(f'def f{n}(a="x"):\n    """Doc."""\n    return "y"\n' for n in range(functions))
+        calls = 0
+
+        def count(frame, event, what):
+            nonlocal calls
+            calls += event == "call" and frame.f_code.co_filename == syntax.__file__
+
+        sys.setprofile(count)
+        try:
+            found = read(source, "python")
+        finally:
+            sys.setprofile(None)
+        assert (len(found.docstrings), len(found.strings)) == (functions, 2 * functions)
+        return calls
+
+    assert work(200) < 3 * work(100)
+
+
+def test_a_version_after_an_interpreter_is_looked_at_once():
+    """Time that grew with the square of its length would be hours here."""
+    assert language_of("run", f"#!/usr/bin/python{'3.' * 400_000}\n") == "python"
+    assert language_of("run", f"#!/usr/bin/python{'3.' * 400_000}x\n") is None
+
+
+def test_blank_lines_are_looked_at_once():
+    """Time that grew with the square of a run of blank lines would be hours here."""
+    blank = "\n" * 400_000
+    assert language_of("a.h", f"{blank}int x;") == "c"
+    assert language_of("a.h", f"{blank}  class A;") == "cpp"
+    if find_spec("tree_sitter_go") is not None:
+        assert read(f"package a\n{blank}var x = 1\n", "go").fault == ""
+        assert "cgo" in read(f'package a\n{blank}\timport\n\n"C"  \n', "go").fault

@@ -507,3 +507,14 @@ def test_a_title_that_is_the_tools_name_goes():
     sample = CallSample("s", (Message("user", "x"),), (Tool("get_weather", "d", schema),), ())
     made, _ = mask(sample, sample_rng(1), MaskSpec(1.0))
     assert "get_weather" not in str(made.tools[0])
+
+
+def test_dependencies_that_are_none_are_left_as_they_are():
+    for more in (
+        {"dependentRequired": 3}, {"dependentRequired": {"city": 3}}, {"dependentSchemas": 4}, {"required": [["city"]]},
+        {"dependentRequired": {"town": [["city"]]}}, {"required": [{"city": 1}], "items": {}},
+    ):  # fmt: skip
+        schema = {"type": "object", "properties": {"city": {"type": "string"}}, **more}
+        sample = CallSample("1", (Message("user", "Go"),), (Tool("visit", "Visits", schema),), ())
+        made, _ = mask(sample, np.random.default_rng(0), MaskSpec(1.0))
+        assert more.items() <= made.tools[0].parameters.items()

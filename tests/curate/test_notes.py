@@ -202,3 +202,10 @@ def test_pairs_of_nothing():
     with pytest.raises(SampleInvalid, match="parse"):
         pairs_of("def f(:\n", "python")
     assert pairs_of("# only words\n", "python") == Pair("", ())
+
+
+def test_many_blanks_are_read_in_linear_time():
+    """Time that grew with the square of a run of blanks would be an hour here."""
+    said = f"1: a{' ' * 190_000}b"
+    assert read_notes(said, 3).notes == (Note(1, said[3:]),)
+    assert read_notes(f"2 :  so {' ' * 190_000}", 3).notes == (Note(2, "so"),)

@@ -237,3 +237,20 @@ def test_a_store_gives_rows(tmp_path, policy):
     assert part.feed
     with pytest.raises(ConfigError, match="data convert"):
         shards_of(run)
+
+
+def unknown_packing(block):
+    """An archive whose list of contents names a way of packing that there is not."""
+    at = block.index(b"PK\x01\x02") + 10
+    return block[:at] + b"\x63" + block[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    "left", [lambda _: b"", lambda _: b"PK\x03\x04", lambda _: b"nothing of the kind", unknown_packing]
+)
+def test_a_block_that_was_cut_off_or_spoilt_is_measured_again(tmp_path, left):
+    known_of(ROWS, TextMeasure(width=8), cache=tmp_path)
+    for block in tmp_path.glob("*.npz"):
+        block.write_bytes(left(block.read_bytes()))
+    assert known_of(ROWS, TextMeasure(width=8), cache=tmp_path).reused == 0
+    assert known_of(ROWS, TextMeasure(width=8), cache=tmp_path).reused == 1

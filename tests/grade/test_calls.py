@@ -16,6 +16,7 @@ from evolvent.grade.calls import (
     exact_gold,
     made_call,
 )
+from evolvent.grade.literals import LONGEST
 from evolvent.grade.matching import heaviest_matching, maximum_matching
 from evolvent.messages import Call, Tool
 
@@ -354,3 +355,12 @@ def test_bare_text_is_what_the_schema_says():
     schema = {"type": "object", "properties": {"zip": {"type": "string"}, "n": {"type": "integer"}}}
     assert decode_calls(said, form="xml") == (Call("post", {"zip": 12345, "n": 3}),)
     assert decode_calls(said, form="xml", tools=[Tool("post", "", schema)]) == (Call("post", {"zip": "12345", "n": 3}),)
+
+
+def test_a_fence_that_is_not_closed_is_read_in_linear_time():
+    """Time that grew with the square of a run of blanks would be a quarter of an hour here."""
+    many = " " * (LONGEST - 100)
+    for form in ("python", "json", "xml", "java", "javascript"):
+        with pytest.raises(InvalidAction):
+            decode_calls(f"```{many}x", form=form)
+    assert decode_calls(f"```json{many}\n[]\n```", form="json") == ()

@@ -4,6 +4,7 @@ import pytest
 
 from evolvent.errors import IsolationUnavailable
 from evolvent.grade.code import form, humaneval, judge, mbpp
+from evolvent.grade.exchanges import Exchanges, judge_exchanges, same_text, same_value
 from evolvent.sandbox.limits import Limits, Outcome
 from evolvent.sandbox.pool import Boxes
 
@@ -166,3 +167,46 @@ def test_no_check():
         humaneval(PROMPT, "assert candidate(1)", "f")
     with pytest.raises(SyntaxError):
         humaneval(PROMPT, "def check(candidate:", "f")
+
+
+@pytest.mark.parametrize("made", [int, lambda number: [number], lambda number: {number: 1}])
+def test_a_number_too_long_to_be_written_is_wrong_and_no_crash(made):
+    """Python writes out no whole number of more than 4,300 digits; a program may return one."""
+    outcome = Outcome("value", made(10**5000))
+    for asserts in ("assert f(1) == 1", "assert f(1)[0] == 1", "assert {}[f(1)] == 1", "assert not f(1)"):
+        grade = judge("", mbpp(asserts), lambda source, outside: Recorded(source, [], outcome))
+        assert grade.correct is False and grade.why.startswith(asserts.removeprefix("assert "))
+    tests = Exchanges(([1],), (1,), "f")
+    grade = judge_exchanges("", tests, lambda source, outside: Recorded(source, [], outcome))
+    assert grade.correct is False and grade.why.startswith("exchange 1: got")
+    assert not same_value({10**5000: 1}, {"1": 1}) and not same_value(10**5000, 1.0)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ['{"t": "list", "v": [{"t": "str", "v": "a" * 900_000}, {"t": "none"}]}',
+     '{"t": "list", "v": [{"t": "complex", "v": ["1", "1"]}] * 33_000}'],
+)  # fmt: skip
+def test_code_that_writes_its_own_answer_fails_and_does_not_end_the_judge(opened, value):
+    """A frame may be small enough to be read, and what it holds too large to be sent into the box of the test."""
+    source = f"""
+import json, os, time
+def f(x):
+    body = json.dumps({{"value": {value}}}, separators=(",", ":")).encode()
+    for descriptor in range(3, 30):
+        try:
+            data = memoryview(len(body).to_bytes(4, "little") + body)
+            while data:
+                data = data[os.write(descriptor, data):]
+        except OSError:
+            continue
+    time.sleep(600)
+"""
+    assert judge(source, humaneval(PROMPT, LOOP, "f"), opened).correct is False
+
+
+def test_a_long_number_that_is_none_is_compared_in_linear_time():
+    """A program may print a megabyte of digits; time that grew with their square would be days here."""
+    digits = "1" * 1_000_000
+    assert not same_text(f"{digits}.x", "1.5") and not same_text(f"-{digits}x", "1.5")
+    assert not same_text(f"{digits}.", "1.5") and same_text("+1.e0 .5 7.", "1.0 0.5 7.0")

@@ -75,3 +75,26 @@ def test_calls_come_with_their_arguments_in_order():
 def test_calls_within_calls_are_another_form():
     with pytest.raises(Unsupported):
         list(calls_in(read("f(f(1)) == 2"), ("f",)))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("set([1, 1.0, True, 'a'] * 99)", {1, "a"}), ("set()", set()), ("frozenset('abca')", frozenset("abc")),
+     ("dict([(1, 2), (1, 3)] * 50)", {1: 3}), ("dict({'a': 1})", {"a": 1}), ("dict()", {}), ("set({1: 2})", {1})],
+)  # fmt: skip
+def test_sets_and_dicts_of_what_is_said_often(text, value):
+    assert evaluate(read(text)) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["len(set(f()))", "frozenset(f())", "dict([(1, 2)] * 50) == dict(f())", "set(f()) == 1"]
+)
+def test_many_elements_of_one_hash_are_refused(text):
+    """A set of them would take time that grows with the square, in the process that judges."""
+    number = [k * (2**61 - 1) for k in range(40)]
+    given = [(one, 1) for one in number] if "dict" in text else number
+    assert len(set(map(hash, number))) == 1
+    tree = read(text)
+    calls = {call: given for call, _, _ in calls_in(tree, {"f"})}
+    with pytest.raises(ValueError, match="of one hash"):
+        evaluate(tree, calls)

@@ -163,3 +163,17 @@ def test_every_plan_is_right_and_right_for_its_own_task_alone():
 
 def test_a_gold_answer_that_is_no_task_is_not_guessed():
     assert grade_countdown("6 * 4", "24").correct is None
+
+
+def test_a_number_below_0_may_be_played_on():
+    lines = ["4 - 10 = -6 (left: 9 13 -6)", "-6 + 13 = 7 (left: 9 7)", "9 - 7 = 2 (left: 2)"]
+    assert check_lines(lines, [4, 9, 10, 13]) == (True, True, True)
+    assert check_lines(["1 - 3 = -2 (left: 2 -2)", "2 - -2 = 4 (left: 4)"], [1, 2, 3]) == (True, True)
+    assert check_lines(["1 / 3 = 1/3 (left: 1 1/3)", "1/3 - 1 = -2/3 (left: -2/3)"], [1, 1, 3]) == (True, True)
+    assert check_lines(["4 - 10 = -6 (left: 9 13 -6)", "6 + 13 = 19 (left: 9 19)"], [4, 9, 10, 13]) == (True, False)
+
+
+def test_a_gold_answer_of_one_long_number_is_no_task():
+    """There are more ways to cut it into short ones than anybody could try."""
+    for gold in ("1" * 60, "1" * 60 + "x", "1 " * 60 + "x"):
+        assert grade_countdown("6 * 4", f"make 24 from {gold}").correct is None

@@ -240,3 +240,13 @@ def test_many_threads_and_a_small_memory_of_verdicts():
         found = list(pool.map(lambda pair: made.compare(*pair).correct, pairs * 2))
     assert found == [n % 3 == n for n in range(6)] * 2
     made.close()
+
+
+def test_a_run_of_spaces_or_of_points_takes_no_long_time():
+    """Time that grew with the square of such a run would be an hour here."""
+    many = " " * 200_000
+    assert plain(f"1{many}x") == "1x"
+    assert plain(f"1{many}and{many}2 ,{many}or 3") == "1,2,3"
+    assert plain(f"1{'.' * 200_000}x") == f"1{'.' * 200_000}x" and plain(f"1{'.,;' * 70_000}") == "1"
+    assert plain(r"\left(1, 2\right).") == "(1,2)" and plain(r"\left. x \right..;") == plain(r"\left. x \right.")
+    assert decide("1" * 40_000 + "x", "2") is None

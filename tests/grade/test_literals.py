@@ -57,7 +57,7 @@ def test_python_there_and_back(value):
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.text(alphabet="'\"\\nxu041N{}\n ab", max_size=12))
+@given(st.text(alphabet="'\"\\nxu041N{}\n ab/`", max_size=12))
 def test_strings_as_python_reads_them(text):
     for literal in (f"'{text}'", f'"{text}"', f"'''{text}'''", f'"""{text}"""'):
         try:
@@ -67,6 +67,12 @@ def test_strings_as_python_reads_them(text):
         except (SyntaxError, ValueError):
             continue
         assert read(literal) == expected
+
+
+def test_each_language_has_its_own_escapes():
+    for text in (r"'a\/b'", r"'a\`b'"):
+        assert read(text) == text[1:-1]
+        assert string_value(text) == text[1:-1].replace("\\", "")
 
 
 @pytest.mark.parametrize(

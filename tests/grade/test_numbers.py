@@ -109,3 +109,13 @@ def test_after_the_last_mark() -> None:
     assert after_mark("a ### b #### c ") == "c"
     assert after_mark("a # # # # b") == "b"
     assert after_mark("a ## b") is None
+
+
+@pytest.mark.parametrize("sign", ["", "-", "/"])
+def test_many_spaces_are_read_in_linear_time(sign):
+    """Time that grew with the square of a run of spaces would be an hour here."""
+    many = " " * 500_000
+    assert number_of(f"1{many}x") is None
+    assert number_of(f"1 {sign}{many}x") is None
+    assert number_of(f"{many}-{many}3{many}/{many}4{many}%") == Fraction(-3, 4)
+    assert grade_number(f"#### 7{many}or so", "7").correct is True

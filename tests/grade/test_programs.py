@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evolvent.grade.programs import assemble, near, run_straight
+from evolvent.grade.programs import Ran, assemble, near, run_straight
 
 
 def value(body: str) -> object:
@@ -147,3 +147,13 @@ class TestNear:
         for wrong in (True, None, "5", float("nan"), float("inf"), [5], 5 + 0j, 10**5000):
             assert not near(wrong, Fraction(5))
         assert near(10**400, Fraction(10**400))
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["def other():\n    return 3", "def solution(n):\n    return 3", "def solution(*, n=1):\n    return 3",
+     "def solution(*n):\n    return 3", "@staticmethod\ndef solution():\n    return 3"],
+)  # fmt: skip
+def test_what_is_not_a_plain_solution_is_left_to_a_box(source):
+    assert run_straight(source) is None
+    assert run_straight("def solution() -> int:\n    return 3") == Ran(3)

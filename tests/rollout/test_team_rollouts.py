@@ -154,6 +154,15 @@ def test_records_of_a_rollout_are_those_of_playing():
         assert record == expected
 
 
+def test_records_of_a_rollout_come_by_number():
+    tasks = RELAY.tasks("train", "seen")[:4]
+    for order in (tasks, tasks[::-1]):
+        batch = RELAY.batch(order, 2)
+        found = trajectories_of(TeamCollector(batch).collect(Drawing(batch.spec), 80), batch)
+        numbers = [record.sample * 4 + [task.id for task in order].index(record.task.id) for record in found]
+        assert numbers == sorted(numbers) and len(set(numbers)) == len(numbers) > 4
+
+
 def test_a_lost_episode_is_recorded_with_its_error():
     batch = counting(2, what="nan", at=2, ends=4)
     records = play_episodes(batch, Drawing(batch.spec), 2)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from evolvent.errors import ConfigError, IsolationUnavailable
+from evolvent.sandbox.box import Box
 from evolvent.sandbox.limits import Limits, Outcome, Request
 from evolvent.sandbox.pool import Boxes
 
@@ -236,3 +238,21 @@ def test_a_closed_pool():
     pool.close()
     with pytest.raises(ConfigError, match="closed pool"):
         pool.observe("", [Request("")], LONG)
+
+
+@pytest.mark.parametrize("made", range(6))
+def test_a_box_that_finds_no_descriptor_leaves_none_open(made, monkeypatch):
+    """Whichever pipe cannot be made, those that were made before it are closed again."""
+    left, pipe = [None] * made, os.pipe
+
+    def few():
+        if not left:
+            raise OSError(errno.EMFILE, "Too many open files")
+        left.pop()
+        return pipe()
+
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    monkeypatch.setattr(os, "pipe", few)
+    with pytest.raises(OSError, match="Too many open files"):
+        Box(None, tmp_mb=4, folders=(), packages=())
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

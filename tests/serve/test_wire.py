@@ -29,14 +29,18 @@ from evolvent.errors import (
     WrongStep,
 )
 from evolvent.serve import wire
+from evolvent.serve.agentgym.grammars import Fenced as FencedOfAgentGym
 from evolvent.serve.host import Look, Seen, Stepped
 from evolvent.trajectory import Score, Task
+from evolvent.worlds.bfcl.world import Reply
+from evolvent.worlds.functions.episode import Calls
 from evolvent.worlds.grammar import Parsed, Plain, ReAct
 from evolvent.worlds.maze import Maze
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.searchqa.tags import SearchGrammar
 from evolvent.worlds.sql.grammar import Fenced
 from evolvent.worlds.tools.calls import STYLES, ToolGrammar
+from evolvent.worlds.web_replay.world import WebGrammar
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False)
@@ -243,8 +247,31 @@ def test_a_card_tells_what_an_agent_needs():
 
 
 def test_grammars_are_made_again():
-    for grammar in (Plain(), ReAct(), Fenced(), SearchGrammar(True), SearchGrammar(False)):
+    for grammar in (Plain(), ReAct(), Fenced(), SearchGrammar(True), SearchGrammar(False), Calls("json"), WebGrammar()):
         assert wire.grammar_of(through(wire.grammar_row(grammar))) == grammar
+    assert isinstance(wire.grammar_of(through(wire.grammar_row(Reply()))), Reply)
+
+
+class Shouted:
+    """Another grammar than ours, whose class has the name of one of ours."""
+
+    def parse(self, text):
+        return Parsed(text.rpartition("!")[2])
+
+    def render(self, parsed):
+        return f"!{parsed.action}"
+
+
+Shouted.__name__ = "Plain"
+
+
+@pytest.mark.parametrize("grammar", [Shouted(), FencedOfAgentGym("")])
+def test_a_grammar_is_not_taken_for_another_of_its_name(grammar):
+    """Its text would be read in another way than its world says, and nobody would notice."""
+    kind = type(grammar).__name__
+    back = wire.grammar_of(through(wire.grammar_row(grammar)))
+    with pytest.raises(ConfigError, match=f"not known here; got {type(grammar).__module__}.{kind}"):
+        back.parse("thought! ```go```")
 
 
 @pytest.mark.parametrize("style", STYLES)

@@ -21,7 +21,7 @@ from evolvent.store.exchange import (
     write_messages,
 )
 from evolvent.store.store import Store
-from evolvent.trajectory import Score, Step
+from evolvent.trajectory import Score, Step, Task
 
 TALK = {
     "conversations": [
@@ -196,6 +196,40 @@ def test_bad_chats_are_listed(tmp_path):
     read = read_messages(tmp_path / "f.jsonl")
     assert len(read.trajectories) == len(bad) == len(read.invalid)
     assert [f"f.jsonl row {2 * i + 1}:" in str(error) for i, error in enumerate(read.invalid)] == [True] * len(bad)
+
+
+def test_a_number_that_is_none_is_a_bad_row_and_hides_no_other(tmp_path):
+    """NaN among the arguments of a call, and a reward that no float holds: both are JSON as Python reads it."""
+    good = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"x": float("nan")}}}
+    bad = {"messages": [*good["messages"], {"role": "assistant", "content": None, "tool_calls": [call]}]}
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (good, bad, good)))
+    read = read_messages(tmp_path / "m.jsonl")
+    assert [one.id for one in read.trajectories] == ["m-0", "m-2"]
+    assert [str(one).partition("m.jsonl ")[2][:6] for one in read.invalid] == ["row 1:"]
+    talks = read_agenttraj(dump(tmp_path / "t.json", [TALK, {**TALK, "reward": 10**400}, TALK]))
+    assert len(talks.trajectories) == 2 and len(talks.invalid) == 1 and "row 1" in str(talks.invalid[0])
+
+
+def test_keys_keep_their_order_also_where_they_are_sealed(tmp_path):
+    """A model is shown a tool's parameters in the order they were written in."""
+    properties = {"zip": {"type": "string"}, "city": {"type": "string", "description": "its name"}}
+    function = {"name": "post", "description": "d", "parameters": {"type": "object", "properties": properties}}
+    said = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    tools = [{"type": "function", "function": function}]
+    row = json.dumps({"messages": said, "tools": tools, "id": "x", "zone": {"b": 1, "a": 2}}, separators=(",", ":"))
+    (tmp_path / "in.jsonl").write_text(row + "\n")
+    with Store.open(tmp_path / "t", writing=True) as store:
+        for one in read_messages(tmp_path / "in.jsonl").trajectories:
+            store.append(one)
+        task = Task("w", "1", {"z": 1, "a": {"y": 1, "b": 2}})
+        store.append(replace(episode("spec"), task=task, meta={"b": 1, "a": 2}))
+        for _ in range(2):  # live, then sealed
+            write_messages([store.get("x")], tmp_path / "out.jsonl")
+            assert (tmp_path / "out.jsonl").read_text() == row + "\n"
+            own = store.get("spec")
+            assert (json.dumps(own.task.spec), list(own.meta)) == ('{"z": 1, "a": {"y": 1, "b": 2}}', ["b", "a"])
+            store.seal()
 
 
 def test_arrays_have_no_place_in_texts_and_leave_no_file(tmp_path):

@@ -301,3 +301,7 @@ def test_numbers_of_numpy_are_stored_as_numbers(tmp_path):
         )
         (found,) = store.trajectories()
         assert type(found.steps[0].reward) is float and found.score == Score(2.0, 1.0, True)
+        for _ in range(2):  # live, then sealed; numpy's numbers are single values to ask for, too
+            assert ids(store, where={"sample": np.int64(0), "success": np.True_}) == ["a"]
+            assert ids(store, where={"sample": np.arange(1, 3)}) == []
+            store.seal()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 from evolvent.models.dialects import Dialect
@@ -51,17 +52,6 @@ class Refuse:
         return None
 
 
-def _rebuilt(dialect: Dialect, instructions: str, turns: Sequence[Turn], observation: str) -> list[int]:
-    ids: list[int] = []
-    seen = [*(turn.observation for turn in turns), observation]
-    for index, text in enumerate(seen):
-        before = turns[index - 1] if index else None
-        ids += dialect.open(instructions, text) if before is None else dialect.turn(text, stopped=before.stopped)
-        if index < len(turns):
-            ids += turns[index].action
-    return ids
-
-
 @dataclass(frozen=True)
 class Window:
     """Keep the first turn (it holds the task) and as many of the last ones as fit into `share` of the room."""
@@ -72,10 +62,26 @@ class Window:
     def __call__(
         self, dialect: Dialect, instructions: str, turns: Sequence[Turn], observation: str, room: int
     ) -> list[int] | None:
-        for first in range(1, len(turns) + 1):
-            ids = _rebuilt(dialect, instructions, [turns[0], *turns[first + 1 :]] if turns else [], observation)
-            if len(ids) <= room * self.share or (first == len(turns) and len(ids) <= room):
-                return ids
+        if not turns:
+            return None
+        said, count = [*(turn.observation for turn in turns), observation], len(turns)
+
+        def heard(at: int, stopped: bool) -> list[int]:
+            ids = dialect.turn(said[at], stopped=stopped)
+            return [*ids, *turns[at].action] if at < count else ids
+
+        head = [*dialect.open(instructions, said[0]), *turns[0].action]
+        later = [heard(at, turns[at - 1].stopped) for at in range(1, count + 1)]  # each text is made tokens once
+        left = sum(map(len, later))
+        for first in range(1, count + 1):
+            left -= len(later[first - 1])
+            if first == 1 < count:
+                continue
+            same = turns[0].stopped == turns[first - 1].stopped
+            joint = later[first - 1] if same else heard(first, turns[0].stopped)
+            length = len(head) + len(joint) + left
+            if length <= room * self.share or (first == count and length <= room):
+                return [*head, *joint, *chain.from_iterable(later[first:])]
         return None
 
 
@@ -101,9 +107,11 @@ class Summarise:
     def __call__(
         self, dialect: Dialect, instructions: str, turns: Sequence[Turn], observation: str, room: int
     ) -> list[int] | None:
+        if not turns:
+            return None
         answers = [*(turn.observation for turn in turns[1:]), observation]
         pairs = [(dialect.text(turn.action), answer) for turn, answer in zip(turns, answers, strict=True)]
-        first = turns[0].observation if turns else observation
+        first = turns[0].observation
         while pairs:
             ids = dialect.open(instructions, f"{first}\n{self.summary(pairs)}")
             if len(ids) <= room:

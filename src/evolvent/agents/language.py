@@ -133,7 +133,7 @@ class LanguageMind:
         tokens = [*self._past, *self._read(observation), *self._given]
         if self._length + len(tokens) < self._context:
             return tokens
-        room = self._context - self._agent.max_tokens
+        room = self._context - max(self._agent.max_tokens, len(self._given) + 1)  # something is written behind these
         shorter = self._agent.history(self._dialect, self._world.instructions, self._turns, observation, room)
         if shorter is None:
             return None

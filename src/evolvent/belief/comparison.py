@@ -128,7 +128,7 @@ def play(
     order = {(start.task.id, start.sample): i for i, start in enumerate(starts)}
     done = sorted(table.done, key=lambda one: order[one.task.id, one.sample])
     scores = [row for one in done for row in table.scores[one.id]]
-    ms = paired(spent, [0.0] * len(spent), rng=sample_rng("decision time", name))
+    ms = paired(spent, [0.0] * len(spent), rng=sample_rng("decision time", name)).within(0.0, np.inf)
     return Played(name=name, sensor=search.batch.sensor.id, trajectories=done, scores=scores, decision_ms=ms)
 
 

@@ -118,7 +118,7 @@ def outcomes_of(trajectories: Sequence[Trajectory]) -> OutcomeTable:
 def _mean(values: NDArray[np.float64], name: str) -> Interval | None:
     if not len(values):
         return None
-    return paired(values.tolist(), [0.0] * len(values), rng=sample_rng("outcomes", name))
+    return paired(values.tolist(), [0.0] * len(values), rng=sample_rng("outcomes", name)).within(0.0, np.inf)
 
 
 def _row(interval: Interval | None) -> list[float | None] | None:

@@ -128,4 +128,5 @@ def lost_to_names(plain: Iterable[Trajectory], masked: Iterable[Trajectory]) -> 
     both = sorted(sides[0].keys() & sides[1].keys())
     if not both:
         return None
-    return paired([sides[0][name] for name in both], [sides[1][name] for name in both], rng=sample_rng("bfcl names"))
+    first, other = ([side[name] for name in both] for side in sides)
+    return paired(first, other, rng=sample_rng("bfcl names")).within(-1.0, 1.0)

@@ -50,4 +50,4 @@ def pass_at(counted: Sequence[Tally], k: int) -> Interval:
     each = [pass_at_k(one.samples, one.passed, k) for one in counted if one.samples >= k]
     if not each:
         raise ConfigError(f"no pass@{k}", value="no problem with so many judged samples", expected="at least one")
-    return paired(each, [0.0] * len(each), rng=sample_rng("pass at", k))
+    return paired(each, [0.0] * len(each), rng=sample_rng("pass at", k)).within(0.0, 1.0)

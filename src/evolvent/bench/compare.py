@@ -157,7 +157,8 @@ def _row(pairs: Sequence[_Pair], *, world: str = "", tier: str = "") -> Row:
         difference = paired(a[0], b[0], levels=[kinds], strata=strata, rng=rng)
     else:
         difference = crossed(a, b, kinds=kinds, strata=strata, rng=rng)
-    return Row(world, tier, tasks, only_a, only_b, _mean_of_panels(mine), _mean_of_panels(other), difference)
+    means = _mean_of_panels(mine), _mean_of_panels(other)
+    return Row(world, tier, tasks, only_a, only_b, *means, difference.within(-1.0, 1.0))
 
 
 def _joined(panels: Sequence[Sequence[Sequence[bool | None]]]) -> list[list[float]]:

@@ -271,8 +271,8 @@ def generation(
     one_each = config.samples == 1
     return [
         rate_measure("exact_match", wilson(int(sum(exact)), len(exact))) if one_each
-        else mean_measure(np.asarray(exact), items, "exact_match"),
-        mean_measure(np.asarray(overlap), items, "token_f1"),
+        else mean_measure(np.asarray(exact), items, "exact_match", most=1.0),
+        mean_measure(np.asarray(overlap), items, "token_f1", most=1.0),
     ]  # fmt: skip
 
 

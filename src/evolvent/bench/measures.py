@@ -105,15 +105,16 @@ def asked(works: Iterable[Work[T]], engine: Engine) -> list[T]:
     return [found[index] for index in range(len(found))]
 
 
-def mean_measure(values: Floats, labels: NDArray[np.int64], metric: str) -> Measure:
-    """The mean of all values `[N]`; the interval draws whole groups again, which `labels` `[N]` name.
+def mean_measure(values: Floats, labels: NDArray[np.int64], metric: str, *, most: float = math.inf) -> Measure:
+    """The mean of all values `[N]`, which lie between 0 and `most`.
 
-    More than 256 groups are drawn in blocks of some: the interval hardly changes, its cost is bounded.
+    The interval draws whole groups again, which `labels` `[N]` name. More than 256 groups are drawn in blocks of some:
+    it hardly changes, and its cost is bounded.
     """
     found = paired(values.tolist(), [0.0] * len(values), levels=[(labels % _BLOCKS).tolist()],
                    resamples=RESAMPLES, level=LEVEL, rng=sample_rng("evaluators", metric))  # fmt: skip
     single = len(np.unique(labels)) < 2  # one text: nothing to draw
-    return rate_measure(metric, Interval(found.mean, math.nan, math.nan, found.n) if single else found)
+    return rate_measure(metric, Interval(found.mean, math.nan, math.nan, found.n) if single else found.within(0, most))
 
 
 def rate_measure(metric: str, found: Interval) -> Measure:

@@ -84,7 +84,7 @@ _SHARP_STRINGS = frozenset({
 # Java reads \u000a as the end of the line before it reads comments: no reader here follows it there.
 _ESCAPES = (r"\\u+00[0-7][0-9a-fA-F]", "unicode escapes of ASCII characters")
 # What stands above `import "C"` is C, although it looks like a comment.
-_CGO = (r'(?m)^\s*(?:import\s+)?"C"\s*$', "a cgo preamble")
+_CGO = (r'(?m)^[^\S\n]*(?:import\s+)?"C"\s*$', "a cgo preamble")
 
 _TABLE = (
     Language("python", "#", (".py", ".pyi", ".pyw"), ("python",), "python"),
@@ -148,7 +148,7 @@ _OTHER_NAMES = {"c++": "cpp", "c-sharp": "csharp", "c#": "csharp", "js": "javasc
                 "py": "python", "sh": "bash", "shell": "bash", "golang": "go"}  # fmt: skip
 _SHEBANG = re.compile(r"#!\s*(\S+)([^\n]*)")
 # A header with one of these is C++; C has no such lines.
-_CPP_HEADER = re.compile(r"(?m)^\s*(?:class\s+\w|namespace\b|template\s*<|using\s+\w|#\s*include\s*<\w+>)")
+_CPP_HEADER = re.compile(r"(?m)^[^\S\n]*(?:class\s+\w|namespace\b|template\s*<|using\s+\w|#\s*include\s*<\w+>)")
 
 
 def language_named(name: str) -> Language:
@@ -180,4 +180,4 @@ def _by_shebang(source: str) -> str | None:
     if program == "env":  # `env -S node --flag`, `env A=1 python3`
         words = (word for word in match[2].split() if not word.startswith("-") and "=" not in word)
         program = PurePath(next(words, "")).name
-    return _BY_INTERPRETER.get(re.sub(r"[\d.]+$", "", program).lower())
+    return _BY_INTERPRETER.get(program.rstrip(".0123456789").lower())

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from evolvent.curate.outlines import Scrub, is_name, outline
+from evolvent.curate.outlines import Scrub, is_mapping, is_name, outline
 from evolvent.curate.renaming import Keys, NameMap, renamed, token, tool_keys, unmask
 from evolvent.errors import ConfigError, Problem, SampleInvalid
 from evolvent.messages import CallSample, Tool
@@ -177,7 +177,8 @@ def _draw(sample: CallSample, rng: np.random.Generator, spec: MaskSpec) -> NameM
     if spec.params:
         for one in inside:
             keys[one.tool.name] = tool_keys(one, {name: next(new) for name in one.names})
-    values = _defaults(sample, rng, spec) if spec.defaults != "off" else {}
+    told = {one.tool.name: one.defaults for one in inside if one.defaults} if spec.defaults != "off" else {}
+    values = _defaults(sample, told, rng=rng, spec=spec) if told else {}
     return NameMap(tools, keys, values, _left(sample, [*functions, *chain.from_iterable(inner)]))
 
 
@@ -186,7 +187,7 @@ def _argument_keys(sample: CallSample) -> Iterator[str]:
     waiting += [call.arguments for message in sample.messages for call in message.calls]
     while waiting:
         one = waiting.pop()
-        if type(one) is dict or isinstance(one, Mapping):  # asking for the type is much faster
+        if is_mapping(one):
             yield from one
             waiting += [value for value in one.values() if type(value) not in _SCALARS]
         elif isinstance(one, (list, tuple)):
@@ -242,13 +243,18 @@ def _names(rng: np.random.Generator, spec: MaskSpec, kinds: Sequence[str]) -> It
 # ---------------------------------------------------------------------------------------------------- defaults
 
 
-def _defaults(sample: CallSample, rng: np.random.Generator, spec: MaskSpec) -> dict[tuple[str, str], tuple[Any, Any]]:
-    """Defaults that gold arguments repeat and that may change: by tool and parameter, the old and the new value."""
-    told = {tool.name: outline(tool).defaults for tool in sample.tools}
+def _defaults(
+    sample: CallSample, told: Mapping[str, Mapping[str, Mapping[str, Any]]], *, rng: np.random.Generator, spec: MaskSpec
+) -> dict[tuple[str, str], tuple[Any, Any]]:
+    """Defaults that gold arguments repeat and that may change: by tool and parameter, the old and the new value.
+
+    Args:
+        told: by tool, its outermost parameters that have a default.
+    """
     found: dict[tuple[str, str], tuple[Any, Any]] = {}
     for call in sample.calls:
         for name, value in call.arguments.items():
-            one = told[call.name].get(name)
+            one = told.get(call.name, {}).get(name)
             if one is None or (call.name, name) in found:
                 continue
             if (

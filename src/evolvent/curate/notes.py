@@ -37,7 +37,7 @@ one sentence that says what the code there is for. Do not repeat the code. Where
 {skip}.
 
 {code}"""
-_LINE = re.compile(r"(?i)^\s*(?:[-*]\s+)?(?:line\s+|L)?(\d{1,9})\s*[:|]\s*(.*?)\s*$")
+_LINE = re.compile(r"(?i)^\s*(?:[-*]\s+)?(?:line\s+|L)?(\d{1,9})\s*[:|](.*)$")
 _MARK = re.compile(r"^(?:#|//|--)\s*(?=\w)")
 _FENCE = re.compile(r"^\s*```[\w+-]*\s*$")
 _GENERATED = re.compile(
@@ -295,7 +295,7 @@ def _without(source: str, comments: Sequence[Span]) -> tuple[str, list[tuple[int
         before, after = source[max(line_start, place) : start], source[end:line_end]
         whole = line_start >= place and not before.strip()  # on lines of its own: they go with it
         # Without the comment's line a backslash above it would join the next one, which no token shows.
-        joined = whole and source[:line_start][-4:].rstrip().endswith("\\")
+        joined = whole and source[max(line_start - 4, 0) : line_start].rstrip().endswith("\\")
         stays = DIRECTIVE.search(text) or _TAGGED.match(text) or after.strip() or text.endswith("\\") or joined
         if stays or (not whole and "\n" in text):
             continue

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from evolvent.errors import SampleInvalid
 from evolvent.messages import Tool
 from evolvent.schemas import is_flat, json_schema
 
 __all__ = [
-    "DEEP", "LISTS", "ONE", "QUOTES", "VALUES", "Outline", "Scrub", "inner_schemas", "is_name", "listed", "named",
-    "outline", "told_in",
+    "DEEP", "LISTS", "ONE", "QUOTES", "VALUES", "Outline", "Scrub", "inner_schemas", "is_mapping", "is_name",
+    "listed", "named", "outline", "told_in",
 ]  # fmt: skip
 
 Scrub = Literal["off", "names", "every"]
@@ -148,17 +148,24 @@ def listed(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
 def named(node: Mapping[str, Any]) -> Mapping[str, Any]:
     """The properties of a schema by name."""
     found = node.get("properties")
-    return found if isinstance(found, Mapping) else {}
+    return found if is_mapping(found) else {}
 
 
 def inner_schemas(node: Mapping[str, Any], keys: Sequence[str] = (*ONE, *LISTS)) -> Iterator[Any]:
     """Schemas inside a schema other than its properties."""
     for key in keys:
         one = node.get(key)
-        if isinstance(one, Mapping):
+        if one is None:
+            continue
+        if is_mapping(one):
             yield one
         elif isinstance(one, list):
             yield from one
+
+
+def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
+    """Whether it is a mapping; asking for the type first is much faster."""
+    return type(value) is dict or isinstance(value, Mapping)
 
 
 def is_name(word: str) -> bool:

@@ -21,6 +21,7 @@ from evolvent.curate.outlines import (
     Outline,
     Scrub,
     inner_schemas,
+    is_mapping,
     is_name,
     named,
     outline,
@@ -33,6 +34,8 @@ from evolvent.schemas import is_flat
 __all__ = ["Keys", "NameMap", "renamed", "token", "tool_keys", "unmask"]
 
 _ALTERNATIVES = ("anyOf", "oneOf", "allOf", "not", "if", "then", "else")
+_ELEMENTS = ("items", "prefixItems", "contains", "additionalProperties")
+_MORE = frozenset((*_ALTERNATIVES, *_ELEMENTS))
 _WORD = re.compile(r"\w+(?:[.\-]\w+)*")
 _JOINTS = re.compile(r"([.\-])")
 
@@ -144,17 +147,24 @@ def _keys(nodes: Iterable[Any], names: Mapping[str, str]) -> Keys | None:
     inside: dict[str, list[Any]] = {}
     while waiting:
         node = waiting.pop()
-        if not isinstance(node, Mapping) or DEEP.isdisjoint(node):
+        if not _deep(node):
             continue
         for name, one in named(node).items():
             inside.setdefault(name, []).append(one)
-        waiting += inner_schemas(node, _ALTERNATIVES)
-        rest += inner_schemas(node, ("items", "prefixItems", "contains", "additionalProperties"))
-    below = {name: keys for name, ones in inside.items() if (keys := _keys(ones, names)) is not None}
+        if not _MORE.isdisjoint(node):
+            waiting += inner_schemas(node, _ALTERNATIVES)
+            rest += inner_schemas(node, _ELEMENTS)
+    below = {name: keys for name, ones in inside.items()
+             if any(_deep(one) for one in ones) and (keys := _keys(ones, names)) is not None}  # fmt: skip
     every = _keys(rest, names) if rest else None
     if not inside and every is None:
         return None
     return Keys({name: names.get(name, name) for name in inside}, below, every)
+
+
+def _deep(node: Any) -> bool:
+    """Whether it is a schema that may hold others or names."""
+    return is_mapping(node) and not DEEP.isdisjoint(node)
 
 
 def tool_keys(told: Outline, names: Mapping[str, str]) -> Keys:
@@ -194,8 +204,12 @@ class _Writer:
         else:
             found["properties"] = {names.get(name, name): one for name, one in properties.items()}
         if isinstance(parameters.get("required"), list):
-            found["required"] = [names.get(name, name) for name in parameters["required"]]
+            found["required"] = self._listed(parameters["required"])
         return found
+
+    def _listed(self, names: Sequence[Any]) -> list[Any]:
+        """Names in a list; what is no text is none."""
+        return [self.names.get(name, name) if isinstance(name, str) else name for name in names]
 
     def _properties(self, properties: Mapping[str, Any], *, top: bool = False) -> dict[str, Any]:
         values = self.values if top else {}
@@ -206,7 +220,7 @@ class _Writer:
         return found
 
     def _node(self, node: Any, *, top: bool = False, own: str = "") -> Any:
-        if not isinstance(node, Mapping):
+        if not is_mapping(node):
             return node
         if DEEP.isdisjoint(node) and "title" not in node:
             said = node.get("description")
@@ -221,10 +235,10 @@ class _Writer:
             elif key in (*LISTS, "items") and isinstance(one, list):
                 found[key] = [self._node(part) for part in one]
             elif key == "required" and isinstance(one, list):
-                found[key] = [self.names.get(name, name) for name in one]
-            elif key == "dependentRequired":
-                found[key] = {self.names.get(k, k): [self.names.get(name, name) for name in v] for k, v in one.items()}
-            elif key == "dependentSchemas":
+                found[key] = self._listed(one)
+            elif key == "dependentRequired" and _of_lists(one):
+                found[key] = {self.names.get(name, name): self._listed(others) for name, others in one.items()}
+            elif key == "dependentSchemas" and isinstance(one, Mapping):
                 found[key] = self._properties(one)
             elif key in VALUES and isinstance(one, (Mapping, list)) and (keys := _keys([node], self.names)):
                 found[key] = [keys.applied(part) for part in one] if key in ("enum", "examples") else keys.applied(one)
@@ -235,6 +249,10 @@ class _Writer:
             else:
                 found[key] = one
         return found
+
+
+def _of_lists(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(one, list) for one in value.values())
 
 
 def _letters(text: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,6 +28,7 @@ __all__ = ["Row", "Shard", "line_of", "read_shard", "shards_of", "store_in", "wr
 Row = Mapping[str, Any]
 Form = Literal["jsonl", "json", "parquet", "arrow"]
 _FORMS: Mapping[str, Form] = {".jsonl": "jsonl", ".json": "json", ".parquet": "parquet", ".arrow": "arrow"}
+_at_hand = threading.local()  # `opened`: the Parquet file whose shards this thread reads
 _META = ("dataset_info.json", "state.json", "dataset_dict.json", "manifest.json")  # of a folder; no rows
 
 
@@ -181,7 +183,7 @@ def _read(shard: Shard) -> Iterator[tuple[int, Any]]:
         if shard.form == "json":
             yield from enumerate(_array(shard.path)[shard.begin : shard.end], shard.first)
         elif shard.form == "parquet":
-            yield from _cut(pq.ParquetFile(shard.path).iter_batches(), shard)
+            yield from _parquet(shard)
         else:
             with pa.memory_map(str(shard.path)) as source:
                 yield from _cut(_batches(source), shard)
@@ -227,8 +229,38 @@ def _batches(source: Any) -> Iterator[pa.RecordBatch]:
         yield from (opened.get_batch(place) for place in range(opened.num_record_batches))
 
 
-def _cut(batches: Iterable[pa.RecordBatch], shard: Shard) -> Iterator[tuple[int, Any]]:
-    begin = 0
+class _Opened:
+    """A Parquet file that is read from front to back. To begin anew for each shard would take quadratic time."""
+
+    def __init__(self, path: Path, known: tuple[Path, int, int]) -> None:
+        file = pq.ParquetFile(path)
+        self.known, self.rows = known, int(file.metadata.num_rows)
+        self._batches: Iterator[pa.RecordBatch] = file.iter_batches()
+        self.begin, self._batch = 0, next(self._batches, None)  # a batch, and the place of its first row
+
+    def read(self, shard: Shard) -> Iterator[tuple[int, Any]]:
+        """The rows of a shard that does not begin before the batch at hand, which stays at hand if it goes on."""
+        while self._batch is not None and self.begin < shard.end:
+            yield from _cut([self._batch], shard, begin=self.begin)
+            end = self.begin + self._batch.num_rows
+            if end > shard.end:
+                return
+            self.begin, self._batch = end, next(self._batches, None)
+
+
+def _parquet(shard: Shard) -> Iterator[tuple[int, Any]]:
+    """Goes on where this thread ended with the shard before, if it was of the same file."""
+    state = shard.path.stat()
+    known = (shard.path, state.st_mtime_ns, state.st_size)
+    opened: _Opened | None = vars(_at_hand).pop("opened", None)  # whoever reads at the same time opens it again
+    if opened is None or opened.known != known or opened.begin > shard.begin:
+        opened = _Opened(shard.path, known)
+    yield from opened.read(shard)
+    if opened.begin < opened.rows:
+        _at_hand.opened = opened
+
+
+def _cut(batches: Iterable[pa.RecordBatch], shard: Shard, *, begin: int = 0) -> Iterator[tuple[int, Any]]:
     for batch in batches:
         end = begin + batch.num_rows
         if end > shard.begin and begin < shard.end:

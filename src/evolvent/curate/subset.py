@@ -52,6 +52,8 @@ SELECTORS: Mapping[str, Selector] = {
 """The selectors of `curate.select` and `curate.selectors` by short names."""
 _FORMAT = 1
 _ALIKE = 1e-12
+# What reading a block raises that is absent, cut off or spoilt; RuntimeError: an archive of a kind that is not read.
+_SPOILT = (OSError, EOFError, ValueError, KeyError, AttributeError, TypeError, RuntimeError, zipfile.BadZipFile)
 
 
 @dataclass(frozen=True)
@@ -218,13 +220,13 @@ def _keep(file: Path, found: Measured) -> None:
 
 
 def _read(file: Path) -> Measured | None:
-    """A block that is there and whole; the archive has a checksum of each array."""
+    """A block that is there and whole; the archive has a checksum of each array. None where it is absent or spoilt."""
     try:
         with file.open("rb") as opened, np.load(opened, allow_pickle=False) as held:
             told = json.loads(held["refused"].tobytes())
             quality = held["quality"] if "quality" in held.files else None
             return Measured(held["features"], quality, {int(at): str(why) for at, why in told.items()})
-    except (OSError, ValueError, KeyError, AttributeError, zipfile.BadZipFile):  # absent, or cut off
+    except _SPOILT:
         return None
 
 

@@ -12,6 +12,7 @@ import ast
 import io
 import re
 import tokenize
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -150,7 +151,8 @@ def _read_python(source: str, language: Language) -> Reading:
             depth -= 1
             literals += [] if depth else [Span(opened, end)]
     docstrings = tuple(_docstrings(tree, source, starts))
-    strings = tuple(one for one in literals if not any(d.start <= one.start < d.end for d in docstrings))
+    begins, ends = [one.start for one in docstrings], [-1, *(one.end for one in docstrings)]  # in order, side by side
+    strings = tuple(one for one in literals if one.start >= ends[bisect_right(begins, one.start)])
     closed = tuple(one for one in literals if "\n" in source[one.start : one.end])
     return Reading(tokens, tuple(comments), strings, docstrings, closed, "", tree)
 

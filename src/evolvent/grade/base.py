@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Grade", "Grader"]
+__all__ = ["Grade", "Grader", "shown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,3 +18,12 @@ class Grade:
 
 
 Grader = Callable[[str, str], Grade]
+_LONGEST = 200
+
+
+def shown(value: object, written: Callable[[object], str] = repr) -> str:
+    """A value for a message, cut short. Python does not write out whole numbers of thousands of digits."""
+    try:
+        return written(value)[:_LONGEST]
+    except ValueError:
+        return f"a {type(value).__name__} with too many digits to be shown"

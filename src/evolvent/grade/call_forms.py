@@ -27,7 +27,7 @@ Form = Literal["python", "json", "xml", "java", "javascript"]
 MOST_CALLS = 256
 """Calls of one answer; more are refused."""
 
-_FENCE = re.compile(r"```[\w+-]*[ \t]*\n?(.*?)\n?```", re.DOTALL)
+_FENCE = re.compile(r"```[\w+-]*+[ \t]*+\n?(.*?)\n?```", re.DOTALL)
 _NAME = re.compile(r"[^\s=,()\[\]{}\"'`:;#<>]+")
 # A tag ends before the next of its kind begins: many that are never closed are passed over in linear time.
 _TOOL_CALL = re.compile(r"<tool_call>((?:(?!<tool_call>).)*?)</tool_call>", re.DOTALL)

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from evolvent.grade.base import Grade
+from evolvent.grade.base import Grade, shown
 from evolvent.grade.expressions import FAILURES, Unsupported, calls_in, evaluate
 
 __all__ = ["Answer", "Form", "Open", "Session", "Tests", "form", "humaneval", "judge", "mbpp"]
@@ -223,10 +223,10 @@ def _failure(test: ast.expr, returned: Mapping[ast.Call, Any]) -> str:
     try:
         holds = bool(evaluate(test, returned))
     except FAILURES as error:
-        return f"{ast.unparse(test)[:200]}: {type(error).__name__}: {str(error)[:200]}"
+        return f"{ast.unparse(test)[:200]}: {type(error).__name__}: {shown(error, str)}"
     if holds:
         return ""
-    got = ", ".join(repr(value)[:200] for value in returned.values())
+    got = ", ".join(map(shown, returned.values()))
     return f"{ast.unparse(test)[:200]}: returned {got}"
 
 

@@ -28,9 +28,9 @@ _SIGNS = {
 _SIGN = re.compile("|".join(re.escape(sign) for sign in sorted(_SIGNS, key=len, reverse=True)))
 _TOKEN = re.compile(r"\s*(?:(\d{1,9})(?![\d.])|([-+*/()]))")
 _ANSWERED = re.compile(r"\banswer\s*(?:is|:)\s*:?", re.IGNORECASE)
-_GOLD = re.compile(r"make (\d{1,9}) from ((?:\d{1,9} ?){1,20})")
-_VALUE = r"(\d{1,9}(?:/\d{1,9})?)"
-_LINE = re.compile(rf"{_VALUE} ([-+*/]) {_VALUE} = (-?{_VALUE[1:-1]}) \(left: ?([-0-9/ ]*)\)")
+_GOLD = re.compile(r"make (\d{1,9}) from (\d{1,9}(?: \d{1,9}){0,19})")
+_VALUE = r"(-?\d{1,9}(?:/\d{1,9})?)"
+_LINE = re.compile(rf"{_VALUE} ([-+*/]) {_VALUE} = {_VALUE} \(left: ?([-0-9/ ]*)\)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evolvent.grade.base import Grade
+from evolvent.grade.base import Grade, shown
 from evolvent.grade.code import Open
 
 __all__ = ["Exchanges", "judge_exchanges", "same_text", "same_value"]
 
 _NEAR = 1e-6
 _KEY = re.compile(r"0|-?[1-9][0-9]{0,99}")
-_DECIMAL = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")  # `float` also takes 1_0 and other digits
+_DECIMAL = re.compile(r"[-+]?([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")  # `float` takes 1_0 and others too
 _ASK = "ask_the_program"
 # What stands around a program in its box. The input is a real file at descriptor 0 and the output one at descriptor 1,
 # since programs read `open(0)` and write past `print`. `sys.exit()` is how many programs end.
@@ -117,7 +117,7 @@ def judge_exchanges(source: str, tests: Exchanges, open_box: Open) -> Grade:
                 return Grade(False, why=f"exchange {number}: {answer.status}: {answer.error}")
             right = same_value(answer.value, expected) if tests.function else same_text(answer.value, expected)
             if not right:
-                return Grade(False, why=f"exchange {number}: got {str(answer.value)[:200]!r}")
+                return Grade(False, why=f"exchange {number}: got {shown(answer.value, str)!r}")
             if not box.end():
                 return Grade(False, why=f"exchange {number}: malformed: more answers than calls")
     return Grade(True)
@@ -170,7 +170,10 @@ def _json_like(value: object) -> object:
     if isinstance(value, (tuple, list)):
         return [_json_like(one) for one in value]
     if type(value) is dict:
-        found = {str(key): _json_like(one) for key, one in value.items()}
+        try:
+            found = {str(key): _json_like(one) for key, one in value.items()}
+        except ValueError:  # a whole number of thousands of digits has no text
+            return value
         return found if len(found) == len(value) else value  # 1 and "1" are no JSON, and equal nothing
     return value
 

@@ -18,10 +18,32 @@ __all__ = ["FAILURES", "Unsupported", "calls_in", "evaluate"]
 FAILURES = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 _LARGE = 10**6  # elements or bits that an operator may make
 
+_SAME_HASH = 32  # different elements of a set or keys of a dict that may share a hash
+
+
+def _hashed(kind: Callable[..., Any]) -> Callable[..., Any]:
+    """A set or dict, refused where many elements share a hash: that would take time that grows with the square."""
+
+    def made(*given: Any) -> Any:
+        known: dict[int, list[Any]] = {}
+        for one in given[0] if given and not isinstance(given[0], Mapping) else ():
+            key = one
+            if kind is dict:
+                key, _ = one
+            same = known.setdefault(hash(key), [])
+            if key not in same:
+                same.append(key)
+            if len(same) > _SAME_HASH:
+                raise ValueError(f"more than {_SAME_HASH} elements of one hash")
+        return kind(*given)
+
+    return made
+
+
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "abs": abs, "all": all, "any": any, "bool": bool, "dict": dict, "float": float, "frozenset": frozenset, "int": int,
-    "len": len, "list": list, "max": max, "min": min, "round": round, "set": set, "sorted": sorted, "str": str,
-    "sum": sum, "tuple": tuple, "math.isclose": math.isclose,
+    "abs": abs, "all": all, "any": any, "bool": bool, "dict": _hashed(dict), "float": float,
+    "frozenset": _hashed(frozenset), "int": int, "len": len, "list": list, "max": max, "min": min, "round": round,
+    "set": _hashed(set), "sorted": sorted, "str": str, "sum": sum, "tuple": tuple, "math.isclose": math.isclose,
 }  # fmt: skip
 _KEYWORDS = {"math.isclose": {"rel_tol", "abs_tol"}, "sorted": {"reverse"}, "round": {"ndigits"}}
 _NAMES: Mapping[str, object] = {"math.pi": math.pi, "math.inf": math.inf, "math.e": math.e, "math.nan": math.nan}

@@ -38,7 +38,7 @@ _WRAP = r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it|sf)|mbox|operatorname)\s
 _WRAPPED = re.compile(_WRAP)
 _TRAILING = re.compile(rf"(?<=\S)\s*{_WRAP}(?:\s*\^\s*\{{?[23]\}}?)?\s*$")
 _ROWS = "\ue000"  # stands for \\\\, which ends a row of a matrix
-_JOIN = re.compile(r"\s*,?\s*\b(?:and|or)\b\s*")
+_JOIN = re.compile(r"(?:,\s*)?\b(?:and|or)\b")
 _UNIT = (
     r"(?:cm|mm|km|kg|ft|mph|square|sq|cubic|inch(?:es)?|foot|feet|yards?|miles?|(?:centi|milli|kilo)?met(?:er|re)s?"
     r"|degrees?|radians?|dollars?|cents?|units?|hours?|minutes?|seconds?|days?|weeks?|months?|years?|pounds?|grams?"
@@ -56,7 +56,7 @@ _SINGLE = re.compile(r"([_^])\{([0-9A-Za-z])\}")
 _POINT = re.compile(r"(?<!\d)\.(?=\d)")
 _LETTER = re.compile(r"^\(([A-Za-z])\)$")
 _SPACES = re.compile(r"(\\[A-Za-z]+)?\s+(?=([A-Za-z])?)")
-_NUMBER = re.compile(r"([-+]*)(?:\\frac\{(-?\d+)\}\{(-?\d+)\}|(\d+\.?\d*|\.\d+)(?:/(\d+))?)")
+_NUMBER = re.compile(r"([-+]*)(?:\\frac\{(-?\d+)\}\{(-?\d+)\}|(\d+(?:\.\d*)?|\.\d+)(?:/(\d+))?)")
 
 Parts = tuple[str, str, tuple[str, ...]]
 """Opening bracket, closing bracket ("" for none), and what stands between the commas."""
@@ -111,7 +111,8 @@ def plain(text: str) -> str:
     \\text{...} as a whole is its words, in small letters. "x and y" and "x or y" are the list x,y.
     """
     text = _SIGN.sub(lambda found: _SIGNS[found[0]], text.strip().strip("$").strip()).replace(r"\\", _ROWS)
-    text = re.sub(r"(?<!\\right)(?<!\\left)[.,;]+$", "", text)
+    bare = text.rstrip(".,;")
+    text = text[: len(bare) + bare.endswith((r"\right", r"\left"))]  # \right. is a bracket
     for pattern, same in _SAME:
         text = pattern.sub(same, text)
     text = _GONE.sub("", text.replace(r"\ ", " ").replace("~", " ")).strip()

@@ -54,7 +54,8 @@ _ESCAPE = re.compile(
     r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|N\{([^{}]*)\}|(.))", re.DOTALL
 )
 _PLAIN = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "\n": "", "\\": "\\",
-          "'": "'", '"': '"', "/": "/", "`": "`"}  # fmt: skip
+          "'": "'", '"': '"'}  # fmt: skip
+_NOT_PYTHON = {"/": "/", "`": "`"}  # escapes of other languages
 
 
 class Source:
@@ -158,14 +159,14 @@ def string_value(text: str) -> str | None:
 
     Escapes are resolved; unknown ones keep their backslash, as in Python.
     """
-    return _unescaped(text[1:-1]) if _ONE_STRING.fullmatch(text) else None
+    return _unescaped(text[1:-1], _PLAIN | _NOT_PYTHON) if _ONE_STRING.fullmatch(text) else None
 
 
-def _unescaped(text: str) -> str:
-    return _ESCAPE.sub(_resolved, text) if "\\" in text else text
+def _unescaped(text: str, known: Mapping[str, str] = _PLAIN) -> str:
+    return _ESCAPE.sub(lambda found: _resolved(found, known), text) if "\\" in text else text
 
 
-def _resolved(found: re.Match[str]) -> str:
+def _resolved(found: re.Match[str], known: Mapping[str, str]) -> str:
     octal, short, middle, long, name, other = found.groups()
     if name is not None:
         try:
@@ -173,7 +174,7 @@ def _resolved(found: re.Match[str]) -> str:
         except KeyError:
             return found[0]
     if other is not None:
-        return _PLAIN.get(other, found[0])
+        return known.get(other, found[0])
     code = int(octal, 8) if octal else int(short or middle or long, 16)
     return chr(code) if code <= 0x10FFFF else found[0]
 

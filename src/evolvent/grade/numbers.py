@@ -22,6 +22,7 @@ _SIGN = (
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+"
 _NUMBER = re.compile(rf"{_SIGN}(?:\\?\$\s*[-\u2212]?)?(?<![\w.])(?:{_DIGITS})(?:\s*/\s*\d+(?!\.\d))?")
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+_AROUND = re.compile(r"(?<=[-+/$%\u2212])\s+|(?<!\s)\s+(?=[-+/$%\u2212])")  # each run of spaces is looked at once
 _DECORATION = re.compile(r"\\(?:text|mathrm|mbox)\s*\{[^{}]*\}|\\[,!;: ]|\{,\}|\\[()\[\]]")
 
 
@@ -50,7 +51,7 @@ def number_text(text: str) -> str | None:
 
 def number_of(text: str) -> Fraction | None:
     """The number that a text is, exactly; None where it is none, divides by zero or has more than 60 digits."""
-    bare = re.sub(r"\s*([-+/$%\u2212])\s*", r"\1", text.strip()).replace("\u2212", "-").rstrip(".")
+    bare = _AROUND.sub("", text.strip()).replace("\u2212", "-").rstrip(".")
     bare = re.sub(r"[,$%\\]", "", bare)
     found = re.fullmatch(r"([-+]*)(\d*)(?:\.(\d*))?(?:/(\d+))?", bare)
     if found is None or not (found[2] or found[3]) or len(bare) > _LONGEST:

@@ -94,9 +94,12 @@ def run_straight(source: str) -> Ran | None:
         return Ran(None, f"SyntaxError: {error.msg}")
     except (ValueError, RecursionError, MemoryError):
         return None
-    if len(tree.body) != 1 or not isinstance(tree.body[0], ast.FunctionDef):
+    whole = tree.body[0] if len(tree.body) == 1 else None
+    if not isinstance(whole, ast.FunctionDef) or whole.name != ENTRY:
         return None
-    body = tree.body[0].body
+    if whole.decorator_list or any(ast.iter_child_nodes(whole.args)):  # what is called is not this body, or not so
+        return None
+    body = whole.body
     if not all(isinstance(line, (ast.Assign, ast.AugAssign, ast.Return, ast.Expr)) for line in body):
         return None
     try:

@@ -63,6 +63,8 @@ def _reply(answer: Any) -> Reply:
     observation, reward, terminated, truncated, info = answer
     if reward is not None and not math.isfinite(reward):
         raise EnvLost("a reward that is not finite", value=reward, expected="a number, or None for 'not scored'")
+    if isinstance(reward, np.generic):  # sums of these are rounded: an episode would be scored otherwise over a server
+        reward = reward.item()
     observation, info = _seen(observation, info)
     return observation, reward, bool(terminated), bool(truncated), info
 

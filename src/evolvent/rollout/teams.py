@@ -6,7 +6,7 @@ Learning goes over arrays and never touches a `Trajectory`; what is kept, shown 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isnan
+from math import inf, isnan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -214,9 +214,10 @@ def trajectories_of(rollout: ArrayRollout, batch: TeamBatch, *, stage: str = "")
         ending: EndedBy = "error" if lost else "world" if rollout.terminated[t, row] else "horizon"
         error = ErrorRecord("EnvLost", "the environment was lost", int(rollout.time[t, row]), True) if lost else None
         success = None if rollout.success is None else bool(rollout.success[t, row])
-        found.append(_recorded(batch, int(rollout.number[t, row]), steps, last, ended=ending, error=error,
-                               success=success, stage=stage))  # fmt: skip
-    return tuple(sorted(found, key=lambda trajectory: (trajectory.sample, trajectory.task.id)))
+        number = int(rollout.number[t, row])
+        found.append((number, _recorded(batch, number, steps, last, ended=ending, error=error, success=success,
+                                        stage=stage)))  # fmt: skip
+    return tuple(record for _, record in sorted(found, key=lambda pair: pair[0]))
 
 
 def outcome_row(name: str, world: TeamWorld, records: Sequence[Trajectory]) -> dict[str, Any]:
@@ -234,9 +235,9 @@ def outcome_row(name: str, world: TeamWorld, records: Sequence[Trajectory]) -> d
         raise ConfigError("no episode with a score", value=f"{len(records)} episodes", expected="1 or more")
     tasks = [record.task.id for record in scored]
 
-    def triple(values: Sequence[float]) -> list[float | None]:
+    def triple(values: Sequence[float], low: float = -inf, high: float = inf) -> list[float | None]:
         rng = sample_rng("team outcome", name, world.name)
-        found = paired(values, [0.0] * len(values), levels=[tasks], rng=rng)
+        found = paired(values, [0.0] * len(values), levels=[tasks], rng=rng).within(low, high)
         return [found.mean, *(None if isnan(end) else end for end in (found.low, found.high))]
 
     best = [world.optimum(record.task) for record in scored]
@@ -245,7 +246,7 @@ def outcome_row(name: str, world: TeamWorld, records: Sequence[Trajectory]) -> d
     return {
         "name": name, "world": world.name, "episodes": len(scored), "lost": len(records) - len(scored),
         "return": triple([record.score.raw or 0.0 for record in scored]),
-        "success": triple(told) if len(told) == len(scored) else None,
+        "success": triple(told, 0.0, 1.0) if len(told) == len(scored) else None,
         "optimum": [sum(o.value for o in known) / len(known), all(o.exact for o in known)]
         if len(known) == len(best) else None,
     }  # fmt: skip

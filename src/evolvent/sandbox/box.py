@@ -92,11 +92,13 @@ class Box:
         self._folder = TemporaryDirectory(prefix="evolvent-", ignore_cleanup_errors=True) if host is None else None
         self._counted = host is not None and host.counted
         self._group = groups.made() if host is not None and host.root else None
-        self._answers, answers = os.pipe()
-        self._info, info = os.pipe()
-        given = {"answers": answers, "info-fd": info, "seccomp": _filter(host)}
-        command = arguments(host, tmp_mb=tmp_mb, descriptors=given, folders=folders, packages=packages)
+        self._answers = self._info = -1
+        given: dict[str, int] = {}
         try:
+            self._answers, given["answers"] = os.pipe()
+            self._info, given["info-fd"] = os.pipe()
+            given["seccomp"] = _filter(host)
+            command = arguments(host, tmp_mb=tmp_mb, descriptors=given, folders=folders, packages=packages)
             with self._group.joined() if self._group is not None else nullcontext():
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
@@ -287,7 +289,10 @@ class Box:
             if type(args) is not tuple or type(kwargs) is not dict or not all(type(key) is str for key in kwargs):
                 raise _Ended("malformed", "a call without arguments")
             found = self._outside[name](args, kwargs)
-            self._send({"value": encode(found.value)} if found.ok else {"failed": f"{found.status}: {found.error}"})
+            try:
+                self._send({"value": encode(found.value)} if found.ok else {"failed": f"{found.status}: {found.error}"})
+            except (Malformed, ConfigError) as error:  # another box may say what is too large when it is said again
+                self._send({"failed": f"malformed: {error}"})
 
     def _send(self, row: dict[str, Any]) -> None:
         self._no_surplus()

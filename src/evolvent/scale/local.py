@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -42,6 +43,7 @@ from evolvent.run import Evaluation, Run, Stage
 from evolvent.scale.judging import JUDGE, judged, scorer_of
 from evolvent.scale.reading import next_root
 from evolvent.search.settings import SearchConfig
+from evolvent.store.ledger import read_spent
 from evolvent.trajectory import Start, Step, Task, Trajectory, canonical_json, sample_seed, trajectory_name
 from evolvent.worlds.base import World
 from evolvent.worlds.grammar import Parsed
@@ -205,18 +207,21 @@ class LocalVerbs:
         def play(
             playing: Policy, starts: Sequence[Start], iteration: int, *, parents: Mapping[str, Trajectory],
             horizon: int | None,
-        ) -> list[Trajectory]:  # fmt: skip
+        ) -> Iterator[Trajectory]:  # fmt: skip
             here = replace(stage, name=f"{stage.name}/{iteration}", seed=sample_seed(stage.seed, iteration))
-            names = [trajectory_name(start, here.name) for start in starts]
+            names = deque(trajectory_name(start, here.name) for start in starts)
             found = {name: stage.done[name] for name in names if name in stage.done}
             todo = [start for start, name in zip(starts, names, strict=True) if name not in found]
             sampling = Sampling(config.temperature, config.top_k)
             agent = self._agent(playing, sampling, choose=config.choose, deciding=setup.deciding)
-            origins.parents, before = parents, origins.replayed
-            for trajectory in self._playing(agent, Branching(todo, origins), here, horizon=horizon):
-                found[trajectory.id] = trajectory
-            self._replayed += origins.replayed - before
-            return [found[name] for name in names]
+            with self._one, closing(self._playing(agent, Branching(todo, origins), here, horizon=horizon)) as played:
+                origins.parents, before = parents, origins.replayed  # here: what is played ahead has other parents
+                for trajectory in played:
+                    found[trajectory.id] = trajectory
+                    while names and names[0] in found:
+                        yield found[names.popleft()]
+                self._replayed += origins.replayed - before
+            yield from (found[name] for name in names)
 
         def trains(learning: Policy, objective: Objective, name: str) -> Learner:
             train = self.practising or self.train
@@ -279,11 +284,11 @@ class LocalVerbs:
     ) -> tuple[list[Evaluation], list[dict[str, Any]]]:  # fmt: skip
         """Play the panel, or that of another split, or with a search; every episode is stored."""
         panel = self.panel
-        starts = panel_starts(self.worlds, split=split or panel.split, tiers=panel.tiers, limit=panel.limit)
-        played = dict(stage.done)
-        todo = [start for start in starts if trajectory_name(start, stage.name) not in played]
-        with self._one:  # what a practice plays ahead meanwhile is not this measurement's
-            before = self.usage()["computed"]
+        with self._one, stage.alone():  # what a practice plays ahead meanwhile is not this measurement's
+            starts = panel_starts(self.worlds, split=split or panel.split, tiers=panel.tiers, limit=panel.limit)
+            played = dict(stage.done)
+            todo = [start for start in starts if trajectory_name(start, stage.name) not in played]
+            before = self.usage()["computed"] - read_spent(stage.folder).get("computed", 0)  # of interrupted tries
             playing = (
                 self.collect(policy, todo, stage, temperature=panel.temperature)
                 if how is None
@@ -291,7 +296,7 @@ class LocalVerbs:
             )
             for trajectory in playing:
                 played[trajectory.id] = trajectory
-            computed = self.usage()["computed"] - before
+            computed = round(self.usage()["computed"] - before)
         ordered = [played[trajectory_name(start, stage.name)] for start in starts]
         rows = outcome_rows(ordered, computed=computed)
         shown: dict[tuple[str, str], list[Trajectory]] = {}

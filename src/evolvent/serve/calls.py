@@ -76,6 +76,7 @@ class Calls:
         except asyncio.CancelledError:
             if made in self._running:
                 self._left(made)
+                self._spread()  # its place is free for a call that waits
             elif late is not None:
                 self.post(late, limit_s)
             raise

@@ -5,7 +5,7 @@ HTTP bodies (`row` is a task as in `task_row`; every error body is `error_row`; 
     GET    /v1                                 -> {name, protocol, versions, worlds, ws}
     GET    /v1/worlds                          -> {worlds: [world_row]}
     GET    /v1/worlds/{w}/tasks?split=&tier=   -> {tasks: [row]}
-    GET    /v1/worlds/{w}/tasks/{id}/expert    -> {actions: [text] | null}
+    GET    /v1/worlds/{w}/tasks/{id}/expert    -> {actions: [text] | null, thoughts?: [text | null]}
     GET    /v1/worlds/{w}/vocabulary           -> {words: [text] | null}
     POST   /v1/worlds/{w}/score                {rewards, info}                    -> {raw, unit, success}
     POST   /v1/sessions                        {world, task: id | row, seed}      -> {session, observation, info}
@@ -75,6 +75,9 @@ _GRAMMARS: Mapping[str, tuple[str, tuple[str, ...], Mapping[str, Any]]] = {
     "Fenced": ("evolvent.worlds.sql.grammar", (), {}),
     "SearchGrammar": ("evolvent.worlds.searchqa.tags", ("tags",), {}),
     "ToolGrammar": ("evolvent.worlds.tools.calls", ("style",), {"specs": {}}),
+    "Calls": ("evolvent.worlds.functions.episode", ("form",), {}),
+    "Reply": ("evolvent.worlds.bfcl.world", (), {}),
+    "WebGrammar": ("evolvent.worlds.web_replay.world", (), {}),
 }
 
 
@@ -335,9 +338,11 @@ class ForeignGrammar:
 
 
 def grammar_row(grammar: Grammar) -> dict[str, Json]:
-    """`{kind, fields}`: the name of its class and its options."""
-    kind = type(grammar).__name__
-    _, options, _ = _GRAMMARS.get(kind, ("", (), {}))
+    """`{kind, fields}`: the name of its class and its options; another class of a known name has its module before."""
+    kind, home = type(grammar).__name__, type(grammar).__module__
+    module, options, _ = _GRAMMARS.get(kind, (home, (), {}))
+    if module != home:
+        return {"kind": f"{home}.{kind}", "fields": {}}
     return {"kind": kind, "fields": {name: plain(getattr(grammar, name)) for name in options}}
 
 

@@ -1,7 +1,8 @@
 """Trajectories and annotations as Arrow tables and back, bit by bit: the columns of the sealed store.
 
 Three tables: one row a trajectory, one row a step, one row an annotation. Text and arrays have columns of their own
-(`observation` and `observation_array`: bytes, dtype, shape); JSON values are JSON text.
+(`observation` and `observation_array`: bytes, dtype, shape); JSON values are JSON text whose keys keep their order: a
+tool's parameters, say, are shown to a model in it.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ __all__ = [
     "trajectory_table",
 ]  # fmt: skip
 
+_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _ARRAY = pa.struct([("data", pa.binary()), ("dtype", pa.string()), ("shape", pa.list_(pa.int64()))])
 _BRANCH = pa.struct([("parent", pa.string()), ("step", pa.int32()), ("token", pa.int32())])
 _ERROR = pa.struct([
@@ -74,13 +76,13 @@ def trajectory_table(rows: Sequence[tuple[str, int, Trajectory]]) -> pa.Table:
     every = [t for _, _, t in rows]
     columns: dict[str, Sequence[Any]] = {
         "run": [run for run, _, _ in rows], "traj": [t.id for t in every], "seq": [seq for _, seq, _ in rows],
-        "task": [t.task.id for t in every], "spec": [canonical_json(dict(t.task.spec)) for t in every],
+        "task": [t.task.id for t in every], "spec": [_json(dict(t.task.spec)) for t in every],
         "branch": branches, "error": errors, "group": [t.group for t in every], "sample": [t.sample for t in every],
         "final_observation": [_text(t.final_observation) for t in every],
         "final_observation_array": [_array(t.final_observation) for t in every],
         "ended_by": [t.ended_by for t in every], "raw": [t.score.raw for t in every],
         "unit": [t.score.unit for t in every], "success": [t.score.success for t in every],
-        "length": [len(t.steps) for t in every], "meta": [canonical_json(dict(t.meta)) for t in every],
+        "length": [len(t.steps) for t in every], "meta": [_json(dict(t.meta)) for t in every],
     }  # fmt: skip
     for name in ("world", "version", "kind", "tier", "split"):
         columns[name] = [getattr(t.task, name) for t in every]
@@ -112,8 +114,8 @@ def step_table(trajectories: Sequence[Trajectory]) -> pa.Table:
         "observation_array": [_array(s.observation) for s in steps], "action": [_text(s.action) for s in steps],
         "action_array": [_array(s.action) for s in steps],
         "reward": [None if s.reward is None else float(s.reward) for s in steps],
-        "tool_calls": [canonical_json(s.info["tool_calls"]) if "tool_calls" in s.info else None for s in steps],
-        "info": [canonical_json(info) if info else None for info in infos],
+        "tool_calls": [_json(s.info["tool_calls"]) if "tool_calls" in s.info else None for s in steps],
+        "info": [_json(info) if info else None for info in infos],
     }  # fmt: skip
     arrays = {name: pa.array(values, STEPS.field(name).type) for name, values in columns.items()}
     arrays["generations"] = _generation_lists(steps)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evolvent.errors import EvolventError, SampleInvalid
+from evolvent.errors import EvolventError, SampleInvalid, boundary
 from evolvent.files import atomic_writer, disk_errors, plain_json
 from evolvent.messages import Call, Message, Tool
 from evolvent.store.frame import read_lines, to_line
@@ -42,7 +42,8 @@ def _import(path: Path, rows: Iterable[tuple[int, Any]], read: Callable[[int, An
     bad: list[SampleInvalid] = []
     for number, row in rows:
         try:
-            good.append(read(number, row))
+            with boundary(SampleInvalid, "it cannot be read"):  # a number beyond all floats, NaN in a call, ...
+                good.append(read(number, row))
         except EvolventError as error:
             bad.append(SampleInvalid(f"{path} row {number}: {error}"))
     return Imported(tuple(good), tuple(bad))

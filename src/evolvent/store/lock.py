@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import socket
+import time
 from pathlib import Path
 
 from evolvent.errors import Locked
@@ -13,13 +14,15 @@ from evolvent.files import disk_errors
 
 __all__ = ["WriterLock", "is_free"]
 
+_LOOKS, _PAUSE_S = 25, 0.01  # how often a taken lock is tried again, as it may be somebody who only looks
+
 
 class WriterLock:
     """Held from construction to `release`. The file names its holder, for whoever is refused.
 
     A lock whose process died is free at once: the kernel drops it. The name that such a process leaves in the file is
     ignored if it is of this host; one of another host is respected, as this host cannot know whether it still runs
-    (network file systems do not always carry locks).
+    (network file systems do not always carry locks). `is_free` holds the lock for a moment: that is waited for.
     Raises:
         Locked: naming the process and host that hold it.
         StoreUnavailable, NoSpace: where the file cannot be made.
@@ -40,11 +43,15 @@ class WriterLock:
         self._handle = handle
 
     def _take(self, path: Path, handle: int) -> None:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pid, host = _holder(handle)
-            raise Locked(f"{path.parent} has a writer", pid=pid, host=host) from None
+        for look in range(_LOOKS + 1):
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if look == _LOOKS:
+                    pid, host = _holder(handle)
+                    raise Locked(f"{path.parent} has a writer", pid=pid, host=host) from None
+                time.sleep(_PAUSE_S)
         pid, host = _holder(handle)
         if host not in ("", self._host):
             raise Locked(f"{path.parent} has a writer, or had one that was killed: then remove {path}",

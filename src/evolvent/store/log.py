@@ -7,16 +7,18 @@ lines of episodes that are still open are copied to the next one, so that each s
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 from evolvent.errors import CorruptRecord, NoSpace
-from evolvent.files import disk_error, disk_errors, ensure_space, sync_folder
+from evolvent.files import TEMPORARY, disk_error, disk_errors, ensure_space, sync_folder
 from evolvent.store.frame import Line, parse, read_lines, to_line
 from evolvent.store.schema import INTERRUPTED, interrupted
 
@@ -61,7 +63,7 @@ def segments(root: Path) -> list[int]:
 
 
 class LogWriter:
-    """Appends lines to segments from number `first` on. The caller holds the store's lock.
+    """Appends lines to segments from number `first` on. The caller holds the store's lock; its threads may take turns.
 
     Raises (all methods that write):
         NoSpace: the disk is full; the file ends with its last whole line and writing may be tried again.
@@ -72,13 +74,14 @@ class LogWriter:
         self._root, self._run, self._limit, self._disk = root, run, segment_bytes, disk
         self._next, self._handle, self._path = first, -1, segment_path(root, first)
         self._size = self._carried = self._notes = 0
-        self._unsynced, self._synced = False, disk.clock()
+        self._unsynced, self._synced, self._one = False, disk.clock(), RLock()
         self.open: dict[str, list[bytes]] = {}  # the lines of episodes that have begun and not ended
 
     @property
     def number(self) -> int:
         """The segment being written, or the next one where none is open."""
-        return self._next - 1 if self._handle >= 0 else self._next
+        with self._one:
+            return self._next - 1 if self._handle >= 0 else self._next
 
     def whole(self, traj: str, fields: dict[str, Any]) -> None:
         """Append a finished episode: one line."""
@@ -86,23 +89,28 @@ class LogWriter:
 
     def begin(self, traj: str, fields: dict[str, Any]) -> None:
         line = to_line(fields, run=self._run, traj=traj, kind="begin")
-        self._append(line)
-        self.open[traj] = [line]
+        with self._one:
+            self._append(line)
+            self.open[traj] = [line]
 
     def step(self, traj: str, fields: dict[str, Any]) -> None:
         lines = self.open[traj]
         line = to_line({"step": fields}, run=self._run, traj=traj, n=len(lines), kind="step")
-        self._append(line)
-        lines.append(line)
+        with self._one:
+            self._append(line)
+            lines.append(line)
 
     def end(self, traj: str, fields: dict[str, Any]) -> None:
-        self._append(to_line(fields, run=self._run, traj=traj, n=len(self.open[traj]), kind="end"))
-        del self.open[traj]
+        line = to_line(fields, run=self._run, traj=traj, n=len(self.open[traj]), kind="end")
+        with self._one:
+            self._append(line)
+            del self.open[traj]
 
     def annotate(self, traj: str, fields: dict[str, Any]) -> None:
         """Append an annotation; its `n` counts the annotations of this writer."""
-        self._append(to_line(fields, run=self._run, traj=traj, n=self._notes, kind="annotation"))
-        self._notes += 1
+        with self._one:
+            self._append(to_line(fields, run=self._run, traj=traj, n=self._notes, kind="annotation"))
+            self._notes += 1
 
     def settle(self) -> None:
         """After the end of an episode: sync, unless the last sync is less than `sync_every` seconds ago."""
@@ -112,20 +120,23 @@ class LogWriter:
 
     def flush(self) -> None:
         """Wait until everything written is on disk."""
-        if self._handle >= 0 and self._unsynced:
-            with disk_errors(self._path):
+        with self._one, disk_errors(self._path):
+            if self._handle >= 0 and self._unsynced:
                 self._disk.sync(self._handle)
-            self._unsynced, self._synced = False, self._disk.clock()
+                self._unsynced, self._synced = False, self._disk.clock()
 
     def rotate(self) -> None:
         """End this segment; the next line begins a new one, after the lines of the open episodes."""
-        self.close()
-        if self.open:
-            self._start()
+        with self._one:
+            self.close()
+            if self.open:
+                self._start()
 
     def close(self) -> None:
         """End this segment. What is open stays open: a reader sees it as interrupted."""
-        if self._handle >= 0:
+        with self._one:
+            if self._handle < 0:
+                return
             try:
                 self.flush()
             finally:
@@ -133,33 +144,45 @@ class LogWriter:
                 self._handle = -1
 
     def _start(self) -> None:
-        folder = log_folder(self._root)
+        folder, carries = log_folder(self._root), bool(self.open)
         ensure_space(folder, _RESERVE)
         self._path = segment_path(self._root, self._next)
+        # Lines that are carried on are whole in the segment before: half of them here would hide those from readers.
+        path = self._path.with_name(self._path.name + TEMPORARY) if carries else self._path
         with disk_errors(self._path):
-            self._handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        self._size, carried = 0, False
+            self._handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        self._size, begun = 0, False
         try:
+            if carries:
+                path = self._carry(path)
             with disk_errors(folder):
                 sync_folder(folder)
-            for lines in self.open.values():
-                for line in lines:
-                    self._write(line)
-            carried = True
+            begun = True
         finally:
-            if not carried:  # a segment without the beginnings of its episodes cannot be read
+            if not begun:
                 os.close(self._handle)
                 self._handle = -1
-                self._path.unlink()
+                path.unlink()
         self._next += 1
         self._carried = self._size
 
+    def _carry(self, path: Path) -> Path:
+        """Write the lines of the open episodes under a name that nobody reads, then give it the segment's."""
+        for line in (line for lines in self.open.values() for line in lines):
+            self._write(line)
+        self.flush()
+        with disk_errors(self._path):
+            if self._path.exists():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+            return path.rename(self._path)
+
     def _append(self, line: bytes) -> None:
-        if self._handle >= 0 and self._size - self._carried >= self._limit:
-            self.rotate()
-        if self._handle < 0:
-            self._start()
-        self._write(line)
+        with self._one:
+            if self._handle >= 0 and self._size - self._carried >= self._limit:
+                self.rotate()
+            if self._handle < 0:
+                self._start()
+            self._write(line)
 
     def _write(self, line: bytes) -> None:
         took = 0

@@ -6,7 +6,7 @@ grow with the store, episodes are streamed, and only interrupted ones are held b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -60,8 +60,8 @@ def check_where(where: Where | None) -> dict[str, Collection[Any]]:
     problems = [unknown("column", name, FILTERS, where="where") for name in where or () if name not in FILTERS]
     if problems:
         raise ConfigError(problems)
-    single = (str, bool, int, float, type(None))
-    return {name: (value,) if isinstance(value, single) else tuple(value) for name, value in (where or {}).items()}
+    return {name: tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+            for name, value in (where or {}).items()}  # fmt: skip
 
 
 def each_unit(root: Path, sealed: Callable[[Mapping[str, Any]], Iterator[Any]],

@@ -135,7 +135,7 @@ def _difference(sides: Iterable[tuple[Result | None, Result | None]], data: Repo
     if not a:
         return None, "not evaluated yet"
     rng = sample_rng("report", data.info.seed, len(a))
-    return paired(a, b, levels=[kind_labels], strata=strata, rng=rng), ""
+    return paired(a, b, levels=[kind_labels], strata=strata, rng=rng).within(-1.0, 1.0), ""
 
 
 def held_out_tiers(shown: Sequence[Panel]) -> tuple[str, ...]:

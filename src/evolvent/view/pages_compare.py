@@ -223,7 +223,8 @@ def _sentence(common: Sequence[_Task], one: Mapping[_Task, Side], other: Mapping
         return ""
     a, b = [one[task].rate for task in common], [other[task].rate for task in common]
     strata = [f"{task[1]}\n{task[2]}" for task in common]
-    found = paired(a, b, levels=[[task[3] for task in common]], strata=strata, rng=sample_rng("versus", seed))
+    rng = sample_rng("versus", seed)
+    found = paired(a, b, levels=[[task[3] for task in common]], strata=strata, rng=rng).within(-1.0, 1.0)
     means = f"{100 * sum(a) / len(a):.1f} % against {100 * sum(b) / len(b):.1f} %"
     told = f"On {len(common):,} common tasks: {means}, a difference of {100 * found.mean:+.1f} points"
     if isnan(found.low) or found.low == found.high:

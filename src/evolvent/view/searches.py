@@ -195,7 +195,7 @@ def _against(own: Sequence[SearchRow], others: Sequence[SearchRow]) -> Interval 
         return None
     mine, best = ([float(bool(row.success)) for row in side] for side in zip(*pairs, strict=True))
     kinds = [row.kind for row, _ in pairs]
-    return paired(mine, best, levels=[kinds], rng=np.random.default_rng(0))
+    return paired(mine, best, levels=[kinds], rng=np.random.default_rng(0)).within(-1.0, 1.0)
 
 
 def _truth(value: object) -> bool | None:

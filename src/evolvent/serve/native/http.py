@@ -31,8 +31,10 @@ from evolvent.serve.wire import (
     task_row,
     world_row,
 )
+from evolvent.trajectory import Task
 from evolvent.web import Receive, Scope, Send, answer
-from evolvent.worlds.base import World
+from evolvent.worlds.base import Explaining, World
+from evolvent.worlds.grammar import Parsed
 
 __all__ = ["NativeFace"]
 
@@ -157,11 +159,13 @@ class _Native:
         task = await self._catalogue.task(*params)
         world = self._named(params[0])
         if world.blocking or params[0] in self._met:
-            actions = await self._asked(world, "expert", lambda: world.expert(task))
+            moves = await self._asked(world, "expert", lambda: _moves(world, task))
         else:
             async with self._meeting:
-                actions = await self._met_expert(params[0], lambda: world.expert(task))
-        return json_text({"actions": None if actions is None else list(actions)})
+                moves = await self._met_expert(params[0], lambda: _moves(world, task))
+        if moves is None or not isinstance(world, Explaining):
+            return json_text({"actions": None if moves is None else [move.action for move in moves]})
+        return json_text({"actions": [move.action for move in moves], "thoughts": [move.thought for move in moves]})
 
     async def _met_expert(self, name: str, call: Callable[[], T]) -> T:
         """The first answer of a world's expert comes from a thread: what it builds for it may take a while.
@@ -241,6 +245,13 @@ def _whole(query: Asked, name: str, default: int) -> int:
 
 def _is_reward(value: object) -> bool:
     return value is None or (not isinstance(value, bool) and finite(value) is not None)
+
+
+def _moves(world: World, task: Task) -> Sequence[Parsed] | None:
+    """What the world's expert does, with its thoughts where the world explains it."""
+    explained = world.explained(task) if isinstance(world, Explaining) else None
+    actions = world.expert(task) if explained is None else None
+    return explained if actions is None else [*map(Parsed, actions)]
 
 
 def _panel_text(made: dict[str, Any]) -> str:

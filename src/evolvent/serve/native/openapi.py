@@ -52,6 +52,8 @@ def document(worlds: Sequence[str]) -> dict[str, Any]:
 def _paths_of_worlds(worlds: list[str]) -> Schema:
     world = _parameter("world", {"type": "string", "enum": worlds})
     task = _parameter("task", _TEXT, about="the id of a task")
+    thoughts: Schema = {"type": "array", "items": {"type": ["string", "null"]},
+                        "description": "one an action, where the world explains what its expert does"}  # fmt: skip
     query = [_parameter("split", {"enum": ["train", "dev", "test"]}, place="query"),
              _parameter("tier", _TEXT, place="query"),
              _parameter("offset", {**_COUNT, "maximum": 10**9 - 1}, place="query", required=False),
@@ -75,7 +77,8 @@ def _paths_of_worlds(worlds: list[str]) -> Schema:
         "/v1/worlds/{world}/tasks/{task}/expert": {
             "parameters": [world, task],
             "get": _told("expert", "Actions that solve the task; null: no expert",
-                         _object(actions={"type": ["array", "null"], "items": _TEXT}), errors=(404, 422, 500, 504)),
+                         _object(actions={"type": ["array", "null"], "items": _TEXT}, optional={"thoughts": thoughts}),
+                         errors=(404, 422, 500, 504)),
         },
         "/v1/worlds/{world}/vocabulary": {
             "parameters": [world],

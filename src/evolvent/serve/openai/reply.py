@@ -29,7 +29,7 @@ from evolvent.messages import Call
 from evolvent.serve.openai.generator import Written
 from evolvent.serve.wire import NotFound
 
-__all__ = ["Choice", "Form", "cut_at", "error_body", "held_back", "status_code"]
+__all__ = ["Choice", "Form", "cut_at", "error_body", "held_back", "status_code", "stops_after"]
 
 _STATUS: Sequence[tuple[type[EvolventError], int, str, str | None]] = (
     (NotFound, 404, "invalid_request_error", "model_not_found"),
@@ -203,11 +203,26 @@ def cut_at(text: str, stops: Sequence[str]) -> tuple[str, bool]:
     return (text[: min(places)], True) if places else (text, False)
 
 
+def stops_after(text: str, stops: Sequence[str], since: int) -> bool:
+    """Whether one of the stops is in the text and ends behind its first `since` characters, which hold none."""
+    return any(text.find(stop, max(0, since - len(stop) + 1)) >= 0 for stop in stops)
+
+
 def held_back(text: str, stops: Sequence[str]) -> int:
     """How many characters at the end of an unfinished text may not be sent yet.
 
     They could become part of a stop, or are the beginning of a character whose other tokens have not come.
     """
-    begun = [size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])]
+    begun = [_begun(text, stop) for stop in stops]
     broken = len(text) - len(text.rstrip("\ufffd"))
     return max([broken, *begun])
+
+
+def _begun(text: str, stop: str) -> int:
+    """How many characters at the end of the text are the beginning of a stop that is not whole yet."""
+    at = text.find(stop[0], max(0, len(text) - len(stop) + 1))
+    while at >= 0:
+        if stop.startswith(text[at:]):
+            return len(text) - at
+        at = text.find(stop[0], at + 1)
+    return 0

@@ -19,7 +19,7 @@ from evolvent.trajectory import sample_seed
 __all__ = ["ChatRequest", "CompletionRequest", "Request", "StreamOptions", "Wanted", "read_request"]
 
 _TOGETHER = 128  # samples of one request
-_STOPS = 64  # each is looked for after every token
+_STOPS, _STOP_CHARS = 64, 1000  # each is looked for after every token
 _TOOLS = 128  # of one request, as OpenAI has it
 _MOST_FIELDS = 128  # of a request; each wrong one is told of
 _DEFAULT_TOKENS = 16  # of a completion without max_tokens, as OpenAI has it
@@ -35,7 +35,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
 _IDLE = ("user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier")  # about the caller only
 R = TypeVar("R", bound="Request")
 T = TypeVar("T")
-Text = Annotated[str, Field(min_length=1)]
+Text = Annotated[str, Field(min_length=1, max_length=_STOP_CHARS)]
 List = Annotated[list[T], Field(fail_fast=True)]  # the first wrong part is told of, not millions of them
 
 

@@ -14,7 +14,7 @@ from evolvent.engine.asks import Constraint, SampleAsk
 from evolvent.errors import WeightsChanged
 from evolvent.models.dialects import Dialect, Lines
 from evolvent.serve.openai.generator import Generator, Written
-from evolvent.serve.openai.reply import Choice, Form, cut_at, held_back
+from evolvent.serve.openai.reply import Choice, Form, cut_at, held_back, stops_after
 from evolvent.serve.openai.request import Wanted
 from evolvent.serve.openai.tools import Shown
 
@@ -22,6 +22,7 @@ __all__ = ["Writing"]
 
 T = TypeVar("T")
 Event = dict[str, Any]
+_LOST = "\ufffd"  # how a decoder shows the beginning of a character whose rest comes with the next token
 _PIECE = 4  # tokens of a stream that are asked for at once, after the first, which somebody waits for
 
 
@@ -100,16 +101,19 @@ class Writing:
         """Write a choice a few tokens at a time, and tell every part. The same tokens come as when written at once."""
         wanted, form = self.wanted, self.form
         ids, logprobs, sent, told, writer = np.zeros(0, np.int32), np.zeros(0, np.float32), 0, 0, ""
-        held = self._held
+        held, growing = self._held, _Growing(self._raw)
         while True:
             most = min(1 if wanted.stops or not told else _PIECE, wanted.max_tokens - len(ids))
             (new,) = await self.generator.write(self._ask([*prompt, *ids.tolist()], most, (seed,), held=held))
             _check_one([writer or new.writer, new.writer])
             writer = new.writer
             ids, logprobs = np.concatenate([ids, new.ids]), np.concatenate([logprobs, new.logprobs])
-            raw, cut = cut_at(self._raw(ids), wanted.stops)
+            since = growing.settled
+            raw, cut = growing.add(new.ids), False
             held = _advanced(held, new)
             full = len(prompt) + len(ids) >= self.generator.context or len(ids) >= wanted.max_tokens
+            if full or new.stop == "stop" or stops_after(raw, wanted.stops, since):
+                raw, cut = cut_at(self._raw(ids), wanted.stops)
             choice = Choice(index, prompt, self._clean(raw), Written(ids, logprobs, new.stop, new.writer))
             if cut or new.stop == "stop":
                 choice.ended = "stop"
@@ -158,6 +162,31 @@ class Writing:
     ) -> SampleAsk:  # fmt: skip
         stops, sampling = self.dialect.stop_ids, self.wanted.sampling
         return SampleAsk(None, prompt, most, stops, sampling=sampling, seeds=seeds, constraint=held)
+
+
+class _Growing:
+    """The text of a reply that gets longer: only its newest tokens are decoded, behind those of the piece before.
+
+    Tokens that are the beginning of a character, or change what stands before them, are decoded again with the next.
+    """
+
+    def __init__(self, decode: Callable[[NDArray[np.int32]], str]) -> None:
+        self._decode, self._ids, self._known = decode, np.zeros(0, np.int32), 0
+        self._text = ""
+
+    @property
+    def settled(self) -> int:
+        """How many characters of the text stay as they are."""
+        return len(self._text)
+
+    def add(self, new: NDArray[np.int32]) -> str:
+        """The text with more tokens."""
+        ids = self._ids = np.concatenate([self._ids, new])
+        known, whole = self._decode(ids[: self._known]), self._decode(ids)
+        text = self._text + whole[len(known) :]
+        if len(whole) > len(known) and whole.startswith(known) and not whole.endswith(_LOST):
+            self._ids, self._known, self._text = ids[self._known :], len(ids) - self._known, text
+        return text
 
 
 def _advanced(held: Constraint | None, new: Written) -> Constraint | None:

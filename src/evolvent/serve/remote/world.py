@@ -32,6 +32,7 @@ from evolvent.serve.remote.link import Link, Transport
 from evolvent.serve.wire import Card, plain, score_of_row, task_of
 from evolvent.trajectory import Score, Task, Value, canonical_json
 from evolvent.worlds.base import Env, Info, Reply, check_task
+from evolvent.worlds.grammar import Parsed
 from evolvent.worlds.panel import check_names
 
 __all__ = ["RemoteWorld", "remote_worlds"]
@@ -69,7 +70,7 @@ class RemoteWorld:
         self._link = Link(Peer(base, token), transport=transport, heartbeat_s=heartbeat_s)
         self._loop = Loop("evolvent-remote")
         self._tasks: dict[tuple[str, str], tuple[Task, ...]] = {}
-        self._experts: dict[str, tuple[str, ...] | None] = {}
+        self._experts: dict[str, tuple[Parsed, ...] | None] = {}
         self._scores: dict[str, Score] = {}
         self._words: tuple[tuple[str, ...] | None] | None = None
         try:
@@ -130,11 +131,13 @@ class RemoteWorld:
 
     def expert(self, task: Task) -> Sequence[str] | None:
         """The expert's actions, asked once for each task. ConfigError for a task of none of the server's panels."""
-        check_task(self, task)
-        if task.id not in self._experts:
-            rows = self._get(f"tasks/{task.id}/expert", "actions")
-            self._experts[task.id] = None if rows is None else tuple(self._listed(rows, str))
-        return self._experts[task.id]
+        moves = self._moves(task)
+        return None if moves is None else tuple(move.action for move in moves)
+
+    def explained(self, task: Task) -> Sequence[Parsed] | None:
+        """The same with the expert's thoughts; None where the world does not explain it. Raises as `expert`."""
+        moves = self._moves(task)
+        return moves if moves and any(move.thought for move in moves) else None
 
     def vocabulary(self) -> Sequence[str] | None:
         """The words of the world, asked once."""
@@ -143,21 +146,38 @@ class RemoteWorld:
             self._words = (None if rows is None else tuple(self._listed(rows, str)),)
         return self._words[0]
 
+    def _moves(self, task: Task) -> tuple[Parsed, ...] | None:
+        """What the expert does, asked once for each task."""
+        check_task(self, task)
+        if task.id not in self._experts:
+            row = self._page(f"tasks/{task.id}/expert", "actions")
+            actions = None if row["actions"] is None else self._listed(row["actions"], str)
+            thoughts = self._listed(row.get("thoughts") or [None] * len(actions or ()), (str, type(None)))
+            if actions is not None and len(thoughts) != len(actions):
+                raise self._link.peer.unreadable(self.url, str(row), "another number of thoughts than of actions")
+            self._experts[task.id] = None if actions is None else tuple(map(Parsed, actions, thoughts))
+        return self._experts[task.id]
+
     def _run(self, work: Any, deadline: Deadline) -> Any:
         """A coroutine of the link, which keeps to its deadline by itself; the loop's own limit is a second net."""
         return self._loop.run(work, deadline.total_s + CLOSING_S, what=f"a call to {self.url}")
 
-    def _get(self, page: str, key: str, *, query: str = "") -> Any:
+    def _page(self, page: str, key: str, *, query: str = "") -> Mapping[str, Any]:
+        """An answer that holds this key."""
         deadline = Deadline(self._timeout_s)
         path = f"/v1/worlds/{quote(self.name, safe='')}/{page}{query}"
         row = self._run(self._link.get(path, deadline=deadline), deadline)
         if not isinstance(row, Mapping) or key not in row:
             raise self._link.peer.unreadable(f"GET {self.url}{path}", str(row), f"an answer without {key!r}")
-        return row[key]
+        return row
 
-    def _listed(self, rows: Any, kind: type[Any]) -> list[Any]:
+    def _get(self, page: str, key: str, *, query: str = "") -> Any:
+        return self._page(page, key, query=query)[key]
+
+    def _listed(self, rows: Any, kind: type[Any] | tuple[type[Any], ...]) -> list[Any]:
         if not isinstance(rows, list) or not all(isinstance(row, kind) for row in rows):
-            raise self._link.peer.unreadable(self.url, str(rows), f"something else than a list of {kind.__name__}")
+            name = kind.__name__ if isinstance(kind, type) else " or ".join(one.__name__ for one in kind)
+            raise self._link.peer.unreadable(self.url, str(rows), f"something else than a list of {name}")
         return rows
 
     def _task(self, row: Any, split: str, tier: str) -> Task:
