@@ -12,7 +12,8 @@ the curve is its rate for all other seeds. POAD with other discounts inside an a
 What is compared is the area under the curve of practice (success; the mean return in datasci) over environment steps,
 the steps until three iterations on average reach a threshold, and two panels at the end, greedily: held-out tasks like
 those of practice, and tasks whose noun (kitchen, household) or data set (datasci) was never practised or imitated.
-Tokens generated, computed and learned stand beside each figure.
+Tokens generated, computed and learned stand beside each figure. `one_start` says in how many seeds a method began with
+POAD's very weights: on another processor the same start is another draw, equal in all but rounding.
 
 A cell is one JSON file, so a study that was stopped goes on, and several processes may work in one folder. This is no
 `bench.study`: that one compares arms by a panel at their end; here curves are compared, and rates are chosen first.
@@ -245,6 +246,7 @@ def compared(cells: Cells, world: str) -> dict[str, Any]:
     steps = {name: [cells.steps(cell) for cell in own] for name, own in by.items()}
     took = {name: float(np.mean([count for count, _ in own])) for name, own in steps.items()}
     costs = ("tokens_generated", "tokens_computed", "tokens_trained", "env_steps", "cpu_train_s")
+    begun = {name: [cells.kept[cell]["start"] for cell in own] for name, own in by.items()}
     return {
         "auc": {name: over_seeds(own) for name, own in areas.items()},
         "final": {name: over_tasks(cells, own, "final") for name, own in by.items()},
@@ -255,6 +257,8 @@ def compared(cells: Cells, world: str) -> dict[str, Any]:
         "steps_ratio": {name: round(took["poad"] / took[name], 3) for name in RIVALS if took[name]},
         "cost": {what: {name: round(float(np.mean([cells.kept[cell][what] for cell in own])), 1)
                         for name, own in by.items()} for what in costs},
+        "one_start": {name: sum(a == b for a, b in zip(own, begun["poad"], strict=True))
+                      for name, own in begun.items()},
         "seeds": [cell.seed for cell in by["poad"]],
     }  # fmt: skip
 
@@ -274,7 +278,8 @@ def report(cells: Cells) -> dict[str, Any]:
     """All figures as one JSON object; what is not played yet is missing from them."""
     found = {world: own for world in PLACES if (own := compared(cells, world))}
     inner = {world: own for world in PLACES if (own := discounts(cells, world))}
-    names = ("auc", "final", "generalisation", "poad_over", "steps", "reached", "steps_ratio", "cost", "seeds")
+    names = ("auc", "final", "generalisation", "poad_over", "steps", "reached", "steps_ratio", "cost", "one_start",
+             "seeds")  # fmt: skip
     wins = [world for world, own in found.items() if all((own["poad_over"][one][1] or 0.0) > 0 for one in RIVALS)]
     quick = [world for world, own in found.items() if all(own["steps_ratio"].get(one, 1.0) <= ENOUGH for one in RIVALS)]
     tried = {world: {name: cells.tried(world, name) for name in STUDIED} for world in PLACES}

@@ -35,14 +35,15 @@ def test_steps_to_a_threshold_ask_for_three_iterations() -> None:
     assert steps_to(CURVE[:2], 0.0, measure="success", budget=500) == (500, False)
 
 
-def row(folder: Path, cell: Cell, height: float) -> None:
+def row(folder: Path, cell: Cell, height: float, start: str = "here") -> None:
     """Keep a made-up row whose curve is level."""
     world, tasks = cell.world, panels(cell.world, PROTOCOL.panel)[1]
     ends = {name: {"success": [height] * len(own), "return": [height] * len(own)}
             for name, own in (("final", tasks.final), ("swapped", tasks.swapped))}  # fmt: skip
     made = {
         "world": world, "seed": cell.seed, "method": cell.method, "rate": cell.rate, "digest": PROTOCOL.digest,
-        "curve": [[at, height, height] for at in (0, 10, 20)], "budget": 100, "note": "", "sources": "made up", **ends,
+        "curve": [[at, height, height] for at in (0, 10, 20)], "budget": 100, "note": "",
+        "start": start, "sources": "made up", **ends,
         **dict.fromkeys(("tokens_generated", "tokens_computed", "tokens_trained", "env_steps"), 1),
         "cpu_train_s": 1.0, "cpu_play_s": 1.0,
     }  # fmt: skip
@@ -74,7 +75,8 @@ def test_figures_say_who_wins_and_who_does_not(tmp_path: Path) -> None:
         for rate in PROTOCOL.rates:
             row(tmp_path, Cell("kitchen", 100, name, rate), rate)
         for seed in PROTOCOL.seeds:
-            row(tmp_path, Cell("kitchen", seed, name, 0.2), heights.get(name, 0.1) + 0.01 * seed)
+            place = "elsewhere" if (name, seed) == ("ppo", 1) else "here"
+            row(tmp_path, Cell("kitchen", seed, name, 0.2), heights.get(name, 0.1) + 0.01 * seed, place)
     for at, (inner, name) in enumerate(INNERS.items()):
         for seed in PROTOCOL.seeds if inner < 1 else ():
             row(tmp_path, Cell("kitchen", seed, name, 0.2), 0.4 - 0.05 * at)
@@ -85,6 +87,7 @@ def test_figures_say_who_wins_and_who_does_not(tmp_path: Path) -> None:
     assert found["steps_ratio"]["kitchen"] == {"ppo": 0.2, "ntpo": 0.2}
     assert found["reached"]["kitchen"]["poad"] == 3
     assert found["reached"]["kitchen"]["grpo"] == 0
+    assert found["one_start"]["kitchen"] == {**dict.fromkeys(STUDIED, 3), "ppo": 2}
     assert found["inner_discount_monotone"] is True
     row(tmp_path, Cell("kitchen", 2, "ntpo", 0.2), 0.9)
     worse = report(Cells(tmp_path, PROTOCOL))
