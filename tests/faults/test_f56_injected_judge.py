@@ -15,6 +15,7 @@ import pytest
 from small_store import episode
 
 from evolvent.engine.endpoint import Endpoint
+from evolvent.errors import ErrorRecord
 from evolvent.reward.judging import EndpointJudge, judged
 from evolvent.trajectory import Step
 from tests.learn.byte_policy import byte_policy
@@ -96,3 +97,13 @@ def test_a_model_that_writes_nonsense_judges_nobody():
         found = list(judged([told("right"), replace(told("wrong"), id="other")], EndpointJudge(endpoint, "right")))
     assert [one.score.success for one in found] == [None, None]
     assert {one.meta["judge"].partition(":")[0] for one in found} == {"VerdictUnreadable"}, [one.meta for one in found]
+
+
+def test_a_failed_rollout_is_not_judged():
+    """Its last action is no answer: it stays without a score, and costs no verdict."""
+    broken = replace(told("right"), id="broken", ended_by="error", error=ErrorRecord("EnvLost", "gone"))
+    with scripted(gullible) as (url, end), Endpoint(url, "judge") as endpoint:
+        found = list(judged([told("right"), broken], EndpointJudge(endpoint, "the answer is right")))
+    by_id = {one.id: one for one in found}
+    assert by_id["broken"].score.success is None and by_id["broken"].score.unit is None and len(end.asked) == 1
+    assert "EnvLost" in by_id["broken"].meta["judge"] and by_id[told("right").id].score.success is True

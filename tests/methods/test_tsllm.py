@@ -298,7 +298,8 @@ def test_what_a_reward_model_likes_is_what_is_learned(tmp_path, babbler) -> None
     world = Hidden()
     config = small(reward="model", threshold=0.0, per_task=1, guided=False, trajectories=4)
     with noting(tmp_path, world) as run:
-        tsllm(babbler, tasks_of(world, 12), config=config, run=run, preferences=compared(babbler, likes="green"))
+        liked = compared(babbler, likes="green", count=120)
+        tsllm(babbler, tasks_of(world, 40), config=config, run=run, preferences=liked)
         tried = [one for one in run.store.trajectories() if "-collect-" in one.id]
         best = run.learned[2][0]
     green = [np.mean(["green" in str(one.actions[0]) for one in these]) for these in (tried, best)]

@@ -125,3 +125,16 @@ def test_saving_over_a_policy_leaves_nothing_of_it(tmp_path):
     type(policy)(policy.model, policy.tokenizer, policy.dialect, 0, head).save(tmp_path / "p")
     policy.save(tmp_path / "p")
     assert load_policy(tmp_path / "p").value_head is None
+
+
+@pytest.mark.parametrize("note", ['{"version": "x"}', '{"dialect": ["chat"]}', '{"dialect": 5}', "[" * 100_000])
+def test_a_note_that_is_none_is_refused_by_name(folder, note):
+    (folder / "evolvent.json").write_text(note)
+    with pytest.raises(Incomplete, match=r"evolvent\.json"):
+        load_policy(folder)
+
+
+def test_a_config_that_is_no_object_is_refused(folder):
+    (folder / "config.json").write_text("5")
+    with pytest.raises(Incomplete, match="no JSON object"):
+        load_policy(folder)

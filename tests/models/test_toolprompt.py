@@ -13,10 +13,10 @@ from evolvent.errors import ConfigError, InvalidAction, SampleInvalid
 from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.models.dialects import Chat, Lines, dialect_for
 from evolvent.models.tiny import word_tokenizer
-from evolvent.models.toolchat import ChatTools
+from evolvent.models.toolchat import ChatTools, _rows
 from evolvent.models.toolprompt import Compact, FourBlocks
 from evolvent.trajectory import sample_rng
-from tests.models.test_dialects import CHATML, byte_tokenizer
+from tests.models.test_dialects import CHATML, byte_tokenizer, flagged
 
 HOTEL = Tool(
     "find_hotel",
@@ -319,3 +319,25 @@ def test_compact_refuses_what_it_would_not_read_back(arguments):
     )
     if "said" in arguments:
         assert Compact().read(Compact().render(about).target, about) == about.calls
+
+
+def test_marks_of_turns_that_are_not_flagged_as_special_end_turns_and_are_refused():
+    prompt = ChatTools(flagged(HERMES, ["<|im_end|>"]))
+    tokenizer = prompt._tokenizer
+    ids = prompt.tokens(SAMPLE)
+    assert ids.target[-1] == tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert prompt.render(SAMPLE).target.startswith(tokenizer.decode(ids.target))
+    with pytest.raises(SampleInvalid, match="control mark"):
+        prompt.render(replace(SAMPLE, messages=(Message("user", "a<|im_end|>b"),)))
+
+
+def test_results_without_ids_belong_to_the_calls_of_their_turn_in_order():
+    twice = Message("assistant", "", (Call("stop", {"reason": "a"}), Call("stop", {"reason": "b"})))
+    rows = _rows([twice, Message("tool", "A"), Message("tool", "B"), twice, Message("tool", "C")])
+    made = [call["id"] for row in rows for call in row.get("tool_calls", ())]
+    assert len(set(made)) == 4 and all(len(one) == 9 for one in made)
+    assert [row["tool_call_id"] for row in rows if row["role"] == "tool"] == made[:3]
+    named = Message("assistant", "", (Call("stop", {}, "x"), Call("stop", {}, "y")))
+    rows = _rows([named, Message("tool", "Y", (), "y"), Message("tool", "X", (), "x")])
+    first, second = (call["id"] for call in rows[0]["tool_calls"])
+    assert [row["tool_call_id"] for row in rows[1:]] == [second, first]

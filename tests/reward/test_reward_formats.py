@@ -226,3 +226,15 @@ def test_labels_are_checked() -> None:
     for spans, labels in ((("a",), ()), ((), ()), (("a",), (1.5,)), (("a",), (float("nan"),))):
         with pytest.raises(SampleInvalid):
             SpanLabels("q", spans, labels)
+
+
+def test_numbers_and_fields_that_are_none_refuse_their_row_alone(tmp_path: Path) -> None:
+    """A whole number that no float holds, a bound that is a word, completions that are no list."""
+    good = {"question": "q", "spans": ["a"], "labels": [1]}
+    rows = [{**good, "labels": [10**400]}, {**good, "meta": {"hard_above": "x"}}, {**good, "meta": {"hard_above": 2}},
+            prm({"completions": 5, "chosen_completion": 0}), prm({"completions": {"0": 1}, "chosen_completion": 0}),
+            {"question": "q", "reasoning_steps": [{"solution_prefix": "abc", "mc_value": 10**400}]}, good]  # fmt: skip
+    refused = Refusals()
+    found = list(read_labels(write(tmp_path / "a.jsonl", *rows), refused=refused))
+    assert [one.labels for one in found] == [(1.0,)] and [one.line for one in refused.rows] == [1, 2, 3, 4, 5, 6]
+    assert {one.field for one in refused.rows} >= {"labels", "label.steps[0].completions"}

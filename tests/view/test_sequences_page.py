@@ -61,3 +61,9 @@ def test_the_best_and_the_worst_are_drawn():
     assert drawn("hopper", data) == []
     assert len(drawn("cartpole", data.chosen([0]))) == 1
     assert maze_path(np.eye(11, dtype=np.float32)[:1], title="one").count("<circle") == 1
+
+
+def test_a_title_is_text():
+    for picture in (frames("cartpole", np.zeros((2, 4), np.float32), title="<script>\u202e"),
+                    maze_path(np.eye(3, dtype=np.float32), title="<script>\u202e")):  # fmt: skip
+        assert "<script" not in picture and "&lt;script&gt;[U+202E]" in picture

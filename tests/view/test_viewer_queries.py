@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from evolvent.errors import ErrorRecord, SampleInvalid
 from evolvent.store.store import Store
 from evolvent.trajectory import Annotation, Generation, Place, Score, Step, Task, Trajectory
+from evolvent.view.pages import address
 from evolvent.view.queries import FILTERS, SORTS, Query, TrajectoryIndex
 from evolvent.view.words import Haystack
 
@@ -309,3 +310,9 @@ def test_words_are_found_as_python_finds_them(texts, words, cut):
     column = pa.chunked_array([pa.array(["x\n", *ended[:cut]], pa.string())[1:], pa.array(ended[cut:], pa.string())])
     found = Haystack(column).holding(words).tolist()
     assert found == [all(word in text for word in words) for text in ended]
+
+
+def test_ids_and_names_that_no_file_could_hold_are_known_to_nobody(mixed):
+    known = episode(3).id
+    assert whole(mixed).known(["\ud800", known, "né"]) == {known}
+    assert address("/run/a/trees", name="\udcff") == "/run/a/trees?name=%3F"

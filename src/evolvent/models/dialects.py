@@ -7,9 +7,10 @@ out in an observation stay letters.
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from evolvent.errors import ConfigError, VocabularyMismatch, unknown
@@ -99,6 +100,34 @@ class _Plain:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer: Any = tokenizer
+        self._shown = str(getattr(tokenizer, "chat_template", None) or "")  # where control tokens are spelled
+
+    def _said(self, text: str) -> list[int]:
+        """What others wrote: letters alone, whatever it spells."""
+        letters = self._letters
+        return self._plain(text) if letters is None else list(letters.encode(text, add_special_tokens=False).ids)
+
+    @cached_property
+    def _letters(self) -> Any:
+        """The tokenizer that reads every mark of the template as letters; None: `_plain` does so already.
+
+        `split_special_tokens` minds tokens that are flagged as special alone. Many models flag `<tool_call>` or
+        `</think>` otherwise, and some fine-tuned ones even the mark that ends a turn.
+        """
+        named = set(self._tokenizer.all_special_ids)
+        marks = [one for index, one in self._tokenizer.added_tokens_decoder.items()
+                 if not one.special and str(one).strip() and (str(one) in self._shown or index in named)]  # fmt: skip
+        core = getattr(self._tokenizer, "backend_tokenizer", None)
+        if not marks or core is None:
+            return None
+        core, marks = copy.deepcopy(core), copy.deepcopy(marks)
+        for mark in marks:
+            mark.special = True
+        core.add_special_tokens(marks)
+        core.no_truncation()
+        core.no_padding()
+        core.encode_special_tokens = True
+        return core
 
     def _plain(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)) if text else []
@@ -127,6 +156,7 @@ class Chat(_Plain):
         super().__init__(tokenizer)
         with_system = self._render([("system", _SYSTEM), ("user", _USER)])
         whole = self._render([("user", _USER), ("assistant", _REPLY), ("user", _NEXT)])
+        self._shown += with_system + whole
         self._before = self._pieces(self._render([("user", _USER)]), (_USER,))
         self._system = self._pieces(with_system, (_SYSTEM, _USER)) if _SYSTEM in with_system else None
         _, middle, after = self._pieces(whole, (_USER, _REPLY, _NEXT), keep=3)
@@ -166,17 +196,18 @@ class Chat(_Plain):
     def open(self, instructions: str, observation: str) -> list[int]:
         if instructions and self._system is not None:
             start, between, end = self._system
-            return [*self._frame(start), *self._plain(instructions), *self._frame(between),
-                    *self._plain(observation), *self._frame(end)]  # fmt: skip
+            return [*self._frame(start), *self._said(instructions), *self._frame(between),
+                    *self._said(observation), *self._frame(end)]  # fmt: skip
         said = f"{instructions}\n\n{observation}" if instructions else observation
-        return [*self._frame(self._before[0]), *self._plain(said), *self._frame(self._before[1])]
+        return [*self._frame(self._before[0]), *self._said(said), *self._frame(self._before[1])]
 
     def turn(self, observation: str, *, stopped: bool) -> list[int]:
         head = self._stopped if stopped else self._unstopped
-        return [*head, *self._plain(observation), *self._frame(self._after)]
+        return [*head, *self._said(observation), *self._frame(self._after)]
 
     def action(self, text: str) -> list[int]:
-        return [*self._plain(text), self._stop]
+        ids = self._plain(text)  # an action may hold marks of its model, such as those around a call, but ends once
+        return [*(self._said(text) if self._stop in ids else ids), self._stop]
 
     def text(self, ids: Iterable[int]) -> str:
         return self._decode(ids, self.stop_ids)
@@ -198,13 +229,14 @@ class Lines(_Plain):
 
     def open(self, instructions: str, observation: str) -> list[int]:
         head = f"{instructions}\n\n" if instructions else ""
-        return [*self._bos, *self._plain(f"{head}Observation: {observation}\nAction:")]
+        return [*self._bos, *self._said(f"{head}Observation: {observation}\nAction:")]
 
     def turn(self, observation: str, *, stopped: bool) -> list[int]:
-        return [*([] if stopped else [self._eos]), *self._plain(f"\nObservation: {observation}\nAction:")]
+        return [*([] if stopped else [self._eos]), *self._said(f"\nObservation: {observation}\nAction:")]
 
     def action(self, text: str) -> list[int]:
-        return [*self._plain(f" {text}"), self._eos]
+        ids = self._plain(f" {text}")
+        return [*(self._said(f" {text}") if self._eos in ids else ids), self._eos]
 
     def text(self, ids: Iterable[int]) -> str:
         return self._decode(ids, self.stop_ids).strip()

@@ -103,8 +103,8 @@ class Policy:
     def save(self, folder: Path) -> None:
         """Write the policy as a Hugging Face folder (safetensors). An existing folder's files are replaced.
 
-        Of a policy with an adapter, the adapter is written and where its base is; a base that is in no folder, or is
-        no longer what is there, is written into the folder too.
+        Of a policy with an adapter, the adapter is written and where its base is; a base that is in no other folder,
+        or is no longer what is there, is written into the folder too.
         """
         folder.mkdir(parents=True, exist_ok=True)
         note: dict[str, Any] = {"format": 1, "dialect": self.dialect.name, "version": self.version}
@@ -123,12 +123,18 @@ class Policy:
 
     def _save_adapter(self, folder: Path) -> dict[str, str]:
         """Write the adapter, and its base where need be; returns the note of the base."""
-        digest = base_digest(self.model)
-        if self.base is not None and self.base.digest == digest:
-            where = str(self.base.folder)
-        else:
-            where = _BASE  # beside the adapter, so that both can be moved together
-            replace(self, model=bare(self.model), value_head=None, base=None).save(folder / _BASE)
+        digest, beside = base_digest(self.model), folder.resolve() / _BASE
+        found = self.base.folder.resolve() if self.base is not None and self.base.digest == digest else None
+        where = _BASE  # beside the adapter, so that both can be moved together
+        if (
+            found is None
+            or found == folder.resolve()
+            or not (found / "config.json").is_file()
+            or (found / FILES[0]).exists()
+        ):  # a folder that holds an adapter is no base any more
+            replace(self, model=bare(self.model), value_head=None, base=None).save(beside)
+        elif found != beside:
+            where = str(found)
         save_adapter(self.model, folder, base=where)
         return {"folder": where, "digest": digest}
 
@@ -279,9 +285,15 @@ def _read_note(folder: Path) -> dict[str, Any]:
         return {}
     try:
         note = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Incomplete(f"{path} is no JSON", value=str(error)) from error
-    return note if isinstance(note, dict) else {}
+    note = {name: value for name, value in note.items() if value is not None} if isinstance(note, dict) else {}
+    types = {"dialect": str, "version": int}
+    wrong = sorted(name for name, kind in types.items() if not isinstance(note.get(name, kind()), kind))
+    if wrong:
+        raise Incomplete(f"{path} is no note of a policy", value={name: note[name] for name in wrong},
+                         expected="the name of a dialect, a whole number as version")  # fmt: skip
+    return note
 
 
 def refuse_pickle(path: Path) -> None:
@@ -302,8 +314,10 @@ def _check_folder(folder: Path) -> None:
         raise Incomplete(f"{folder} is no model folder", expected="config.json", value=sorted(names)[:8])
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Incomplete(f"{folder / 'config.json'} is no JSON", value=str(error)) from error
+    if not isinstance(config, dict):
+        raise Incomplete(f"{folder / 'config.json'} is no JSON object", value=type(config).__name__)
     if "auto_map" in config:
         raise UnsafeFile(f"{folder} brings its own model code", value=config["auto_map"],
                          expected="an architecture that transformers knows")  # fmt: skip

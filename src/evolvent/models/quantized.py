@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from evolvent.errors import ConfigError, Incomplete, MissingExtra
+from evolvent.models.heads import ValueHead
 
 __all__ = ["int8_folder", "is_quantized", "load_quantized", "multiplied_out"]
 
@@ -54,7 +55,7 @@ def is_quantized(folder: Path) -> bool:
 
 
 def int8_folder(source: Path, to: Path) -> None:
-    """Write the model of a folder with weights of 8 bits into another, its tokenizer and notes beside it.
+    """Write the model of a folder with weights of 8 bits into another, its tokenizer, notes and value head beside it.
 
     Args:
         source: as `Policy.save` wrote it, without an adapter. to: a folder that is not there yet.
@@ -77,8 +78,17 @@ def int8_folder(source: Path, to: Path) -> None:
         model = _loaded(source, quantization_config=how)
         to.mkdir(parents=True)
         model.save_pretrained(to)
+    _copy_beside(source, to)
+
+
+def _copy_beside(source: Path, to: Path) -> None:
+    """All that lies beside a model's own weights: its tokenizer, notes, and a value head, which stays floats.
+
+    An index of weight files is of the source's files, and would name some that are not here.
+    """
     for path in sorted(source.iterdir()):
-        if path.is_file() and path.suffix != ".safetensors" and not (to / path.name).exists():
+        weights = path.name != ValueHead.FILE and path.name.endswith((".safetensors", ".safetensors.index.json"))
+        if path.is_file() and not weights and not (to / path.name).exists():
             shutil.copyfile(path, to / path.name)
 
 

@@ -41,7 +41,9 @@ class ChatTools:
         if not getattr(tokenizer, "chat_template", None):
             raise ConfigError("the tokenizer has no chat template", hint="use FourBlocks or Compact")
         self._tokenizer, self.abstain = tokenizer, abstain
-        special = [(index, str(one)) for index, one in tokenizer.added_tokens_decoder.items() if one.special]
+        frame = _frame(tokenizer)  # some models do not flag the marks of their turns as special
+        special = [(index, str(one)) for index, one in tokenizer.added_tokens_decoder.items()
+                   if one.special or (str(one).strip() and str(one) in frame)]  # fmt: skip
         self._special = {int(index) for index, _ in special} | set(map(int, tokenizer.all_special_ids))
         self._marks = sorted({text for _, text in special} | set(map(str, tokenizer.all_special_tokens)))
         probe = CallSample("probe", (_USER,), (_TOOL,), (_CALL,))
@@ -119,22 +121,40 @@ class ChatTools:
             raise SampleInvalid(f"sample {sample.id!r}: the chat template cannot write it", value=str(error)) from error
 
 
+def _frame(tokenizer: Any) -> str:
+    """What the template writes around turns without tools; nothing where it does not write any."""
+    from jinja2 import TemplateError
+
+    turns = [{"role": role, "content": "probe"} for role in ("user", "assistant", "user")]
+    try:
+        return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+    except (TemplateError, ValueError, TypeError):
+        return ""
+
+
 def _rows(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages as templates expect them: arguments as objects, and nine letters and digits as the id of a call."""
+    """Messages as templates expect them: arguments as objects, and nine letters and digits as the id of a call.
+
+    A result that does not say of which call it is belongs to the first call of its turn that has none.
+    """
     rows, ids, made = [], dict[str, str](), 0
+    waiting: list[str] = []
     for message in messages:
         row: dict[str, Any] = {"role": message.role, "content": message.text, **message.extra}
-        calls = []
+        calls, own = [], list[str]()
         for call in message.calls:
             identity = f"call{made:05d}"
+            own.append(identity)
             made += 1
-            ids[call.id or ""] = identity
+            ids |= {call.id: identity} if call.id else {}
             function = {"name": call.name, "arguments": dict(call.arguments)}
             calls.append({"id": identity, "type": "function", "function": function})
         if calls:
-            row["tool_calls"] = calls
+            row["tool_calls"], waiting = calls, own
         if message.role == "tool":
-            row["tool_call_id"] = ids.get(message.tool_call_id or "", f"call{max(0, made - 1):05d}")
+            first = waiting[0] if waiting else f"call{max(0, made - 1):05d}"
+            row["tool_call_id"] = identity = ids.get(message.tool_call_id or "", first)
+            waiting = [one for one in waiting if one != identity]
         rows.append(row)
     return rows
 

@@ -15,7 +15,6 @@ of them, and the others go on.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -147,7 +146,7 @@ def _object(value: object, where: str) -> dict[str, Any]:
 
 def _unit(value: object, where: str) -> float:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or not 0 <= value <= 1:  # type: ignore[arg-type, operator]
+    if not number or not 0 <= value <= 1:  # type: ignore[operator]
         raise _Wrong(where, "not a number from 0 to 1", value)
     return float(value)  # type: ignore[arg-type]
 
@@ -202,7 +201,7 @@ def _prm800k(row: Mapping[str, Any], neutral: float | None) -> list[SpanLabels]:
             raise _Wrong(where, "a step after one at which nothing was chosen")
         step = _object(entry, where)
         offered = [_rated(one, f"{where}.completions[{at}]", neutral)
-                   for at, one in enumerate(step.get("completions") or ())]  # fmt: skip
+                   for at, one in enumerate(_completions(step, where))]  # fmt: skip
         chosen, human = step.get("chosen_completion"), step.get("human_completion")
         taken: tuple[str, float | None] | None = None
         if chosen is not None:
@@ -218,6 +217,11 @@ def _prm800k(row: Mapping[str, Any], neutral: float | None) -> list[SpanLabels]:
     if not chains:
         raise _Wrong("label.steps", "no completion in any step")
     return [SpanLabels(problem, *_columns(chain), "prm800k") for chain in chains]
+
+
+def _completions(step: Mapping[str, Any], where: str) -> list[Any]:
+    """What was offered at a step: null, or an empty list, where a human wrote it."""
+    return _list(step, "completions", f"{where}.") if step.get("completions") else []
 
 
 def _columns(chain: Iterable[tuple[str, float | None]]) -> tuple[tuple[str, ...], tuple[float | None, ...]]:

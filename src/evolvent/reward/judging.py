@@ -121,7 +121,8 @@ def judged(
 ) -> Iterator[Trajectory]:
     """The trajectories with the judge's verdict on their last action as score; in order of completion.
 
-    What could not be judged has no score (`unscored()`), and its `meta["judge"]` says why.
+    What could not be judged has no score (`unscored()`), and its `meta["judge"]` says why. Episodes that ended by an
+    error come first: whatever they answered until then, nobody is asked about it.
 
     Args:
         slots: verdicts that are waited for at once.
@@ -129,7 +130,11 @@ def judged(
     Raises:
         JudgeUnavailable: more are lost. ConfigError: slots below 1.
     """
-    every, budget = list(trajectories), failures or Failures()
+    handed, budget = list(trajectories), failures or Failures()
+    every = [one for one in handed if one.error is None]
+    for one in handed:
+        if one.error is not None:
+            yield _unjudged(one, f"not asked: the episode ended by {one.error.kind}")
     works = (_verdict(judge, one) for one in every)
     with closing(drive(works, None, slots=slots, threads=slots)) as finished:
         for done in finished:
@@ -138,12 +143,15 @@ def judged(
                 raise done.error
             budget.note(done.error)
             if done.value is None:
-                said = f"{type(done.error).__name__}: {done.error}"
-                yield replace(one, score=unscored(), meta={**one.meta, "judge": said})
+                yield _unjudged(one, f"{type(done.error).__name__}: {done.error}")
             else:
                 value = float(done.value)
                 meta = {name: told for name, told in one.meta.items() if name != "judge"}  # of an earlier failure
                 yield replace(one, score=Score(value, value, done.value), meta=meta)
+
+
+def _unjudged(one: Trajectory, why: str) -> Trajectory:
+    return replace(one, score=unscored(), meta={**one.meta, "judge": why})
 
 
 def _verdict(judge: EndpointJudge, one: Trajectory) -> Generator[Sequence[Ask | To | Wait], Sequence[Answer], bool]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +41,8 @@ class SpanLabels:
         wrong = [label for label in self.labels if label is not None and not _in_unit(label)]
         if wrong:
             raise SampleInvalid("a label out of range", value=wrong[0], expected="a number from 0 to 1, or None")
+        if not _in_unit(self.meta.get("hard_above", 0.0)):
+            raise SampleInvalid("a bound out of range", value=self.meta["hard_above"], expected="a number from 0 to 1")
 
     def hard(self, above: float | None = None) -> SpanLabels:
         """The same with labels 0 and 1: 1 where the label is above a bound.
@@ -56,4 +57,4 @@ class SpanLabels:
 
 
 def _in_unit(label: object) -> bool:
-    return isinstance(label, int | float) and math.isfinite(label) and 0 <= label <= 1
+    return isinstance(label, int | float) and 0 <= label <= 1  # NaN is not; `isfinite` overflows at huge integers

@@ -61,7 +61,8 @@ def rendered(template: str, frame: Frame, *, title: str, **values: object) -> st
 
 def address(path: str, **values: object) -> str:
     """A local address with a query; what is None or empty is left out."""
-    query = urlencode({name: str(value) for name, value in values.items() if value not in (None, "")})
+    told = {name: str(value) for name, value in values.items() if value not in (None, "")}
+    query = urlencode(told, errors="replace")  # names of files need be no UTF-8
     return f"{path}?{query}" if query else path
 
 

@@ -189,7 +189,7 @@ class TrajectoryIndex:
         """Those of the ids that there are rows of."""
         with self._lock:
             ids = self._settled()["traj"]
-        wanted = pa.array(list(names), pa.string())
+        wanted = pa.array([name for name in names if _writable(name)], pa.string())
         return frozenset(ids.filter(pc.is_in(ids, value_set=wanted)).to_pylist())
 
     def solved(self) -> dict[str, dict[str, Any]]:
@@ -271,6 +271,11 @@ def _places(table: pa.Table, query: Query, fits: NDArray[np.bool_]) -> Any:
     keys = [("value", "descending" if query.descending else "ascending"), ("place", "ascending")]
     order = pc.sort_indices(pa.table({"value": column, "place": places}), sort_keys=keys)  # those without come last
     return places[order.to_numpy()]
+
+
+def _writable(name: str) -> bool:
+    """Whether a file could hold a text: half surrogates, which hostile rows can spell, are in none."""
+    return name.isascii() or not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def _terms(text: str) -> list[str]:

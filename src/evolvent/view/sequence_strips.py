@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import numpy as np
+from markupsafe import escape
 from numpy.typing import NDArray
 
 from evolvent.errors import ConfigError
 from evolvent.store.episodes import Episodes
+from evolvent.view.escape import plain
 from evolvent.worlds.stitching import Stitching
 
 __all__ = ["drawn", "frames", "maze_path"]
@@ -40,7 +42,7 @@ def frames(world: str, seen: NDArray[np.float32], *, title: str) -> str:
     """At most eight moments of an episode side by side, the first and the last among them, each with its step below.
 
     Args:
-        seen: `[T + 1, O]`, the observations in order. title: read out where pictures are not seen.
+        seen: `[T + 1, O]`, the observations in order. title: read out where pictures are not seen; any text.
     Raises:
         ConfigError: a world that has no picture, or no observations.
     """
@@ -85,7 +87,7 @@ def maze_path(seen: NDArray[np.float32], *, title: str) -> str:
 
 def _head(width: float, height: float, title: str) -> str:
     return (f'<svg class="strip" role="img" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
-            f'xmlns="http://www.w3.org/2000/svg"><title>{title}</title>')  # fmt: skip
+            f'xmlns="http://www.w3.org/2000/svg"><title>{escape(plain(title))}</title>')  # fmt: skip
 
 
 def _cartpole(seen: NDArray[np.float32]) -> str:
