@@ -1,6 +1,6 @@
 """A whole step of reinforcement, playing and updating: CPU beside TRL's GRPOTrainer, and where the time goes.
 
-    python -m benchmarks.rl_step [--json] [--quick] [--save] [--no-peers]
+    python -m benchmarks.rl_step [--json] [--quick] [--save] [--no-peers] [--device cuda]
 
 Both sides train the same small Llama from the same weights with GRPO: the same prompts, the same reward, as many tasks,
 samples and most tokens a step, one update on all of them, no divergence from a reference, AdamW, clipping at .5,
@@ -13,6 +13,9 @@ texts of one length, texts that end by themselves, and long prompts. `model_shar
 step in forwards of the model (playing, looking, learning) and in backward passes; `credit_share` that of making
 advantages of rewards. Both come from clocks around those calls in the same runs. Peers need an environment with TRL:
 `python -m venv`, then `pip install -c constraints.txt -e '.[bench]'`.
+
+`--device cuda` measures something else: tokens a second, seconds of a step and shares of the device's limits, with a
+0.5B shape in bfloat16 (`benchmarks/rl_step_gpu.py`).
 """
 
 from __future__ import annotations
@@ -25,107 +28,23 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, wraps
+from functools import wraps
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from transformers import LlamaForCausalLM
 
-from benchmarks.reporting import RESULTS, about, command_line, finish
+from benchmarks.reporting import RESULTS, about, command_line, finish, show
+from benchmarks.rl_step_gpu import on_a_device
+from benchmarks.rl_step_work import CLIP, RATE, SHAPES, Shape, practising, reward
 from evolvent.engine.fused import FusedDecoder
 from evolvent.errors import ConfigError
-from evolvent.learn.learner import Learner, TrainConfig
-from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.parts import flatten
-from evolvent.learn.practice import PracticeConfig, Setup
-from evolvent.methods.grpo import GRPOConfig, preset
-from evolvent.models.policy import Policy, tiny_policy
-from evolvent.run import Run
-from evolvent.scale.local import LocalVerbs
-from evolvent.trajectory import Step, Task, Trajectory, sample_rng
-from evolvent.worlds.base import Play, TextWorld
+from evolvent.learn.learner import TrainConfig
+from evolvent.models.policy import Policy
 
-WORDS = tuple(f"word{number}" for number in range(154))
-RATE, CLIP = 1e-6, 0.5  # so small that texts stay as long as they are, on both sides
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The work of a step: tasks x samples episodes, of prompts of so many words and at most so many tokens written.
-
-    `length` is how long texts are on average, if the policy has imitated texts that end; 0: it has not, and hardly any
-    text ends before the most.
-    """
-
-    tasks: int = 16
-    samples: int = 8
-    prompt: int = 40
-    written: int = 32
-    steps: int = 8
-    length: int = 0
-    size: str = "xs"
-    seed: int = 0
-
-    def policy(self) -> Policy:
-        """The same weights for every side."""
-        return imitated(self).clone() if self.length else untrained(self)
-
-    def prompts(self) -> list[str]:
-        """One for each task of a step, drawn without end of the same words."""
-        rng = sample_rng(self.seed, "rl step")
-        return [" ".join(rng.choice(WORDS, self.prompt)) for _ in range(self.tasks)]
-
-
-SHAPES: Mapping[str, Shape] = {
-    "even": Shape(),
-    "uneven": Shape(written=96, length=16),
-    "long prompt": Shape(prompt=160, written=24),
-}
-
-
-def untrained(shape: Shape) -> Policy:
-    """Over the words, with random weights."""
-    return tiny_policy(WORDS, size=shape.size, context=256, seed=shape.seed)
-
-
-@cache
-def imitated(shape: Shape) -> Policy:
-    """A policy whose texts end by themselves: it learned the lengths of random ones, and nothing else."""
-    rng, shown, policy = sample_rng(shape.seed, "rl step lengths"), list[Trajectory](), untrained(shape)
-    for number in range(400):
-        length = min(int(rng.geometric(1 / shape.length)), shape.written)
-        step = Step(" ".join(rng.choice(WORDS, shape.prompt)), " ".join(rng.choice(WORDS, length)))
-        shown.append(Trajectory(f"text-{number}", Task("repeating", "1", {"number": number}), (step,)))
-    flat = flatten(shown, policy.dialect, instructions=lambda task: "", context=policy.context)
-    config = TrainConfig(lr=2e-3, batch_tokens=1024, tokens=12_000, final_lr=1.0)
-    learner = Learner(policy, weighted_nll, config, seed=shape.seed)
-    learner.fit(flat.parts)
-    return learner.policy
-
-
-def reward(prompt: str, written: str) -> float:
-    """The share of the written words that are in the prompt."""
-    known, words = set(prompt.split()), written.split()
-    return sum(word in known for word in words) / max(1, len(words))
-
-
-class Repeating(TextWorld):
-    """Write words of the prompt: one action an episode, and a reward that costs nothing to compute."""
-
-    name, blocking, horizon = "repeating", False, 1
-
-    def __init__(self, prompts: Sequence[str]) -> None:
-        self._prompts = prompts
-
-    def specs(self) -> Iterator[Mapping[str, Any]]:
-        return ({"prompt": prompt} for prompt in self._prompts)
-
-    def play(self, spec: Mapping[str, Any]) -> Play:
-        action = yield str(spec["prompt"])
-        return reward(str(spec["prompt"]), action)
+RESULT = RESULTS / "rl_step.json"
 
 
 @dataclass
@@ -177,33 +96,20 @@ class Tick:
 
 def ours(shape: Shape, clocks: Clocks) -> list[Tick]:
     """`methods/grpo.py`, with a clock at the beginning of each step."""
-    world = Repeating(shape.prompts())
-    tasks = [task for split in ("train", "dev", "test") for task in world.tasks(split, "seen")]
-    practice_config = PracticeConfig(
-        iterations=shape.steps + 1,
-        tasks=shape.tasks,
-        samples=shape.samples,
-        epochs=1,
-        minibatches=1,
-        save_every=shape.steps + 1,
-    )
-    config = GRPOConfig(kl=0.0, practice=practice_config)
-    chosen, ticks, written = preset(config), list[Tick](), 0
-    verbs = LocalVerbs(
-        {world.name: world}, slots=shape.tasks * shape.samples, max_tokens=shape.written,
-        practising=TrainConfig(lr=RATE, weight_decay=0.0, final_lr=1.0, clip=CLIP, batch_tokens=4096),
-    )  # fmt: skip
-    setup = Setup("grpo", practice_config, chosen.objective)
-    with tempfile.TemporaryDirectory() as scratch, Run(Path(scratch), verbs, seed=shape.seed) as run:
-        with run.practise(shape.policy(), setup, [task.id for task in tasks]) as practice:
-            for _ in practice.rounds():
-                ticks.append(Tick(time.process_time(), written, dict(clocks.spent)))
-                played = practice.play(practice.starts(tasks))
-                written += sum(one.generated() for one in played)
-                seen = practice.look(played)
-                with clocks.on("credit"):
-                    credit = seen.credit(chosen.credit)
-                practice.improve(seen, credit)
+    ticks, written = list[Tick](), 0
+    train = TrainConfig(lr=RATE, weight_decay=0.0, final_lr=1.0, clip=CLIP, batch_tokens=4096)
+    with practising(
+        shape.policy(), shape.prompts(), steps=shape.steps + 1, samples=shape.samples, written=shape.written,
+        train=train, seed=shape.seed,
+    ) as (practice, tasks, chosen):  # fmt: skip
+        for _ in practice.rounds():
+            ticks.append(Tick(time.process_time(), written, dict(clocks.spent)))
+            played = practice.play(practice.starts(tasks))
+            written += sum(one.generated() for one in played)
+            seen = practice.look(played)
+            with clocks.on("credit"):
+                credit = seen.credit(chosen.credit)
+            practice.improve(seen, credit)
     return ticks
 
 
@@ -308,14 +214,22 @@ def report(found: Mapping[str, Mapping[str, Any]], shapes: Mapping[str, Shape]) 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     few = "few small steps: a smoke test, not a measurement"
-    parser = command_line("rl_step", __doc__, quick=few, save=RESULTS / "rl_step.json")
+    parser = command_line("rl_step", __doc__, quick=few, save=RESULT)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: a 0.5B shape in bfloat16")
     parser.add_argument("--no-peers", action="store_true", help="only our side, where TRL is not installed")
     parser.add_argument("--size", default="xs", help="of the model")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
-    torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
+    if options.device == "cuda":
+        if options.save == RESULT:  # no device overwrites what another was measured at
+            options.save = RESULT.with_name("rl_step_cuda.json")
+        found = on_a_device(seed=options.seed, quick=options.quick)
+        show(found, without=("raw",))
+        finish(found, options)
+        return
+    torch.set_num_threads(1)
     small = {"tasks": 4, "samples": 4, "steps": 3} if options.quick else {}
     shapes = {name: replace(shape, size=options.size, seed=options.seed, **small) for name, shape in SHAPES.items()}
     sides, found = ["ours"] if options.no_peers else [*SIDES], dict[str, dict[str, Any]]()

@@ -21,6 +21,7 @@ from transformers import (
 
 from evolvent.engine.arena import Arena
 from evolvent.engine.asks import LogitsAsk, SampleAsk, ScoreAsk
+from evolvent.engine.attention import side_by_side
 from evolvent.engine.decoders import decoder_for
 from evolvent.engine.driver import blocking
 from evolvent.engine.fused import FusedDecoder
@@ -81,6 +82,19 @@ def test_fused(name: str) -> None:
     decoder = decoder_for(model, capacity=CONTEXT)
     assert isinstance(decoder, FusedDecoder)
     assert compare(decoder, model) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["llama", "llama, one head each", "qwen3"])
+def test_fused_as_on_another_device(name: str) -> None:
+    """Query heads that share keys as queries of one head; rows side by side looked at in place."""
+    model = model_of(FUSED[name])
+    decoder = FusedDecoder(model, capacity=CONTEXT)
+    decoder._attention._cpu = decoder._attention._blocks = False
+    assert compare(decoder, model) < 1e-5
+
+
+def test_rows_side_by_side_are_known() -> None:
+    assert [side_by_side(np.array(rows)) for rows in ([3], [3, 4, 5], [3, 5], [4, 3], [0, 1])] == [3, 3, None, None, 0]
 
 
 @pytest.mark.parametrize("name", MODULES)

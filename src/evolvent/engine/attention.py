@@ -4,6 +4,9 @@ It is PyTorch's fused attention. Small heads on a CPU get a second form for rows
 heads stand as one block-diagonal matrix `[heads, heads * head]`, so that a row is two matrix products for all heads
 together. The zeros cost less than the calls they save; and as matrix products of at least four rows all run in the same
 kernel, a token's numbers are the same to the last bit whatever it is fed with (measured with MKL).
+
+On another device the query heads that share keys stand as queries of one head, so that no kernel has to repeat keys;
+and rows that lie side by side are looked at where they are.
 """
 
 from __future__ import annotations
@@ -11,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -24,9 +29,10 @@ _WIDEST = 128  # key width up to which the block-diagonal product pays
 
 @dataclass(frozen=True, slots=True)
 class Attending:
-    """A group of a plan as tensors; `mask [n, 1, q, L]` is added to scores."""
+    """A group of a plan as tensors; `mask [n, 1, q, L]` is added to scores. `side`: the first of rows side by side."""
 
     rows: Tensor
+    side: int | None
     queries: int
     keys: int
     first: int
@@ -45,7 +51,8 @@ class Attention:
 
     def __init__(self, queries: int, keys: int, head: int, *, dtype: torch.dtype, device: torch.device) -> None:
         self._queries, self._keys, self._head = queries, keys, head
-        self._blocks = device.type == "cpu" and dtype == torch.float32 and keys * head <= _WIDEST and queries >= 4
+        self._cpu = device.type == "cpu"
+        self._blocks = self._cpu and dtype == torch.float32 and keys * head <= _WIDEST and queries >= 4
         owner = torch.arange(queries, device=device) // (queries // keys)
         diagonal = (owner.unsqueeze(1) == torch.arange(keys, device=device)).to(dtype)
         self._diagonal = (diagonal * head**-0.5).unsqueeze(-1)  # [queries, keys, 1], the scale multiplied in
@@ -56,18 +63,19 @@ class Attention:
         return [
             Attending(
                 rows=torch.from_numpy(group.rows).to(device),
+                side=None if self._cpu else side_by_side(group.rows),
                 queries=group.queries,
                 keys=group.keys,
                 first=group.first,
                 last=group.last,
-                mask=self._mask(torch.from_numpy(group.positions).to(device), group.keys),
+                mask=self.mask(torch.from_numpy(group.positions).to(device), group.keys),
                 pad=None if group.pad is None else torch.from_numpy(group.pad).to(device),
                 real=None if group.real is None else torch.from_numpy(group.real).to(device),
             )
             for group in plan.groups
         ]
 
-    def _mask(self, positions: Tensor, keys: int) -> Tensor:
+    def mask(self, positions: Tensor, keys: int) -> Tensor:
         """What is added to scores `[n, 1, q, L]`: 0 where a query looks. Added numbers spare a conversion per layer."""
         beyond = torch.arange(keys, device=positions.device) > positions.unsqueeze(-1)
         mask = torch.zeros(beyond.shape, dtype=self._scratch.dtype, device=beyond.device)
@@ -75,25 +83,32 @@ class Attention:
 
     def __call__(self, queries: Tensor, groups: Sequence[Attending], cache: Tensor) -> Tensor:
         """`queries [N, heads * head]` over a layer's `cache [rows, capacity, 2, heads, head]`; returns like queries."""
+        only, filled = groups[0], groups[-1].last
+        if len(groups) == 1 and only.pad is None and filled == len(queries):
+            return self._attend(queries, only, cache).reshape(filled, -1)
         result = torch.empty_like(queries, memory_format=torch.contiguous_format)
-        filled = groups[-1].last
         if filled < len(result):
             result[filled:] = 0
         for group in groups:
-            n, q = len(group.rows), group.queries
             mine = queries[group.first : group.last] if group.pad is None else queries.index_select(0, group.pad)
-            seen = self._gather(cache, group)
-            attend = self._block_diagonal if self._blocks and q == 1 else self._fused
-            out = attend(mine.view(n, q, self._queries, self._head), seen, group.mask)
+            out = self._attend(mine, group, cache)
             if group.real is None:
                 result[group.first : group.last].view(out.shape).copy_(out)
             else:
-                flat = out.reshape(n * q, -1)
-                torch.index_select(flat, 0, group.real, out=result[group.first : group.last])
+                torch.index_select(out.reshape(len(mine), -1), 0, group.real, out=result[group.first : group.last])
         return result
 
-    def _gather(self, cache: Tensor, group: Attending) -> Tensor:
+    def _attend(self, mine: Tensor, group: Attending, cache: Tensor) -> Tensor:
+        """`[n * q, heads * head] -> [n, q, heads, head]`."""
+        attend = self._fused if group.queries > 1 else self._single
+        return attend(mine.view(-1, group.queries, self._queries, self._head), self._seen(cache, group), group.mask)
+
+    def _seen(self, cache: Tensor, group: Attending) -> Tensor:
         """The first `keys` positions of the group's rows, `[n, L, 2, heads, head]`."""
+        if group.side is not None:
+            return cache[group.side : group.side + len(group.rows), : group.keys]
+        if not self._cpu:
+            return cache[:, : group.keys].index_select(0, group.rows)
         shape = (len(group.rows), group.keys, *cache.shape[2:])
         size = torch.Size(shape).numel()
         if self._scratch.numel() < size:
@@ -101,6 +116,12 @@ class Attention:
         seen = self._scratch[:size].view(shape)
         torch.index_select(cache[:, : group.keys], 0, group.rows, out=seen)
         return seen
+
+    def _single(self, queries: Tensor, seen: Tensor, mask: Tensor) -> Tensor:
+        """One new token per row, in the form that is fastest here."""
+        if self._blocks:
+            return self._block_diagonal(queries, seen, mask)
+        return self._fused(queries, seen, mask) if self._cpu else shared_keys(queries, seen, mask)
 
     def _block_diagonal(self, queries: Tensor, seen: Tensor, mask: Tensor) -> Tensor:
         """One new token per row: heads as rows of one matrix."""
@@ -117,3 +138,22 @@ class Attention:
             queries.transpose(1, 2), keys, values, attn_mask=mask, enable_gqa=self._keys != self._queries
         )
         return out.transpose(1, 2)
+
+
+def shared_keys(queries: Tensor, seen: Tensor, mask: Tensor) -> Tensor:
+    """Attention of one new token per row, `queries [n, 1, heads, head]` over `seen [n, L, 2, key heads, head]`.
+
+    The query heads of one key head are as many queries of it.
+    """
+    n, _, heads, width = queries.shape
+    keys, values = seen.permute(2, 0, 3, 1, 4)
+    count = keys.shape[1]
+    grouped = queries.view(n, count, heads // count, width)
+    out = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)
+    return out.reshape(n, 1, heads, width)
+
+
+def side_by_side(rows: NDArray[np.int64]) -> int | None:
+    """The first row where rows `[n]` are n in a row; else None."""
+    first = int(rows[0])
+    return first if bool((rows == np.arange(first, first + len(rows))).all()) else None

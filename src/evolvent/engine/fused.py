@@ -7,6 +7,7 @@ that RoPE turns side by side, so that a rotation is one complex product; scores 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from evolvent.engine import recorder
 from evolvent.engine.arena import Arena, Shape
-from evolvent.engine.attention import Attention
+from evolvent.engine.attention import Attending, Attention
 from evolvent.engine.plan import Plan
 
 __all__ = ["FusedDecoder", "fits_fused"]
@@ -79,17 +81,31 @@ class FusedDecoder:
             scale = float(getattr(rotary, "attention_scaling", 1.0))
             self._turns = (torch.complex(angles.cos(), angles.sin()) * scale).unsqueeze(1)  # [capacity, 1, head / 2]
         self._attention = Attention(self._queries, self._keys, self._head, dtype=weight.dtype, device=weight.device)
+        self._recorder = recorder.Recorder(self._alone) if weight.device.type == "cuda" else None
 
     def forward(self, ids: Tensor, plan: Plan, arena: Arena) -> None:
         """Compute the new tokens `ids [N]` of a plan; keys, values and last hidden states go to the arena."""
+        if self._recorder is not None and self._recorder.forward(ids, plan, arena):
+            return
         device = ids.device
         rows, positions = torch.from_numpy(plan.rows).to(device), torch.from_numpy(plan.positions).to(device)
         slots = rows * arena.capacity + positions
-        count = len(ids)
-        if count < _FEWEST:
-            ids, positions = F.pad(ids, (0, _FEWEST - count)), F.pad(positions, (0, _FEWEST - count))
-        turns = self._turns[positions]
-        groups = self._attention.prepare(plan, device)
+        if len(ids) < _FEWEST:
+            ids, positions = F.pad(ids, (0, _FEWEST - len(ids))), F.pad(positions, (0, _FEWEST - len(positions)))
+        self._through(ids, positions, slots, self._attention.prepare(plan, device), arena)
+
+    def _alone(self, ids: Tensor, rows: Tensor, positions: Tensor, shape: recorder.Shape, arena: Arena) -> None:
+        """A forward of one new token per row, all `[n]`, as one group."""
+        count, keys, side = shape
+        mask = self._attention.mask(positions.unsqueeze(1), keys)
+        group = Attending(rows, side, 1, keys, 0, count, mask, None, None)
+        self._through(ids, positions, rows * arena.capacity + positions, [group], arena)
+
+    def _through(
+        self, ids: Tensor, positions: Tensor, slots: Tensor, groups: Sequence[Attending], arena: Arena
+    ) -> None:
+        """All layers over tokens, of which those beyond the `slots [N]` are filler."""
+        count, turns = len(slots), self._turns[positions]
         queries = self._queries * self._head
         turned = queries + self._keys * self._head
         x = self._embedding[ids]
@@ -99,10 +115,10 @@ class FusedDecoder:
             cache = arena.cache[index].view(arena.rows * arena.capacity, -1)
             cache.index_copy_(0, slots, qkv[:count, queries:])
             seen = self._attention(qkv[:, :queries], groups, arena.cache[index])
-            x = _residual(x, seen, layer.out, layer.out_bias)
+            _residual(x, seen, layer.out, layer.out_bias)
             gate_up = _product(self._normed(x, layer.mlp_norm), layer.gate_up, layer.gate_up_bias)
             gate, up = gate_up.chunk(2, 1)
-            x = _residual(x, F.silu(gate).mul_(up), layer.down, layer.down_bias)
+            _residual(x, F.silu(gate).mul_(up), layer.down, layer.down_bias)
         hidden = self._normed(x[:count], self._norm)
         arena.hidden.view(arena.rows * arena.capacity, -1).index_copy_(0, slots, hidden)
 
@@ -176,7 +192,8 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return x @ weight if bias is None else torch.addmm(bias, x, weight)
 
 
-def _residual(x: Tensor, add: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x + add @ weight (+ bias), the sum inside the matrix product."""
-    x = torch.addmm(x, add, weight)
-    return x if bias is None else x.add_(bias)
+def _residual(x: Tensor, add: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    """x += add @ weight (+ bias), the sum inside the matrix product."""
+    x.addmm_(add, weight)
+    if bias is not None:
+        x.add_(bias)

@@ -53,14 +53,15 @@ class LocalEngine:
         slots: rows of the arena: how many paths are worked on at once. More asks queue.
         capacity: most tokens of a path; None: the model's context.
         max_cached_tokens: tokens kept of idle paths that had to leave their rows; None: as many as the arena holds.
-        group_tokens: positions that one attention group looks at; its keys and values should fit a processor's cache.
+        group_tokens: positions that one attention group looks at: its keys and values should fit a processor's cache.
+            None: 6,144, and 262,144 where the model is on another device, whose calls cost more than what they move.
 
     Raises:
         ConfigError: a model whose cache cannot be an arena (use `recompute.RecomputeEngine`); slots below 1.
     """
 
     def __init__(self, policy: Any, *, slots: int = 192, capacity: int | None = None,
-                 max_cached_tokens: int | None = None, group_tokens: int = 6144) -> None:  # fmt: skip
+                 max_cached_tokens: int | None = None, group_tokens: int | None = None) -> None:  # fmt: skip
         if slots < 1:
             raise ConfigError("an engine needs rows to work in", value=slots, expected="slots of 1 or more")
         self.usage = Usage()
@@ -92,6 +93,7 @@ class LocalEngine:
         self.context = min(int(policy.context), self._asked_capacity or int(policy.context))
         capacity = -(-self.context // STRIDE) * STRIDE
         weight = next(iter(policy.model.parameters()))
+        self._limit = self._group_tokens or (6144 if weight.device.type == "cpu" else 2**18)
         self._decoder = decoder_for(policy.model, capacity=capacity)
         self.vocabulary = self._decoder.vocabulary
         if arena is None or not arena.serves(self._decoder.shape, capacity, weight):
@@ -225,7 +227,7 @@ class LocalEngine:
 
     def _feed(self, feeding: Ints, counts: Ints) -> None:
         rows, streams = self._rows, self._streams
-        layout = plan(feeding, rows.fed[feeding], counts, limit=self._group_tokens, capacity=rows.arena.capacity)
+        layout = plan(feeding, rows.fed[feeding], counts, limit=self._limit, capacity=rows.arena.capacity)
         ids = torch.from_numpy(streams.ids[layout.rows, layout.positions]).to(rows.arena.cache.device)
         self._decoder.forward(ids, layout, rows.arena)
         rows.fed[feeding] += counts

@@ -42,7 +42,9 @@ def draw_plain(logits: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
     The token is the first whose cumulative probability exceeds `uniform [N]` (float64) times the total. Rows with NaN
     or infinite logits give a NaN log-probability.
     """
-    logprobs = logits.float().log_softmax(-1)
+    import torch
+
+    logprobs = logits.log_softmax(-1, dtype=torch.float32)
     return _inverse(logprobs.exp(), logprobs, uniform)
 
 

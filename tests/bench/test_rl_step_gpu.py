@@ -1,0 +1,36 @@
+"""`benchmarks.rl_step` on a device: its limits by hand, and the whole of it at a size that a CPU does in a moment."""
+
+import pytest
+import torch
+
+from benchmarks.rl_step_gpu import Work, limits, on_a_device
+from benchmarks.train_shapes import SIZES
+from evolvent.learn.monitor import Cost
+
+SMALL = Work(SIZES["0.2M"], tasks=3, samples=4, prompt=10, written=6, steps=2, micro=256)
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_phase_is_timed_and_stays_above_its_limit(device):
+    found = on_a_device(seed=0, quick=True, device=device, work=SMALL)
+    assert len(found["raw"]) == 2 and all(set(step) == {"play", "look", "credit", "learn"} for step in found["raw"])
+    assert found["step_s"] == pytest.approx(sum(found["seconds"].values()), abs=0.01)
+    assert 0 < found["written"] <= 3 * 4 * 6 and found["rollout_tokens_per_s"] > 0
+    assert all(0 <= share < 1 for share in found["share_of_limit"].values()), found["share_of_limit"]
+
+
+def test_limits_by_hand():
+    """Two texts of 3 and 2 tokens behind prompts of 4, on a device of 1000 operations and 100 bytes a second."""
+    policy = SMALL.policy(torch.device("cpu"))
+    held, token = 2 * policy.parameters(), 2 * 3 * 2 * 16 * 2
+    cost = Cost(body=6.0, head=3.0, attention=0.6)
+    least = limits(cost, policy, [(4, 3), (4, 2)], tasks=1, flops=1000.0, bandwidth=100.0)
+    prompt = (4 * (6 + 0.6 * 4) + 1 * 3) / 3 / 1000
+    assert least["play"] == pytest.approx(prompt + (held + token * 10) / 100 + (held + token * 6) / 100)
+    fed, squares = 13, 49 + 36
+    whole = fed * (6 + 0.6 * squares / fed) + 5 * 3
+    assert least["learn"] == pytest.approx(whole / 1000) and least["look"] == pytest.approx(whole / 3000)
+    slow = limits(cost, policy, [(4, 3), (4, 2)], tasks=1, flops=1.0, bandwidth=1e12)
+    two, one = 2 * (6 + 0.6 * 10) + 2 * 3, 1 * (6 + 0.6 * 12) + 3
+    assert slow["play"] == pytest.approx(prompt * 1000 + (two + one) / 3), "where bytes cost nothing"

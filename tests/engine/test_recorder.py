@@ -1,0 +1,69 @@
+"""What a recorded forward is handed: its shape, and filler that changes nothing. Recording itself: `test_cuda.py`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig
+
+from evolvent.engine.arena import Arena
+from evolvent.engine.fused import FusedDecoder
+from evolvent.engine.plan import plan
+from evolvent.engine.recorder import filled, shape_of
+from tests.engine.models import SHAPE, VOCABULARY, model_of
+
+
+def laid(rows: list[int], starts: list[int], counts: list[int] | None = None, capacity: int = 512):
+    ones = np.array(counts or [1] * len(rows))
+    return plan(np.array(rows), np.array(starts), ones, limit=2**18, capacity=capacity)
+
+
+@pytest.mark.parametrize(
+    ("rows", "starts", "counts", "shape"),
+    [
+        ([0, 1, 2], [5, 6, 7], None, (8, 64, None)),  # filled up, and so not side by side
+        (list(range(8)), [63] * 8, None, (8, 64, 0)),
+        (list(range(4, 12)), [64] * 8, None, (8, 128, 4)),
+        ([*range(7), 9], [64] * 8, None, (8, 128, None)),
+        (list(range(8)), [510] * 8, None, (8, 512, 0)),  # never beyond the arena's rows
+        (list(range(100)), [5] * 100, None, (104, 64, None)),
+        (list(range(300)), [5] * 300, None, (320, 64, None)),
+        (list(range(8)), [5] * 8, [1] * 7 + [2], None),  # one reads a prompt
+        (list(range(40)), [5] * 39 + [500], None, None),  # all would look as far as one does
+    ],
+)
+def test_shapes(rows, starts, counts, shape) -> None:
+    assert shape_of(laid(rows, starts, counts), capacity=512) == shape
+
+
+def test_filler_repeats_the_last() -> None:
+    assert filled(np.array([2, 0, 1]), 5).tolist() == [2, 0, 1, 1, 1]
+    assert filled(np.array([2, 0, 1]), 3).tolist() == [2, 0, 1]
+
+
+@pytest.mark.parametrize("count", [1, 5, 8])
+def test_what_would_be_recorded_is_the_forward(count: int) -> None:
+    """Filled up and sorted, the body writes what the planned forward writes."""
+    rng = np.random.default_rng(count)
+    model = model_of(LlamaConfig(**SHAPE, num_key_value_heads=2))
+    decoder = FusedDecoder(model, capacity=64)
+    decoder._attention._cpu = decoder._attention._blocks = False
+    planned, recorded = (Arena(decoder.shape, 9, 64, dtype=torch.float32, device=torch.device("cpu")) for _ in "ab")
+    rows = rng.permutation(8)[:count] if count < 8 else np.arange(8)[::-1].copy()
+    starts = rng.integers(1, 20, count)
+    with torch.inference_mode():
+        for arena in (planned, recorded):
+            shown = plan(rows, np.zeros(count, np.int64), starts, limit=2**18, capacity=64)
+            ids = torch.from_numpy(np.random.default_rng(7).integers(0, VOCABULARY, len(shown.rows)))
+            decoder.forward(ids, shown, arena)
+        step = plan(rows, starts, np.ones(count, np.int64), limit=2**18, capacity=64)
+        ids = torch.from_numpy(rng.integers(0, VOCABULARY, count))
+        decoder.forward(ids, step, planned)
+        shape = shape_of(step, capacity=64)
+        assert shape is not None and shape[2] == (0 if count == 8 else None)
+        order = filled(np.argsort(step.rows), shape[0])
+        given = (ids[order], torch.from_numpy(step.rows[order]), torch.from_numpy(step.positions[order]))
+        decoder._alone(*given, shape, recorded)
+    assert torch.allclose(planned.hidden, recorded.hidden, atol=1e-5) and planned.hidden.abs().sum() > 0
+    assert torch.allclose(planned.cache, recorded.cache, atol=1e-5)
