@@ -45,7 +45,7 @@ class Work:
     written: int = 256
     steps: int = 4
     micro: int = 16_384
-    layout: str = "auto"
+    layout: str = "bucketed"
 
     @property
     def context(self) -> int:
