@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from evolvent.errors import EvolventError
 from evolvent.learn.forward import outputs
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
@@ -256,7 +257,7 @@ def measure(cell: Cell) -> dict[str, Any]:
         warm_up(cell)
         model = build(cell, config_of(cell))
         return _measured(cell, model)
-    except (RuntimeError, AssertionError, TypeError, ValueError, AttributeError, ImportError) as error:
+    except (EvolventError, RuntimeError, AssertionError, TypeError, ValueError, AttributeError, ImportError) as error:
         return {"failed": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
 
 

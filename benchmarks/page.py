@@ -109,6 +109,15 @@ BENCHES = (
         _x("share of the step in the model", "model_share", 0.8),
         _most("share in credit", "credit_share", 0.01),
     )),
+    Bench("A step of GRPO on an H100, 0.5B", "rl_step --device cuda", "rl_step_cuda.json", (
+        _x("tokens written a second, 512 texts at once", "rollout_tokens_per_s"),
+        _x("over the `generate` of transformers", "over_generate"),
+        _most("seconds of a step of 512 texts, 128 tokens read and 256 written", "step_s", None),
+        _x("share of the device's limit: playing", "share_of_limit.play"),
+        _x("learning", "share_of_limit.learn"),
+        _x("the whole step", "share_of_limit.step"),
+        _most("share in credit", "credit_share", 0.01),
+    ), "Random weights, bfloat16. What the limits are: `benchmarks/rl_step_gpu.py`."),
     Bench("What searching costs", "search_cost", "search_cost.json", (
         _most("tokens computed of those that must be, at most", "computed_over_limit_max",
               "goals.computed_over_limit_max"),
@@ -186,7 +195,7 @@ BENCHES = (
         _most("foreseen and measured seconds of circles of 1, 2 and 4 workers: the worst factor", "worst_ratio", None),
         _most("mean field beside every row simulated: the worst difference", "mean_field.worst", None),
         _x("foreseen steps a second, 7B, 256 GPUs, 10,000 environments", "predictions.7B.256.10000.steps_s"),
-    ), "No GPU was measured ([Planning past one machine](scaling.md))."),
+    ), "A prediction ([Planning past one machine](scaling.md))."),
     Bench("Policies over recorded episodes", "sequence", "sequence.json", (
         _x("DT above cloning, Hopper's replay", "orderings.hopper-replay: dt > bc", 0),
         _x("Pendulum's replay", "orderings.pendulum-replay: dt > bc", 0),

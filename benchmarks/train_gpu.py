@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from benchmarks.reporting import about
-from benchmarks.train_shapes import ON_A_GPU, Bench, labelled
+from benchmarks.train_shapes import ON_A_GPU, Bench, Point, labelled
+from evolvent.errors import DeviceMemory
 from evolvent.learn.learner import Learner
 from evolvent.learn.monitor import Cost, gemm_ceiling
 from evolvent.learn.objectives import weighted_nll
@@ -28,22 +29,32 @@ def on_a_gpu(*, seed: int, quick: bool) -> dict[str, Any]:
         updates = 8 if quick else 24
         row: dict[str, Any] = {"point": str(point)}
         for name, side in (("evolvent", _ours), ("hf", _hf)):
-            bench = point.bench(updates=updates + WARM, seed=seed, device="cuda", dtype="bfloat16")
-            cost = Cost.of(bench.policy.model)
-            torch.cuda.reset_peak_memory_stats()
-            rate = updates * point.batch / side(bench)
-            work = cost.operations(point.batch, point.batch, point.length) / point.batch * rate
-            peak = torch.cuda.max_memory_allocated() / 2**30
-            row[name] = {"tokens_per_s": round(rate), "gemm_share": round(work / ceiling, 3)}
-            row[name] |= {"tflops": round(work / 1e12, 1), "peak_gib": round(peak, 2)}
-            del bench
+            try:
+                row[name] = _measured(side, point, updates=updates, seed=seed, ceiling=ceiling)
+            except (DeviceMemory, torch.OutOfMemoryError):
+                row[name] = {"failed": "does not fit the device"}
             torch.cuda.empty_cache()
-        row["over_hf"] = round(row["evolvent"]["tokens_per_s"] / row["hf"]["tokens_per_s"], 3)
+        if "failed" not in row["evolvent"] | row["hf"]:
+            row["over_hf"] = round(row["evolvent"]["tokens_per_s"] / row["hf"]["tokens_per_s"], 3)
         rows.append(row)
         print(row, flush=True)
     return {
         "benchmark": "train", "device": torch.cuda.get_device_name(0), "ceiling_tflops": round(ceiling / 1e12, 1),
         "rows": rows, "seed": seed, **about("torch", "transformers", "accelerate"),
+    }  # fmt: skip
+
+
+def _measured(
+    side: Callable[[Bench], float], point: Point, *, updates: int, seed: int, ceiling: float
+) -> dict[str, float]:
+    bench = point.bench(updates=updates + WARM, seed=seed, device="cuda", dtype="bfloat16")
+    cost = Cost.of(bench.policy.model)
+    torch.cuda.reset_peak_memory_stats()
+    rate = updates * point.batch / side(bench)
+    work = cost.operations(point.batch, point.batch, point.length) / point.batch * rate
+    return {
+        "tokens_per_s": round(rate), "gemm_share": round(work / ceiling, 3), "tflops": round(work / 1e12, 1),
+        "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2),
     }  # fmt: skip
 
 

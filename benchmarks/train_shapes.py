@@ -123,7 +123,7 @@ POINTS = (
     MIDDLE, replace(MIDDLE, kind="pretrain"), *(replace(MIDDLE, size=size) for size in ("0.2M", "25M")),
     *(replace(MIDDLE, batch=batch) for batch in (512, 8192)), *(replace(MIDDLE, length=length) for length in (32, 512)),
 )  # fmt: skip
-ON_A_GPU = (Point("0.5B", 16384, 1024, "pretrain"), Point("1.5B", 16384, 1024, "pretrain"))
+ON_A_GPU = (Point("0.5B", 16384, 1024, "pretrain"), Point("1.5B", 8192, 1024, "pretrain"))
 
 
 def labelled(batch: Batch) -> dict[str, Any]:

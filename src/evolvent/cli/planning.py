@@ -17,7 +17,7 @@ from evolvent.cli.console import table
 from evolvent.cli.names import POLICIES, model_folder, policy, worlds
 from evolvent.cli.recipes import Recipe
 from evolvent.errors import ConfigError, EvolventError, Problem, boundary
-from evolvent.learn.forward import can_pack, chosen_layout
+from evolvent.learn.forward import chosen_layout
 from evolvent.learn.parallel.lay import check_layout
 from evolvent.learn.parallel.memory import Load, MemoryEstimate, Plan, estimate, meta_model, nearest_fit, plan_table
 from evolvent.models.adapters import adapt
@@ -143,8 +143,7 @@ def _load(config: Recipe, model: Any, *, longest: int | None = None) -> Load:
     train, mesh = config.train, config.parallel.mesh
     most = train.micro_tokens or train.batch_tokens
     window = int(getattr(model.config, "max_position_embeddings", 0) or _WINDOW)
-    auto = train.layout == "auto" and config.device == "cuda" and can_pack(model)
-    packed = auto or chosen_layout(model, train.layout) == "packed"
+    packed = chosen_layout(model, train.layout) == "packed"
     tokens = max(1, min(longest or config.context or window, most))
     rows = max(1, most // tokens)
     shares = max(1, train.batch_tokens // mesh.dp)

@@ -45,7 +45,10 @@ def can_pack(model: Any) -> bool:
 
 
 def chosen_layout(model: Any, layout: Literal["auto", "bucketed", "packed"]) -> Literal["bucketed", "packed"]:
-    """What "auto" means for a model: packed rows on CUDA where it can have them, bucketed rows elsewhere.
+    """What "auto" means: bucketed rows, whose attention is plainly causal and has the fastest kernels.
+
+    On an H100, 0.5B, texts of 128 to 384 and of 512 to 1536 tokens: 1.10 and 1.26 times the tokens a second of packed
+    rows of 4,096 at most, whose mask no flash kernel takes.
 
     Raises:
         ConfigError: packed rows for a model that would mix its documents.
@@ -53,9 +56,7 @@ def chosen_layout(model: Any, layout: Literal["auto", "bucketed", "packed"]) -> 
     if layout == "packed" and not can_pack(model):
         what = f"packed rows need full attention in every layer, {model.config.model_type} has something else"
         raise ConfigError([Problem("layout", what, "use 'bucketed': it has the same loss")])
-    if layout == "auto":
-        return "packed" if model.device.type == "cuda" and can_pack(model) else "bucketed"
-    return layout
+    return "bucketed" if layout == "auto" else layout
 
 
 @contextmanager

@@ -34,7 +34,7 @@ class TrainConfig(Config):
         default=None, ge=1, description="stop after this many updates, instead of by tokens or epochs"
     )
     layout: Literal["auto", "bucketed", "packed"] = Field(
-        default="auto", description="padded rows of like length, or packed rows"
+        default="auto", description="padded rows of like length (auto), or packed rows"
     )
     dtype: Literal["float32", "bfloat16", "bfloat16_weights"] = Field(
         default="float32", description="of the forward; weights stay float32, unless they are named too"
