@@ -147,6 +147,16 @@ BENCHES = (
         _x("four times the weights, plain: under other names", "accuracy.plain, 4x.renamed"),
         _x("samples masked per CPU-second", "samples_per_s", "goals.samples_per_s"),
     ), "Models of 0.2 million weights, three seeds ([Hammer](papers/hammer.md))."),
+    Bench("Comments in code", "comments --src FOLDER", "comments.json", (
+        _x("real files that got comments", "files", "goals.files"),
+        _x("languages", "languages", "goals.languages"),
+        _most("files whose code changed", "unequal", "goals.unequal"),
+        _most("changes of one token not noticed, of 8,028", "undetected", "goals.undetected"),
+        _x("MB a CPU-second", "mb_per_s", "goals.mb_per_s"),
+        _x("pass@1, mean of three models: commented and filtered minus the generator", "effect_ci.generator", 0),
+        _x("minus raw", "effect_ci.raw", 0),
+        _x("minus filtered raw", "effect_ci.filtered raw", 0),
+    ), "\"Reached\" is about means; every interval holds 0 ([comments](papers/comments.md))."),
     Bench("P3: choosing what to learn", "p3 --report", "p3.json", (
         _x("maths: P3", "accuracy.maths.p3"),
         _x("minus random", "p3_minus.maths.random", 0),
