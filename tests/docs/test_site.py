@@ -12,7 +12,8 @@ import tomllib
 import pytest
 from doc_blocks import ROOT
 
-from benchmarks.page import BENCHES, PAGE, RESULTS, Figure, at, line, page, reached, shown
+from benchmarks.page import PAGE, RESULTS, at, line, page, reached, shown
+from benchmarks.page_tables import BENCHES, Figure
 
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 _spec = importlib.util.spec_from_file_location("site_reference", ROOT / "docs" / "reference.py")

@@ -9,6 +9,7 @@ and the upper part becomes its new parent.
 from __future__ import annotations
 
 import weakref
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,14 +24,14 @@ class Trie:
     Attributes:
         live, peak: how many segments live now, and at most did.
         dropped: (parent, rows, spilled) of every segment that died since the owner last looked.
-        spilled: by identity, segments of which something was moved out of a row, the oldest first.
+        spilled: by identity, living segments of which something was moved out of a row, the oldest first.
     """
 
     def __init__(self, version: int) -> None:
         self.version = version
         self.live = self.peak = 0
         self.dropped: list[tuple[Segment | None, set[int], Any]] = []
-        self.spilled: dict[int, weakref.ref[Segment]] = {}
+        self.spilled: OrderedDict[int, weakref.ref[Segment]] = OrderedDict()
         self.root = Segment(self, None, [], start=0)
 
     def extend(self, place: Place, tokens: Sequence[int], *, exact: bool = False) -> Place:
@@ -82,8 +83,8 @@ class Trie:
 
     def note_spilled(self, segment: Segment) -> None:
         """Put a segment last among the spilled ones."""
-        self.spilled.pop(id(segment), None)  # also that of a dead one that had this identity
         self.spilled[id(segment)] = weakref.ref(segment)
+        self.spilled.move_to_end(id(segment))
 
 
 class Segment:
@@ -117,6 +118,7 @@ class Segment:
 
     def __del__(self) -> None:
         self.trie.live -= 1
+        self.trie.spilled.pop(id(self), None)
         if self.rows or self.spilled is not None:
             self.trie.dropped.append((self.parent, self.rows, self.spilled))
 

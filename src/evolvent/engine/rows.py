@@ -44,6 +44,7 @@ class Rows:
         self.target = np.zeros(count, np.int64)
         self.busy = np.zeros(count, np.bool_)
         self.cached = 0
+        self._crowded = max_cached_tokens
         self._used = np.zeros(count, np.int64)
         self._tick = 0
         self._tips: list[weakref.ref[Segment] | None] = [None] * count
@@ -266,20 +267,29 @@ class Rows:
             part.spilled = self.arena.take(row, part.start, last)
             self.cached += part.spilled.count - stored
             self.trie.note_spilled(part)
-        if self.cached > self.max_cached_tokens:
+        if self.cached > self._crowded:
             self._drop()
 
     def _drop(self) -> None:
-        """Forget spilled tokens, the oldest first and deeper before shallower, until they fit; held ones stay."""
-        for key, ref in list(self.trie.spilled.items()):
-            if self.cached <= self.max_cached_tokens:
-                return
+        """Forget spilled tokens, the oldest first and deeper before shallower, until they fit; held ones stay.
+
+        Where what is held does not fit by itself, nothing is looked for again before a sixteenth more has come.
+        """
+        spilled, held = self.trie.spilled, []
+        while spilled and self.cached > self.max_cached_tokens:
+            key, ref = spilled.popitem(last=False)
             segment = ref()
             if segment is not None and segment.holds:
-                continue
-            del self.trie.spilled[key]
+                held.append((key, ref))
             while segment is not None and not segment.holds and self.cached > self.max_cached_tokens:
                 if segment.spilled is not None:
                     self.cached -= segment.spilled.count
                     segment.spilled = None
                 segment = segment.parent
+        segment = None
+        for key, ref in reversed(held):
+            if ref() is not None:
+                spilled[key] = ref
+                spilled.move_to_end(key, last=False)
+        fits = self.cached <= self.max_cached_tokens
+        self._crowded = self.max_cached_tokens if fits else self.cached + self.max_cached_tokens // 16

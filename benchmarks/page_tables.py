@@ -1,0 +1,278 @@
+"""Which figures of which results files stand on `docs/benchmarks.md`, in which order, and what they were to reach.
+
+A figure is a path into a file, its aim a number, or the path of one that the benchmark itself wrote down (`goals.x`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["BENCHES", "Bench", "Figure"]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A line of a table: what it is, where it stands, what it was to reach, and which way is better."""
+
+    what: str
+    path: str
+    aim: float | str | None = None
+    better: Literal["more", "less"] = "more"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A benchmark with a results file."""
+
+    title: str
+    command: str
+    file: str
+    figures: tuple[Figure, ...]
+    about: str = ""
+
+
+def _x(what: str, path: str, aim: float | str | None = None) -> Figure:
+    return Figure(what, path, aim)
+
+
+def _most(what: str, path: str, aim: float | str | None) -> Figure:
+    return Figure(what, path, aim, "less")
+
+
+BENCHES = (
+    Bench("Function calling: the checker", "bfcl --data FOLDER", "bfcl.json", (
+        _x("gold answers of BFCL v4 accepted, of 2,501 (four cannot be answered)", "gold_accepted", 2497),
+        _most("corrupted answers accepted, of 24,174", "corrupted_accepted", 0),
+    )),
+    Bench("Sandbox", "sandbox", "sandbox.json", (
+        _most("attacks that got out, of 138", "escaped", "goals.escaped"),
+        _most("cheating programs that passed", "cheats_passed", "goals.cheats_passed"),
+        _x("HumanEval's own solutions accepted, of 164", "canonical", 164),
+        _most("milliseconds of a fresh box over bare Python", "overhead_ms", "goals.overhead_ms"),
+        _most("seconds that a killed job ends too late", "late_s", "goals.late_s"),
+    )),
+    Bench("Household beside the official engine", "household --official PYTHON", "household.json", (
+        _most("states that differ", "parity_mismatches", "goals.parity_mismatches"),
+        _x("states compared", "parity_states", "goals.parity_states"),
+        _x("games compared", "parity_games", "goals.parity_games"),
+        _x("steps per CPU-second", "steps_per_cpu_s", "goals.steps_per_cpu_s"),
+        _x("the same, times the official engine's", "official.x_steps"),
+    )),
+    Bench("Serving worlds", "serve", "serve.json", (
+        _x("server CPU of a step, a POST each over a batch of 256", "x_post_per_step", "goals.x_post_per_step"),
+        _most("AgentGym's mount over a route that does nothing", "agentgym_over_noop_cpu",
+              "goals.agentgym_over_noop_cpu"),
+        _most("latency of 256 sessions, p99 over p50", "p99_over_p50_256", "goals.p99_over_p50_256"),
+        _most("errors", "errors", "goals.errors"),
+    )),
+    Bench("The policy server", "policy_server --peers PYTHON", "policy_server.json", (
+        _x("tokens a second over `transformers serve`, 32 clients", "x_transformers_serve_32", 3),
+        _x("over `transformers serve` with its continuous batching", "x_transformers_serve_batching_32"),
+        _x("over a bare loop of the same engine, 32 clients", "over_bare_loop", 0.8),
+        _most("milliseconds to the first text, 32 clients", "ttft_ms", None),
+    ), "One checkpoint of 17 million weights on every side, the same texts from all ([Serving](serving.md))."),
+    Bench("Ten minutes of load with kills", "soak", "soak.json", (
+        _most("wrong observations", "wrong_observations", "goals.wrong_observations"),
+        _most("sessions left", "sessions_left", "goals.sessions_left"),
+        _most("memory at the end over the beginning", "rss_growth", "goals.rss_growth"),
+        _most("errors without an explanation", "errors_unexplained", "goals.errors_unexplained"),
+        _x("observations compared", "observations"),
+    )),
+    Bench("Layouts of training", "parallel", "parallel/cpu.json", (
+        _most("largest difference of a loss to one process, over 10 updates", "max_loss_diff", 2e-6),
+        _most("the same with LoRA", "lora_max_diff", 1e-5),
+        _x("cells (family, layout, optimizer)", "cells"),
+        _x("trainings gone on under another layout", "resume_pairs", 12),
+        _most("their largest difference", "resume_max_diff", 2e-6),
+    )),
+    Bench("Memory of training", "memory", "memory/cpu.json", (
+        _most("beyond the weights, in weights: LOMO", "beyond_params.lomo.evolvent", "aims.lomo"),
+        _most("AdaLomo", "beyond_params.adalomo.evolvent", "aims.adalomo"),
+        _x("AdamW", "beyond_params.adamw.evolvent"),
+        _x("LoRA", "beyond_params.lora.evolvent"),
+        _most("planner, error of weights, gradients and state", "planner_state_error", 0.05),
+        _most("planner, error of activations", "planner_activation_error", 0.2),
+    )),
+    Bench("A step of GRPO beside TRL", "rl_step", "rl_step.json", (
+        _x("CPU of TRL's GRPOTrainer over ours: texts of one length", "shapes.even.x_trl", 3),
+        _x("texts that end by themselves", "shapes.uneven.x_trl", 3),
+        _x("long prompts", "shapes.long prompt.x_trl", 3),
+        _x("share of the step in the model", "model_share", 0.8),
+        _most("share in credit", "credit_share", 0.01),
+    )),
+    Bench("A step of GRPO on an H100, 0.5B", "rl_step --device cuda", "rl_step_cuda.json", (
+        _x("tokens written a second, 512 texts at once", "rollout_tokens_per_s"),
+        _x("over the `generate` of transformers", "over_generate"),
+        _most("seconds of a step of 512 texts, 128 tokens read and 256 written", "step_s", None),
+        _x("share of the device's limit: playing", "share_of_limit.play"),
+        _x("learning", "share_of_limit.learn"),
+        _x("the whole step", "share_of_limit.step"),
+        _most("share in credit", "credit_share", 0.01),
+    ), "Random weights, bfloat16. What the limits are: `benchmarks/rl_step_gpu.py`."),
+    Bench("What searching costs", "search_cost", "search_cost.json", (
+        _most("tokens computed of those that must be, at most", "computed_over_limit_max",
+              "goals.computed_over_limit_max"),
+        _x("beam over prefilling anew, depth 8", "x_reprefill_d8", "goals.x_reprefill_d8"),
+        _x("depth 64", "x_reprefill_d64", "goals.x_reprefill_d64"),
+        _x("over copying caches", "x_path_copy", "goals.x_path_copy"),
+        _x("16 problems together over one after another, least", "x_batching", "goals.x_batching"),
+        _most("MCTS over best of n, CPU of a computed token", "mcts_over_bon_cpu", "goals.mcts_over_bon_cpu"),
+    )),
+    Bench("Teams: area under the learning curve", "mat", "mat.json", (
+        _x("HalfCheetah 6x1: MAT", "auc.halfcheetah_6x1.mat"),
+        _x("MAT-Dec", "auc.halfcheetah_6x1.mat_dec"),
+        _x("MAPPO", "auc.halfcheetah_6x1.mappo"),
+        _x("HAPPO", "auc.halfcheetah_6x1.happo"),
+        _x("MAT minus HAPPO", "above.halfcheetah_6x1.happo"),
+    ), "Each training has one per cent of the paper's steps ([MAT](papers/mat.md))."),
+    Bench("Hammer: masking and irrelevance", "masking --report", "masking.json", (
+        _x("plain: right under names as they are", "accuracy.plain.plain"),
+        _x("under other names", "accuracy.plain.renamed"),
+        _x("both: under names as they are", "accuracy.both.plain"),
+        _x("under other names", "accuracy.both.renamed"),
+        _x("share of plain's drop that both saves", "drop_saved", "goals.drop_saved"),
+        _x("in points", "drop_saved_ci"),
+        _x("refusing what nothing answers, both minus plain", "irrelevant_gain", 0),
+        _x("names as they are, both minus plain", "plain_change", 0),
+        _x("the same with three times the tokens", "plain_change_3x_tokens", 0),
+        _x("four times the weights, plain: under other names", "accuracy.plain, 4x.renamed"),
+        _x("samples masked per CPU-second", "samples_per_s", "goals.samples_per_s"),
+    ), "Models of 0.2 million weights, three seeds ([Hammer](papers/hammer.md))."),
+    Bench("Comments in code", "comments --src FOLDER", "comments.json", (
+        _x("real files that got comments", "files", "goals.files"),
+        _x("languages", "languages", "goals.languages"),
+        _most("files whose code changed", "unequal", "goals.unequal"),
+        _most("changes of one token not noticed, of 8,028", "undetected", "goals.undetected"),
+        _x("MB a CPU-second", "mb_per_s", "goals.mb_per_s"),
+        _x("pass@1, mean of three models: commented and filtered minus the generator", "effect_ci.generator", 0),
+        _x("minus raw", "effect_ci.raw", 0),
+        _x("minus filtered raw", "effect_ci.filtered raw", 0),
+    ), "\"Reached\" is about means; every interval holds 0 ([comments](papers/comments.md))."),
+    Bench("P3: choosing what to learn", "p3 --report", "p3.json", (
+        _x("maths: P3", "accuracy.maths.p3"),
+        _x("minus random", "p3_minus.maths.random", 0),
+        _x("minus the whole pool", "p3_minus.maths.full", 0),
+        _x("programs: P3", "accuracy.programs.p3"),
+        _x("minus random", "p3_minus.programs.random", 0),
+        _x("minus the whole pool", "p3_minus.programs.full", 0),
+        _x("maths with 30 % wrong answers: P3", "accuracy.noisy maths.p3"),
+        _x("minus random", "p3_minus.noisy maths.random", 0),
+        _x("minus P3 without the difficulty", "p3_minus.noisy maths.no difficulty", 0),
+    ), "\"Reached\" is about means; every interval holds 0 ([P3](papers/p3.md))."),
+    Bench("Selecting by determinants", "select --peers PYTHON", "select.json", (
+        _x("problems of 200 with the indices of the naive greedy", "identical_to_naive", "goals.identical_to_naive"),
+        _most("seconds, 60 of 1,000,000 x 64", "seconds_1m", "goals.seconds_1m"),
+        _most("peak megabytes, features included", "peak_mb_1m", "goals.peak_mb_1m"),
+        _x("CPU of fast-map-dpp's kernel form over ours, n 10,000, k 512", "x_peers.kernel_form"),
+        _most("ours over it", "ours_over_kernel_form", "goals.ours_over_kernel_form"),
+        _x("submodlib over ours, n 2,000, k 100", "x_peers.submodlib"),
+        _x("DPPy, which draws an exact sample", "x_peers.dppy"),
+        _x("facility location: submodlib over ours", "x_peers.submodlib_facility"),
+        _x("apricot over ours", "x_peers.apricot_facility"),
+    ), "The same indices from every side that answers the same task."),
+    Bench("Ray", "scale", "scale.json", (
+        _most("CPU of an episode on Ray over the same in one process, less 1", "overhead", "goals.overhead"),
+        _x("two nodes over one, an environment-bound load", "x_two_nodes", "goals.x_two_nodes"),
+        _most("episodes lost when a node is killed", "lost", "goals.lost"),
+        _most("episodes twice", "doubled", "goals.doubled"),
+    )),
+    Bench("The list of faults, provoked, and half an hour of mixed load", "faults --soak-minutes 30", "faults.json", (
+        _x("faults listed", "listed", "goals.listed"),
+        _x("provoked", "provoked", "goals.provoked"),
+        _x("ended as expected", "as_expected", "goals.as_expected"),
+        _x("tests that ran", "tests"),
+        _x("trajectories of the soak", "soak.trajectories"),
+        _x("servers killed in it", "soak.servers_killed"),
+        _most("trajectories lost", "lost", "goals.lost"),
+        _most("trajectories twice", "doubled", "goals.doubled"),
+    )),
+    Bench("The viewer in Chromium, 100,000 trajectories", "viewer --axe AXE_MIN_JS", "viewer.json", (
+        _most("milliseconds to the first useful paint", "first_paint_ms", 1000),
+        _most("milliseconds of a search", "search_ms", 200),
+        _most("the slowest search", "slowest_search_ms", None),
+        _most("serious findings of axe-core", "axe_serious", 0),
+    )),
+    Bench("A model of larger clusters", "scale_sim", "scale_sim.json", (
+        _most("foreseen and measured seconds of circles of 1, 2 and 4 workers: the worst factor", "worst_ratio", None),
+        _most("mean field beside every row simulated: the worst difference", "mean_field.worst", None),
+        _x("foreseen steps a second, 7B, 256 GPUs, 10,000 environments", "predictions.7B.256.10000.steps_s"),
+    ), "A prediction ([Planning past one machine](scaling.md))."),
+    Bench("Policies over recorded episodes", "sequence", "sequence.json", (
+        _x("DT above cloning, Hopper's replay", "orderings.hopper-replay: dt > bc", 0),
+        _x("Pendulum's replay", "orderings.pendulum-replay: dt > bc", 0),
+        _x("CartPole's replay", "orderings.cartpole-replay: dt > bc", 0),
+        _x("TT above DT on the pieces, of 10", "orderings.stitching-pieces: tt > dt", 0),
+        _x("Q-Transformer above DT on the pieces", "orderings.stitching-pieces: q > dt", 0),
+        _most("one policy for four tasks behind its specialists, in its worst", "multi_task_gap", 0.1),
+    ), "Scores from 0 (random) to 100 (the expert); \"reached\" is about means ([Sequences](sequences.md))."),
+    Bench("MAT's loop beside a plain one", "mat_speed", "mat_speed.json", (
+        _x("acting, 6 agents", "x_action", "goals.x_action"),
+        _x("the whole loop, environment excluded", "x_total", "goals.x_total"),
+        _most("growth of the whole with the number of agents, exponent", "growth_exponent", None),
+    )),
+    Bench("Particle filters beside NumPy", "belief", "belief.json", (
+        _x("256 beliefs of 1,000 particles", "x_numpy_256x1000", "goals.x_numpy_256x1000"),
+        _x("one of 10,000", "x_numpy_1x10000", "goals.x_numpy_1x10000"),
+    )),
+    Bench("Finding a source, and knowing that it is found", "plume", "plume.json", (
+        _x("success: PPO with AGDC", "policies.ppo/agdc.success"),
+        _x("DQN with AGDC", "policies.dqn/agdc.success"),
+        _x("DCEE", "policies.dcee.success"),
+        _x("infotaxis", "policies.infotaxis.success"),
+        _x("PPO with AGDC minus infotaxis", "against.ppo/agdc.infotaxis.success"),
+        _most("steps of an episode, PPO with AGDC minus DCEE", "against.ppo/agdc.dcee.steps", 0),
+        _most("minus infotaxis", "against.ppo/agdc.infotaxis.steps", 0),
+        _most("episodes that stop where no source is, PPO with AGDC", "policies.ppo/agdc.false_cessation", 0.02),
+        _most("milliseconds of a decision of PPO with AGDC", "policies.ppo/agdc.decision_ms", None),
+        _most("of DCEE", "policies.dcee.decision_ms", None),
+    ), "512 episodes, five training seeds ([AGDC](papers/agdc.md))."),
+    Bench("Retrieved steps", "trad --match --index --agents", "trad.json", (
+        _x("share whose next action fits: by thoughts", "match.thought"),
+        _x("by metadata", "match.metadata"),
+        _x("the difference", "match_gain_ci"),
+        _x("after half of the thoughts were replaced by wrong ones", "gain_when_wrong_ci.thought_wrong_50"),
+        _most("texts embedded again when more is added", "store.embedded_again", "goals.embedded_again"),
+        _x("episodes solved by a taught small model, TRAD, all worlds", "success.all.trad"),
+    ), "Of the last line every system has 0: nothing there ranks them ([TRAD](papers/trad.md))."),
+    Bench("Searching countdown", "search_quality", "search/quality.json", (
+        _x("best of n, 2,000 computed tokens", "accuracy.countdown.best_of_n.2000"),
+        _x("MCTS", "accuracy.countdown.mcts.2000"),
+        _x("Gumbel", "accuracy.countdown.gumbel.2000"),
+        _x("beam", "accuracy.countdown.beam.2000"),
+        _x("best search minus greedy decoding", "best_minus_greedy.countdown"),
+    )),
+    Bench("Process labels without people", "prm", "prm/prm.json", (
+        _x("right labels, Math-Shepherd", "label_accuracy.shepherd"),
+        _x("right labels, OmegaPRM", "label_accuracy.omega"),
+        _x("rollouts for a right label, Math-Shepherd over OmegaPRM", "rollouts_ratio", 3),
+        _x("choosing by the model minus a majority, 16 samples", "prm_minus_majority.16"),
+    )),
+    Bench("OpenR, part by part", "openr", "openr/openr.json", (
+        _x("deduction: base", "accuracy.deduction.base"),
+        _x("imitated longer", "accuracy.deduction.imitated"),
+        _x("online", "accuracy.deduction.online"),
+        _x("offline", "accuracy.deduction.offline"),
+        _x("online minus base, interval", "rl_gain_ci.deduction.online"),
+    ), "No arm gains beyond its interval."),
+    Bench("Votes that stop early", "stopping", "stopping/stopping.json", (
+        _x("tokens saved at equal accuracy, countdown", "at_equal_accuracy.countdown-0.7.agreement.saved", 0.4),
+        _x("word problems", "at_equal_accuracy.problems-0.7.agreement.saved", 0.4),
+        _x("by `decided` alone, countdown", "at_equal_accuracy.countdown-0.7.decided.saved"),
+    )),
+    Bench("Credit for every token", "credit", "credit/result.json", (
+        _x("kitchen, POAD minus PPO, area under the curve", "poad_over.kitchen.ppo"),
+        _x("kitchen, POAD minus NTPO", "poad_over.kitchen.ntpo"),
+        _x("household, POAD minus PPO", "poad_over.household.ppo"),
+        _x("household, POAD minus NTPO", "poad_over.household.ntpo"),
+        _x("worlds in which POAD is above both", "poad_wins", 2),
+    )),
+    Bench("Optimizers by tunings", "tuning", "tuning/result.json", (
+        _x("base", "base.success"),
+        _x("AdamW, full", "success.adamw.full"),
+        _x("AdamW, LoRA", "success.adamw.lora"),
+        _x("AdamW, prefix", "success.adamw.prefix"),
+        _x("LOMO, full", "success.lomo.full"),
+        _x("AdaLomo, full", "success.adalomo.full"),
+    )),
+)  # fmt: skip
