@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -178,6 +179,47 @@ def test_held_tokens_are_never_recomputed(policies: dict[str, Policy]) -> None:
         blocking([SampleAsk(first.node, [5], 1)], engine)
     assert engine.usage.computed - before == 2
     assert engine.usage.recomputed == 0
+
+
+class Counted(OrderedDict):
+    """How often something was taken from it."""
+
+    taken = 0
+
+    def popitem(self, last: bool = True):
+        self.taken += 1
+        return super().popitem(last)
+
+
+def test_what_is_held_is_not_looked_through_for_every_token_that_moves_out(policies: dict[str, Policy]) -> None:
+    """Looking costs little beside what moves: quadratic time would show where searches hold thousands of nodes."""
+    engine = LocalEngine(policies["llama"], slots=1, max_cached_tokens=64)
+    seen = engine._trie.spilled = Counted()
+
+    def node(first: int, second: int):
+        (found,) = blocking([LogitsAsk(None, [first, second], keep=True)], engine)
+        return found.node
+
+    held = [node(first, second) for first in range(10) for second in range(10)]
+    with engine.hold(held):
+        kept = [node(10 + first, second) for first in range(10) for second in range(10)]
+        assert seen.taken < 15 * 200, "100 held ones, and 100 that came: each by each would be 10,000 and more"
+        before = engine.usage.recomputed
+        blocking([LogitsAsk(one, [3]) for one in held[50:60]], engine)
+        assert engine.usage.recomputed == before, "they stayed"
+    del kept
+    node(30, 31)
+    assert engine._rows.cached <= 64, "what nobody holds any more gives way"
+
+
+def test_segments_that_died_leave_no_trace(policies: dict[str, Policy]) -> None:
+    engine = LocalEngine(policies["llama"], slots=1)
+    kept = [blocking([LogitsAsk(None, [first, 2], keep=True)], engine)[0].node for first in range(20)]
+    assert len(engine._trie.spilled) == 19
+    kept = kept[:5]
+    gc.collect()
+    assert len(engine._trie.spilled) == 5
+    assert {ref().ids[0] for ref in engine._trie.spilled.values()} == {one.tokens()[0] for one in kept}
 
 
 def test_samples_of_one_prompt_pay_for_it_once(policies: dict[str, Policy]) -> None:

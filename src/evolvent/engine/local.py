@@ -184,6 +184,7 @@ class LocalEngine:
             for segment, _ in places:
                 for part in segment.path():
                     part.holds -= 1
+            self._rows.let_go()
 
     def _advance(self) -> None:
         """Admit streams, feed every row that has something to feed, and take every running stream one token on."""

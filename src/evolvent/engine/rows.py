@@ -108,6 +108,10 @@ class Rows:
                 self._fall_back(row, parent)
             parent = None  # it may have been the last reference: then its death is seen in the next round
 
+    def let_go(self) -> None:
+        """Something is held no more: what is cached is looked through anew when more comes."""
+        self._crowded = self.max_cached_tokens
+
     @property
     def full(self) -> bool:
         """Whether no row is free or idle."""
@@ -273,7 +277,7 @@ class Rows:
     def _drop(self) -> None:
         """Forget spilled tokens, the oldest first and deeper before shallower, until they fit; held ones stay.
 
-        Where what is held does not fit by itself, nothing is looked for again before a sixteenth more has come.
+        Where what is held does not fit by itself, nothing is looked for again before a quarter of it has come anew.
         """
         spilled, held = self.trie.spilled, []
         while spilled and self.cached > self.max_cached_tokens:
@@ -292,4 +296,4 @@ class Rows:
                 spilled[key] = ref
                 spilled.move_to_end(key, last=False)
         fits = self.cached <= self.max_cached_tokens
-        self._crowded = self.max_cached_tokens if fits else self.cached + self.max_cached_tokens // 16
+        self._crowded = self.max_cached_tokens if fits else self.cached + len(held) // 4
