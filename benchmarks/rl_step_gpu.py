@@ -116,6 +116,7 @@ def generated(policy: Policy, work: Work, *, device: torch.device, seed: int) ->
     asked = [policy.dialect.open("", prompt) for prompt in work.prompts(seed) for _ in range(work.samples)]
     ids = torch.tensor(asked, device=device)
     settings = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "max_new_tokens": work.written}
+    torch.manual_seed(seed)
     wait(device)
     began = time.perf_counter()
     with torch.inference_mode():

@@ -99,8 +99,11 @@ def interval(kept: Cells, own: Sequence[Cell], other: Sequence[Cell] = ()) -> li
 
 
 def of_task(kept: Cells, task: str) -> dict[str, Any]:
-    """One task's figures, over the seeds that have every method at every budget that any has."""
+    """One task's figures, over the seeds that have every method at every budget that some seed has finished."""
     own = [cell for cell in kept.kept if cell.task == task]
+    done = {cell.budget for cell in own if cell.budget
+            and all(Cell(task, cell.seed, method, cell.budget) in kept.kept for method in METHODS[1:])}  # fmt: skip
+    own = [cell for cell in own if not cell.budget or cell.budget in done]
     wanted = sorted({(cell.method, cell.budget) for cell in own})
     seeds = [seed for seed in sorted({cell.seed for cell in own})
              if all(Cell(task, seed, *each) in kept.kept for each in wanted)]  # fmt: skip

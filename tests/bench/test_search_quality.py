@@ -204,3 +204,12 @@ def test_a_seed_that_lacks_a_cell_is_in_no_figure(tmp_path: Path) -> None:
     found = of_task(kept, "countdown")
     assert found["seeds"] == [0]
     assert Counter(ends["500"][0] for name, ends in found["accuracy"].items() if name != "greedy") == {0.3: 5}
+
+
+def test_a_budget_that_no_seed_has_finished_is_in_no_figure(tmp_path: Path) -> None:
+    kept = Cells(tmp_path, _FIGURES)
+    every = [Cell("countdown", seed, method, 500 * (method != "greedy")) for seed in (0, 1) for method in METHODS]
+    for cell in [*every, Cell("countdown", 0, "samples", 1000), Cell("countdown", 0, "beam", 1000)]:
+        kept.kept[cell] = _row(cell, 4)
+    found = of_task(kept, "countdown")
+    assert found["seeds"] == [0, 1] and {budget for row in found["accuracy"].values() for budget in row} == {"0", "500"}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import itertools
 from collections import OrderedDict
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -191,17 +193,21 @@ class Counted(OrderedDict):
         return super().popitem(last)
 
 
-def test_what_is_held_is_not_looked_through_for_every_token_that_moves_out(policies: dict[str, Policy]) -> None:
+@pytest.mark.parametrize("length", [1, 30])
+def test_what_is_held_is_not_looked_through_for_all_that_moves_out(policies: dict[str, Policy], length: int) -> None:
     """Looking costs little beside what moves: quadratic time would show where searches hold thousands of nodes."""
     engine = LocalEngine(policies["llama"], slots=1, max_cached_tokens=64)
     seen = engine._trie.spilled = Counted()
 
     def node(first: int, second: int):
-        (found,) = blocking([LogitsAsk(None, [first, second], keep=True)], engine)
+        (found,) = blocking([LogitsAsk(None, [first, second] + [7] * length, keep=True)], engine)
         return found.node
 
-    held = [node(first, second) for first in range(10) for second in range(10)]
-    with engine.hold(held):
+    with ExitStack() as holding:
+        held = []
+        for first, second in itertools.product(range(10), range(10)):
+            held.append(node(first, second))
+            holding.enter_context(engine.hold(held[-1:]))
         kept = [node(10 + first, second) for first in range(10) for second in range(10)]
         assert seen.taken < 15 * 200, "100 held ones, and 100 that came: each by each would be 10,000 and more"
         before = engine.usage.recomputed

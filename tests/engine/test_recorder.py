@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +13,7 @@ from transformers import LlamaConfig
 from evolvent.engine.arena import Arena
 from evolvent.engine.fused import FusedDecoder
 from evolvent.engine.plan import plan
-from evolvent.engine.recorder import filled, shape_of
+from evolvent.engine.recorder import Recorder, filled, shape_of
 from tests.engine.models import SHAPE, VOCABULARY, model_of
 
 
@@ -24,7 +27,7 @@ def laid(rows: list[int], starts: list[int], counts: list[int] | None = None, ca
     [
         ([0, 1, 2], [5, 6, 7], None, (8, 64, None)),  # filled up, and so not side by side
         (list(range(8)), [63] * 8, None, (8, 64, 0)),
-        (list(range(4, 12)), [64] * 8, None, (8, 128, 4)),
+        (list(range(4, 12)), [64] * 8, None, (8, 128, None)),
         ([*range(7), 9], [64] * 8, None, (8, 128, None)),
         (list(range(8)), [510] * 8, None, (8, 512, 0)),  # never beyond the arena's rows
         (list(range(100)), [5] * 100, None, (104, 64, None)),
@@ -35,6 +38,23 @@ def laid(rows: list[int], starts: list[int], counts: list[int] | None = None, ca
 )
 def test_shapes(rows, starts, counts, shape) -> None:
     assert shape_of(laid(rows, starts, counts), capacity=512) == shape
+
+
+def test_a_decoder_goes_with_its_last_reference() -> None:
+    """Old weights must not wait for the collector, which no device's memory wakes up."""
+    decoder = FusedDecoder(model_of(LlamaConfig(**SHAPE, num_key_value_heads=2)), capacity=64)
+    decoder._recorder = Recorder()
+    arena = Arena(decoder.shape, 8, 64, dtype=torch.float32, device=torch.device("cpu"))
+    step = laid(list(range(8)), [3] * 8, capacity=64)
+    with torch.inference_mode():
+        decoder.forward(torch.arange(8), step, arena)  # its shape is known from now on
+    left = weakref.ref(decoder), weakref.ref(arena)
+    gc.disable()
+    try:
+        del decoder, arena
+        assert [ref() for ref in left] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_filler_repeats_the_last() -> None:

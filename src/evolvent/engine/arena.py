@@ -7,6 +7,7 @@ storage of a segment and comes back when it is needed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,8 +45,11 @@ class Spilled:
 class Arena:
     """`cache [layers, rows, capacity, 2, heads, head]` (keys, values) and `hidden [rows, capacity, hidden]`.
 
-    Untouched memory is zero: masked positions get weight 0, which only makes 0 of finite numbers.
+    Untouched memory is zero: masked positions get weight 0, which only makes 0 of finite numbers. `aside` is the stream
+    on which forwards over it are recorded (`engine/recorder.py`).
     """
+
+    aside: Any = None
 
     def __init__(self, shape: Shape, rows: int, capacity: int, *, dtype: torch.dtype, device: torch.device) -> None:
         self.shape, self.rows, self.capacity = shape, rows, capacity

@@ -81,11 +81,11 @@ class FusedDecoder:
             scale = float(getattr(rotary, "attention_scaling", 1.0))
             self._turns = (torch.complex(angles.cos(), angles.sin()) * scale).unsqueeze(1)  # [capacity, 1, head / 2]
         self._attention = Attention(self._queries, self._keys, self._head, dtype=weight.dtype, device=weight.device)
-        self._recorder = recorder.Recorder(self._alone) if weight.device.type == "cuda" else None
+        self._recorder = recorder.Recorder() if weight.device.type == "cuda" else None
 
     def forward(self, ids: Tensor, plan: Plan, arena: Arena) -> None:
         """Compute the new tokens `ids [N]` of a plan; keys, values and last hidden states go to the arena."""
-        if self._recorder is not None and self._recorder.forward(ids, plan, arena):
+        if self._recorder is not None and self._recorder.forward(ids, plan, arena, body=self._alone):
             return
         device = ids.device
         rows, positions = torch.from_numpy(plan.rows).to(device), torch.from_numpy(plan.positions).to(device)

@@ -30,6 +30,9 @@ _KEYS, _ROWS = 64, 8  # a graph serves all numbers of positions and rows up to t
 _WASTE = 2.0  # positions that may be looked at in vain, over those that must be
 
 
+_MOST = 64  # graphs of a recorder: what comes in more shapes than that is not worth recording
+
+
 @dataclass(frozen=True, slots=True)
 class _Graph:
     graph: Any
@@ -39,31 +42,34 @@ class _Graph:
 class Recorder:
     """Records the forwards of one decoder when their shape comes back, and replays them from then on.
 
-    Args:
-        body: the forward over `ids [n]`, `rows [n]` and `positions [n]` of a shape, and an arena.
+    It does not keep the decoder: old weights go when the engine lets them go, and their graphs with them. Graphs are
+    recorded on the arena's own stream, since the libraries' workspaces belong to streams.
     """
 
-    def __init__(self, body: Body) -> None:
-        self._body = body
+    def __init__(self) -> None:
         self._arena: Arena | None = None
         self._graphs: dict[Shape, _Graph] = {}
         self._known: set[Shape] = set()
         self._pool: Any = None
         self._broken = False
 
-    def forward(self, ids: Tensor, plan: Plan, arena: Arena) -> bool:
-        """Whether the forward was replayed; if not, it is the caller's to run."""
+    def forward(self, ids: Tensor, plan: Plan, arena: Arena, *, body: Body) -> bool:
+        """Whether the forward was replayed; if not, it is the caller's to run.
+
+        Args:
+            body: the forward over `ids [n]`, `rows [n]` and `positions [n]` of a shape, and an arena; always the same.
+        """
         shape = None if self._broken else shape_of(plan, capacity=arena.capacity)
         if shape is None:
             return False
         if arena is not self._arena:
-            self._arena, self._graphs, self._known = arena, {}, set()
+            self._arena, self._graphs, self._known, self._pool = arena, {}, set(), None
         graph = self._graphs.get(shape)
         if graph is None:
             if shape not in self._known:  # libraries choose their kernels outside of a recording
                 self._known.add(shape)
                 return False
-            graph = self._recorded(shape, ids.device, arena)
+            graph = self._recorded(shape, ids.device, arena, body) if len(self._graphs) < _MOST else None
             if graph is None:
                 return False
         order = filled(np.argsort(plan.rows), shape[0])
@@ -72,25 +78,38 @@ class Recorder:
         graph.graph.replay()
         return True
 
-    def _recorded(self, shape: Shape, device: torch.device, arena: Arena) -> _Graph | None:
+    def _recorded(self, shape: Shape, device: torch.device, arena: Arena, body: Body) -> _Graph | None:
+        """A new graph; None, and nothing is recorded any more, where there is no room for it."""
+        problem: RuntimeError | None = None
+        for _ in range(2):
+            try:
+                made = self._graphs[shape] = self._capture(shape, device, arena, body)
+                return made
+            except torch.OutOfMemoryError as error:
+                problem = error
+                torch.cuda.empty_cache()  # a graph's memory is its own: what others keep for later is no use to it
+            except RuntimeError as error:
+                problem = error
+                break
+        log.warning("forwards are not recorded: %s", problem)  # all goes on, one kernel at a time
+        self._broken = True
+        return None
+
+    def _capture(self, shape: Shape, device: torch.device, arena: Arena, body: Body) -> _Graph:
+        if arena.aside is None:
+            arena.aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         inputs, graph = torch.zeros((3, shape[0]), dtype=torch.int64, device=device), torch.cuda.CUDAGraph()
-        here, aside = torch.cuda.current_stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        aside.wait_stream(here)
-        try:
-            with torch.cuda.stream(aside):
-                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-                try:
-                    self._body(inputs[0], inputs[1], inputs[2], shape, arena)
-                finally:
-                    graph.capture_end()
-        except RuntimeError as problem:  # without graphs everything goes on, one kernel at a time
-            log.warning("forwards are not recorded: %s", problem)
-            self._broken = True
-            return None
-        here.wait_stream(aside)
+        here = torch.cuda.current_stream(device)
+        arena.aside.wait_stream(here)
+        with torch.cuda.stream(arena.aside):
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                body(inputs[0], inputs[1], inputs[2], shape, arena)
+            finally:
+                graph.capture_end()
+        here.wait_stream(arena.aside)
         self._pool = graph.pool() if self._pool is None else self._pool
-        made = self._graphs[shape] = _Graph(graph, inputs)
-        return made
+        return _Graph(graph, inputs)
 
 
 def shape_of(plan: Plan, *, capacity: int) -> Shape | None:
@@ -107,7 +126,8 @@ def shape_of(plan: Plan, *, capacity: int) -> Shape | None:
         return None
     step = max(_ROWS, 1 << max(0, count.bit_length() - 4))  # at most an eighth of the rows is filler, above 64
     rows = -(-count // step) * step
-    return rows, keys, side_by_side(np.sort(plan.rows)) if rows == count else None
+    whole = rows == count and side_by_side(np.sort(plan.rows)) == 0  # the usual case; each other would be a graph
+    return rows, keys, 0 if whole else None
 
 
 def filled(order: Ints, count: int) -> Ints:

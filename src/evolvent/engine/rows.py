@@ -104,6 +104,7 @@ class Rows:
             parent, rows, spilled = self.trie.dropped.pop()
             if spilled is not None:
                 self.cached -= spilled.count
+                self._crowded = self.max_cached_tokens
             for row in rows:
                 self._fall_back(row, parent)
             parent = None  # it may have been the last reference: then its death is seen in the next round
@@ -296,4 +297,4 @@ class Rows:
                 spilled[key] = ref
                 spilled.move_to_end(key, last=False)
         fits = self.cached <= self.max_cached_tokens
-        self._crowded = self.max_cached_tokens if fits else self.cached + len(held) // 4
+        self._crowded = self.max_cached_tokens if fits else self.cached + self.cached // 4
