@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import weakref
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +13,15 @@ import torch
 from transformers import LlamaConfig
 
 from evolvent.engine.arena import Arena
+from evolvent.engine.asks import SampleAsk
+from evolvent.engine.driver import blocking
 from evolvent.engine.fused import FusedDecoder
+from evolvent.engine.local import LocalEngine
 from evolvent.engine.plan import plan
-from evolvent.engine.recorder import Recorder, filled, shape_of
-from tests.engine.models import SHAPE, VOCABULARY, model_of
+from evolvent.engine.recompute import RecomputeEngine
+from evolvent.engine.recorder import Recorder, _Graph, filled, shape_of
+from tests.engine.models import CONTEXT, SHAPE, VOCABULARY, llama, model_of
+from tests.engine.test_local import random_ask, same_answer
 
 
 def laid(rows: list[int], starts: list[int], counts: list[int] | None = None, capacity: int = 512):
@@ -38,6 +45,54 @@ def laid(rows: list[int], starts: list[int], counts: list[int] | None = None, ca
 )
 def test_shapes(rows, starts, counts, shape) -> None:
     assert shape_of(laid(rows, starts, counts), capacity=512) == shape
+
+
+class Played(Recorder):
+    """Graphs that run the body anew, and how many were made and replayed; `fails`: so many recordings do."""
+
+    def __init__(self, fails: int = 0) -> None:
+        super().__init__()
+        self.fails, self.replays = fails, 0
+
+    def _capture(self, shape, device, arena, body):
+        if self.fails:
+            self.fails -= 1
+            raise torch.OutOfMemoryError("no room")
+        inputs = torch.zeros((3, shape[0]), dtype=torch.int64)
+
+        def replay() -> None:
+            self.replays += 1
+            body(*inputs, shape, arena)
+
+        return _Graph(SimpleNamespace(replay=replay), inputs)
+
+
+@pytest.mark.parametrize("fails", [0, 1, 2])
+@pytest.mark.parametrize("seed", range(3))
+def test_an_engine_that_replays_answers_as_one_that_does_not(seed: int, fails: int) -> None:
+    policy, rng, nodes = llama(), np.random.default_rng(seed), list[Any]()
+    engine, oracle = LocalEngine(policy, slots=8), RecomputeEngine(policy)
+    played = engine._decoder._recorder = Played(fails)
+    engine._decoder._attention._cpu = engine._decoder._attention._blocks = False
+    for _ in range(12):
+        asks = [random_ask(rng, nodes) for _ in range(rng.integers(1, 9))]
+        for ask, found in zip(asks, blocking(asks, engine), strict=True):
+            same_answer(ask, found, oracle)
+            if isinstance(ask, SampleAsk):
+                nodes += [each.node for each in found if each.node.length < CONTEXT - 16]
+    assert (played.replays > 20 and len(played._graphs) >= 1) if fails < 2 else played._broken
+
+
+def test_another_arena_has_graphs_of_its_own() -> None:
+    decoder, recorder = FusedDecoder(model_of(LlamaConfig(**SHAPE, num_key_value_heads=2)), capacity=64), Played()
+    decoder._recorder = recorder
+    arenas = [Arena(decoder.shape, 8, 64, dtype=torch.float32, device=torch.device("cpu")) for _ in "ab"]
+    step = laid(list(range(8)), [3] * 8, capacity=64)
+    with torch.inference_mode():
+        for arena, replays in ((arenas[0], 0), (arenas[0], 1), (arenas[0], 2), (arenas[1], 2), (arenas[1], 3)):
+            decoder.forward(torch.arange(8), step, arena)
+            assert recorder.replays == replays and recorder._arena is arena
+    assert torch.equal(arenas[0].hidden, arenas[1].hidden)
 
 
 def test_a_decoder_goes_with_its_last_reference() -> None:

@@ -85,12 +85,9 @@ class Recorder:
             try:
                 made = self._graphs[shape] = self._capture(shape, device, arena, body)
                 return made
-            except torch.OutOfMemoryError as error:
+            except RuntimeError as error:  # no room, as a rule: a graph's memory is its own, and not what others keep
                 problem = error
-                torch.cuda.empty_cache()  # a graph's memory is its own: what others keep for later is no use to it
-            except RuntimeError as error:
-                problem = error
-                break
+                torch.cuda.empty_cache()
         log.warning("forwards are not recorded: %s", problem)  # all goes on, one kernel at a time
         self._broken = True
         return None
