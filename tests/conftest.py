@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,11 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # sums in one order: results are compared bit for bit
+
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # a shell's job in the background: what tests start would ignore it too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SRC = Path(__file__).parents[1] / "src"
 
