@@ -266,6 +266,10 @@ BENCHES = (
         _x("household, POAD minus PPO", "poad_over.household.ppo"),
         _x("household, POAD minus NTPO", "poad_over.household.ntpo"),
         _x("worlds in which POAD is above both", "poad_wins", 2),
+        _x("kitchen, POAD with no discount inside an action", "inner_discount.kitchen.auc.1"),
+        _x("with .9", "inner_discount.kitchen.auc.0.9"),
+        _x("with .5", "inner_discount.kitchen.auc.0.5"),
+        _x("more discount inside is never better, in any world", "inner_discount_monotone", 1),
     )),
     Bench("Optimizers by tunings", "tuning", "tuning/result.json", (
         _x("base", "base.success"),
