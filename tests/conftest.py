@@ -12,9 +12,8 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # sums in one order: results are compared bit for bit
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # a shell's job in the background: what tests start would ignore it too
+# A shell's job in the background ignores interrupts, and so would all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SRC = Path(__file__).parents[1] / "src"

@@ -104,7 +104,7 @@ class Rows:
             parent, rows, spilled = self.trie.dropped.pop()
             if spilled is not None:
                 self.cached -= spilled.count
-                self._crowded = self.max_cached_tokens
+                self._crowded = max(self.max_cached_tokens, self._crowded - spilled.count)
             for row in rows:
                 self._fall_back(row, parent)
             parent = None  # it may have been the last reference: then its death is seen in the next round
