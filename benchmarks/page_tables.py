@@ -240,7 +240,9 @@ BENCHES = (
         _x("MCTS", "accuracy.countdown.mcts.2000"),
         _x("Gumbel", "accuracy.countdown.gumbel.2000"),
         _x("beam", "accuracy.countdown.beam.2000"),
-        _x("best search minus greedy decoding", "best_minus_greedy.countdown"),
+        _x("best search minus greedy decoding", "best_minus_greedy.countdown", 0.25),
+        _x("greedy decoding after two rounds of the loop, minus before", "loop_gain_ci.countdown", 0.1),
+        _x("minus that of as many more tokens of demonstrations", "loop_over_control_ci.countdown"),
     )),
     Bench("Process labels without people", "prm", "prm/prm.json", (
         _x("right labels, Math-Shepherd", "label_accuracy.shepherd"),

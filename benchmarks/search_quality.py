@@ -35,7 +35,7 @@ from benchmarks.search_quality_cells import loop_cell, run_cell
 from benchmarks.search_quality_protocol import METHODS, TASKS, Cell, Protocol
 from evolvent.errors import unknown
 from evolvent.files import write_atomic
-from evolvent.stats import crossed
+from evolvent.stats import crossed, paired
 from evolvent.trajectory import sample_rng
 
 RESULTS = Path(__file__).parent / "results" / "search"
@@ -145,8 +145,10 @@ def report(kept: Cells, *, quick: bool) -> dict[str, Any]:
     """All figures as one JSON object."""
     found = {task: own for task in TASKS if (own := of_task(kept, task))}
     loops: dict[str, list[float]] = {}
+    above: dict[str, list[float]] = {}
     for row in kept.loops:
         loops.setdefault(row["task"], []).append(round(row["after"] - row["before"], 4))
+        above.setdefault(row["task"], []).append(round(row["after"] - row["control"], 4))
     return {
         "benchmark": "search_quality", "quick": quick, "digest": {task: kept.protocol.digest(task) for task in found},
         "accuracy": {task: own["accuracy"] for task, own in found.items()},
@@ -154,11 +156,20 @@ def report(kept: Cells, *, quick: bool) -> dict[str, Any]:
         "best_minus_bon_ci": {task: {budget: ends[1:] for budget, ends in own["best_minus"]["best_of_n"].items()}
                               for task, own in found.items()},
         "gumbel_worst_step": {task: own["gumbel_worst_step"] for task, own in found.items()},
-        "loop_gain": loops, "tasks": found,
+        "loop_gain": loops, "loop_gain_ci": {task: _over_seeds(gains) for task, gains in loops.items()},
+        "loop_over_control_ci": {task: _over_seeds(gains) for task, gains in above.items()}, "tasks": found,
         "cpu_s": round(sum(row["cpu_s"] for row in [*kept.kept.values(), *kept.loops]), 1),
         "interval": "95 %, pigeonhole bootstrap over seeds and kinds of tasks, Student's t below 5 seeds",
         **about("evolvent", "torch", "numpy", threads=1),
     }  # fmt: skip
+
+
+def _over_seeds(gains: Sequence[float]) -> list[float]:
+    """[mean, low, high] of one number a seed: Student's t; of one seed its number alone."""
+    if len(gains) < 2:
+        return [gains[0]] * 3
+    found = paired(gains, [0.0] * len(gains), rng=sample_rng("loops"))
+    return [round(end, 4) for end in (found.mean, found.low, found.high)]
 
 
 def show(found: Mapping[str, Any]) -> None:
