@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ import torch
 from benchmarks.reporting import about
 from benchmarks.rl_step_work import CLIP, RATE, practising
 from benchmarks.train_shapes import SIZES, Size
+from evolvent.engine.recorder import Recorder
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.monitor import Cost, gemm_ceiling
 from evolvent.models.policy import Policy
@@ -111,6 +113,19 @@ def ours(policy: Policy, work: Work, *, device: torch.device, seed: int) -> tupl
     return watch, played
 
 
+@contextmanager
+def counted() -> Iterator[list[bool]]:
+    """Whether each forward of the engine inside was replayed; nothing where none are recorded (on a CPU)."""
+    found, forward = list[bool](), Recorder.forward
+
+    def noted(recorder: Recorder, *given: Any, **named: Any) -> bool:
+        found.append(forward(recorder, *given, **named))
+        return found[-1]
+
+    with patch.object(Recorder, "forward", noted):
+        yield found
+
+
 def generated(policy: Policy, work: Work, *, device: torch.device, seed: int) -> float:
     """Tokens a second of the `generate` of transformers, sampling at temperature 1."""
     asked = [policy.dialect.open("", prompt) for prompt in work.prompts(seed) for _ in range(work.samples)]
@@ -177,7 +192,8 @@ def on_a_device(*, seed: int, quick: bool, device: str = "cuda", work: Work | No
     cost, peer = Cost.of(policy.model), list[float]()
     generated(policy, replace(work, written=8), device=where, seed=seed)  # libraries load, and choose their kernels
     peer.append(_told(lambda: generated(policy, work, device=where, seed=seed)))
-    watch, played = ours(policy, work, device=where, seed=seed)
+    with counted() as replayed:
+        watch, played = ours(policy, work, device=where, seed=seed)
     peer.append(_told(lambda: generated(policy, work, device=where, seed=seed)))
     steps = watch.steps[WARM:]
     took = {phase: statistics.median(step[phase] for step in steps) for phase in PHASES}
@@ -195,6 +211,7 @@ def on_a_device(*, seed: int, quick: bool, device: str = "cuda", work: Work | No
             **{phase: round(least[phase] / took[phase], 3) for phase in least},
             "step": round(sum(least.values()) / whole, 3),
         },
+        "replayed": round(sum(replayed) / len(replayed), 3) if replayed else None,  # share of forwards, of all steps
         "credit_share": round(took["credit"] / whole, 4), "written": written, "peak_gib": round(peak, 1),
         "ceiling_tflops": round(flops / 1e12, 1), "copy_gb_per_s": round(bandwidth / 1e9),
         "parameters": policy.parameters(), "work": {name: value for name, value in vars(work).items()

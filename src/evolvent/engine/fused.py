@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from evolvent.engine import recorder
 from evolvent.engine.arena import Arena, Shape
 from evolvent.engine.attention import Attending, Attention
 from evolvent.engine.plan import Plan
+from evolvent.engine.recorder import GraphShape, Recorder
 
 __all__ = ["FusedDecoder", "fits_fused"]
 
@@ -81,7 +81,7 @@ class FusedDecoder:
             scale = float(getattr(rotary, "attention_scaling", 1.0))
             self._turns = (torch.complex(angles.cos(), angles.sin()) * scale).unsqueeze(1)  # [capacity, 1, head / 2]
         self._attention = Attention(self._queries, self._keys, self._head, dtype=weight.dtype, device=weight.device)
-        self._recorder = recorder.Recorder() if weight.device.type == "cuda" else None
+        self._recorder = Recorder() if weight.device.type == "cuda" else None
 
     def forward(self, ids: Tensor, plan: Plan, arena: Arena) -> None:
         """Compute the new tokens `ids [N]` of a plan; keys, values and last hidden states go to the arena."""
@@ -94,7 +94,7 @@ class FusedDecoder:
             ids, positions = F.pad(ids, (0, _FEWEST - len(ids))), F.pad(positions, (0, _FEWEST - len(positions)))
         self._through(ids, positions, slots, self._attention.prepare(plan, device), arena)
 
-    def _alone(self, ids: Tensor, rows: Tensor, positions: Tensor, shape: recorder.Shape, arena: Arena) -> None:
+    def _alone(self, ids: Tensor, rows: Tensor, positions: Tensor, shape: GraphShape, arena: Arena) -> None:
         """A forward of one new token per row, all `[n]`, as one group."""
         count, keys, side = shape
         mask = self._attention.mask(positions.unsqueeze(1), keys)

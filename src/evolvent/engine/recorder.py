@@ -20,16 +20,14 @@ from evolvent.engine.arena import Arena
 from evolvent.engine.attention import side_by_side
 from evolvent.engine.plan import Plan
 
-__all__ = ["Recorder", "Shape", "filled", "shape_of"]
+__all__ = ["GraphShape", "Recorder", "filled", "shape_of"]
 
 log = logging.getLogger(__name__)
 Ints = NDArray[np.int64]
-Shape = tuple[int, int, int | None]  # rows, positions, the first of rows side by side
-Body = Callable[[Tensor, Tensor, Tensor, Shape, Arena], None]
+GraphShape = tuple[int, int, int | None]  # rows, positions, the first of rows side by side
+Body = Callable[[Tensor, Tensor, Tensor, GraphShape, Arena], None]
 _KEYS, _ROWS = 64, 8  # a graph serves all numbers of positions and rows up to the next multiple
 _WASTE = 2.0  # positions that may be looked at in vain, over those that must be
-
-
 _MOST = 64  # graphs of a recorder: what comes in more shapes than that is not worth recording
 
 
@@ -48,8 +46,8 @@ class Recorder:
 
     def __init__(self) -> None:
         self._arena: Arena | None = None
-        self._graphs: dict[Shape, _Graph] = {}
-        self._known: set[Shape] = set()
+        self._graphs: dict[GraphShape, _Graph] = {}
+        self._known: set[GraphShape] = set()
         self._pool: Any = None
         self._broken = False
 
@@ -78,7 +76,7 @@ class Recorder:
         graph.graph.replay()
         return True
 
-    def _recorded(self, shape: Shape, device: torch.device, arena: Arena, body: Body) -> _Graph | None:
+    def _recorded(self, shape: GraphShape, device: torch.device, arena: Arena, body: Body) -> _Graph | None:
         """A new graph; None, and nothing is recorded any more, where there is no room for it."""
         problem: RuntimeError | None = None
         for _ in range(2):
@@ -92,7 +90,7 @@ class Recorder:
         self._broken = True
         return None
 
-    def _capture(self, shape: Shape, device: torch.device, arena: Arena, body: Body) -> _Graph:
+    def _capture(self, shape: GraphShape, device: torch.device, arena: Arena, body: Body) -> _Graph:
         if arena.aside is None:
             arena.aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         inputs, graph = torch.zeros((3, shape[0]), dtype=torch.int64, device=device), torch.cuda.CUDAGraph()
@@ -109,7 +107,7 @@ class Recorder:
         return _Graph(graph, inputs)
 
 
-def shape_of(plan: Plan, *, capacity: int) -> Shape | None:
+def shape_of(plan: Plan, *, capacity: int) -> GraphShape | None:
     """The shape that serves a plan; None where rows have several new tokens, or unlike lengths.
 
     Args:
