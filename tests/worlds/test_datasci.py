@@ -88,6 +88,7 @@ def test_what_is_no_pipeline_is_told_why():
         "model knn k ; end": "expected k and one of 1 5 15",
         "model gnb k 5 ; end": "gnb takes no parameter , not k",
         "model forest k 5 ; end": "forest takes trees and depth , not k",
+        "model forest C 10 ; end": "forest takes trees and depth , not C",
         "model knn k 5 k 5 ; end": "k is given twice",
         "x" * 401: "too long",
     }
@@ -103,6 +104,16 @@ def test_any_text_is_a_pipeline_or_refused_with_known_words(text):
     else:
         assert 0 < len(words_of(found)) <= 16
         assert set(words_of(found)) <= set(WORLD.vocabulary())
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_what_is_said_of_any_word_in_any_place_is_known(word):
+    """A policy over the world's words must be able to read the answer to what it wrote."""
+    known = set(WORLD.vocabulary())
+    for text in (f"{word} ; end", f"scale {word} ; end", f"select {word} 2 ; end", f"model {word} ; end",
+                 *(f"model {model} {word} 1 ; end" for model in MODELS)):  # fmt: skip
+        found = read_pipeline(text)
+        assert isinstance(found, Pipeline) or set(words_of(found)) <= known
 
 
 def test_the_shipped_table_is_whole():

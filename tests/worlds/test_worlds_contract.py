@@ -218,6 +218,32 @@ def test_any_text_is_answered(name: str, pick: int, texts: list[str]) -> None:
     env.close()
 
 
+def garbled(text: str, words: list[str], rng: Random) -> str:
+    """An action with some of its words left out, said in another place, or put in from the world's own words."""
+    said = words_of(text)
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randrange(len(said) + 1)
+        said[at : at + rng.randint(0, 1)] = rng.choices(words, k=rng.randint(0, 2))
+    return " ".join(said)
+
+
+def test_what_a_policy_can_write_is_answered_with_words_it_knows(world: World) -> None:
+    """A policy over the world's words must be able to read the answer to anything it writes in them."""
+    words = sorted(world.vocabulary() or ())
+    if not words:
+        pytest.skip("an open vocabulary")
+    rng, known = Random(0), set(words)
+    for task in some(world, 4) * 8:
+        env = world.make(task)
+        _, info = env.reset()
+        for _ in range(6):
+            action = garbled(rng.choice(info["admissible"] or [""]), words, rng)
+            observation, _, terminated, truncated, info = env.step(action)
+            assert set(words_of(str(observation))) <= known, action
+            if terminated or truncated:
+                break
+
+
 def test_names_are_checked(world: World) -> None:
     with pytest.raises(ConfigError, match="did you mean 'test'"):
         world.tasks("tset", world.tiers[0])

@@ -119,10 +119,10 @@ def read_pipeline(text: str) -> Pipeline | str:
 
 
 def _quoted(word: str) -> str:
-    return word if word in _SAID else "that"
+    return _SAID.get(word, "that")
 
 
-_SAID = frozenset(word.lower() for word in WORDS if word != ";" and "." not in word)
+_SAID = {word.lower(): word for word in WORDS if word != ";" and "." not in word}
 
 
 def _check_scale(given: Sequence[str] | None) -> str:
