@@ -23,21 +23,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
-import multiprocessing
 import tempfile
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from benchmarks.cells import refuse
+from benchmarks.cells import each, once, quiet, refuse
 from benchmarks.credit_cells import (
     INNER,
     PLACES,
@@ -51,9 +47,7 @@ from benchmarks.credit_cells import (
     steps_to,
 )
 from benchmarks.reporting import about, command_line, finish, write
-from evolvent.bench.results import claimed
-from evolvent.errors import Locked, unknown
-from evolvent.files import write_atomic
+from evolvent.errors import unknown
 from evolvent.learn.practice import PracticeConfig
 from evolvent.stats import Interval, crossed, paired
 from evolvent.trajectory import sample_rng
@@ -158,23 +152,10 @@ def wanted(cells: Cells, asked: Asked, kind: str) -> list[Cell]:
     return [cell for cell in found if cell not in cells.kept]
 
 
-def quiet() -> None:
-    """One thread, and only what this file prints."""
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
-
-
 def play(protocol: Protocol, folder: Path, cell: Cell) -> str:
     """Play one cell and keep its row, unless another process holds or has it; returns a line for people."""
-    path = folder / f"cell-{cell.key}.json"
-    try:
-        with claimed(folder / "locks" / path.stem, wait_s=0):
-            if path.exists() and json.loads(path.read_text(encoding="utf-8"))["digest"] == protocol.digest:
-                return ""
-            row = run_cell(protocol, folder, cell)
-            write_atomic(path, json.dumps(row, allow_nan=False) + "\n")
-    except Locked:
+    row = once(folder, cell.key, protocol.digest, partial(run_cell, protocol, folder, cell))
+    if row is None:
         return ""
     place = PLACES[cell.world]
     height = area(row["curve"], measure=place.measure, budget=row["budget"])
@@ -189,27 +170,16 @@ def play_all(protocol: Protocol, asked: Asked) -> None:
     """Everything that is asked for and has no row yet: rates first, then the study, then the discounts."""
     for kind in (one for one in KINDS if one in asked.kinds):
         todo = wanted(Cells(asked.folder, protocol), asked, kind)
-        if asked.jobs == 1:
-            for cell in todo:
-                tell(play(protocol, asked.folder, cell))
-            continue
-        spawn = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(asked.jobs, mp_context=spawn, initializer=quiet) as pool:
+        if asked.jobs > 1:  # first the starts, so that no two processes wait for the same one
             starts = dict.fromkeys((cell.world, cell.seed) for cell in todo)
-            for made in [pool.submit(prepare, protocol, asked.folder, *start) for start in starts]:
-                made.result()
-            for done in as_completed([pool.submit(play, protocol, asked.folder, cell) for cell in todo]):
-                tell(done.result())
+            each(partial(prepare, protocol, asked.folder), list(starts), jobs=asked.jobs)
+        each(partial(play, protocol, asked.folder), todo, jobs=asked.jobs)
 
 
-def prepare(protocol: Protocol, folder: Path, world: str, seed: int) -> None:
-    """Make a start, so that no two processes wait for the same one."""
-    start_of(protocol, folder, world, seed)
-
-
-def tell(line: str) -> None:
-    if line:
-        print(line, flush=True)
+def prepare(protocol: Protocol, folder: Path, start: tuple[str, int]) -> str:
+    """Make a start of a world and a seed."""
+    start_of(protocol, folder, *start)
+    return ""
 
 
 # ---------------------------------------------------------------------- what comes out

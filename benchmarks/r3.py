@@ -1,82 +1,68 @@
 """Does a reverse curriculum help? R3 against outcome PPO, a staged curriculum and more imitation, on eight panels.
 
-    python -m benchmarks.r3 [--json] [--tasks NAME ...] [--seeds N ...]   trains what has no cell yet, prints all of it
+    python -m benchmarks.r3 [--json] [--jobs N] [--tasks NAME ...] [--seeds N ...]   trains what has no cell yet
     python -m benchmarks.r3 --report [--json]                             only prints what is there
     python -m benchmarks.r3 --quick [--json]                              the machinery in a minute; supports no claim
 
-For each task, model and seed one small policy imitates demonstrations, each at most once, until it begins to solve the
-dev panel: the weak base. Every method goes on from it, with the same demonstrations at hand, and is measured greedily
-on held-out tasks, from their beginning. What is equal is environment steps: a method ends with the iteration that
-reaches the budget. The continued imitation (sft) learns as many tokens as R3 did. Tokens generated, computed and
-learned stand beside each cell. The programs (P-CoT) are also learned by a wider model and by one of another
-architecture.
+For each task, model and seed one small policy imitates some demonstrations for a while: the weak base. Every method
+goes on from it, with the same demonstrations at hand, and is measured greedily on held-out tasks, from their beginning.
+What is equal is environment steps: a method ends with the iteration that reaches the budget. The continued imitation
+(sft) learns as many tokens as R3 did. Tokens generated, computed and learned stand beside each cell. The programs
+(P-CoT) are also learned by a wider model and by one of another architecture.
 
 Every method gets the same tuning effort: each rate, on development seeds and two panels; the best mean accuracy on the
 dev panels is its rate everywhere. The study begins when all rates are tried.
 
-A cell is one JSON file: a study that was stopped goes on. Seeds are played one after the other over all cells; a figure
-holds the seeds that all methods of its row have played. Intervals draw seeds and kinds of tasks again
-(`stats.crossed`).
+A cell is one JSON file: a study that was stopped goes on, and several processes may work in one folder. Seeds are
+played one after the other over all cells; a figure holds the seeds that all methods of its row have played. Intervals
+draw seeds and kinds of tasks again (`stats.crossed`).
 """
 
 from __future__ import annotations
 
-import json
-import logging
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from benchmarks.cells import refuse
-from benchmarks.r3_cells import METHODS, PANELS, Cell, Protocol, panel, run_cell
+from benchmarks.cells import each, kept, once, quiet, refuse
+from benchmarks.r3_cells import run_cell
+from benchmarks.r3_protocol import METHODS, PANELS, Cell, Protocol, panel
 from benchmarks.reporting import about, command_line, finish, write
 from evolvent.errors import ConfigError, Problem, unknown
-from evolvent.files import write_atomic
 from evolvent.learn.practice import PracticeConfig
 from evolvent.methods.r3 import R3
 from evolvent.stats import crossed
-from evolvent.trajectory import sample_rng
+from evolvent.trajectory import Task, sample_rng
 
 RESULTS = Path(__file__).parent / "results" / "r3"
 OTHER_MODELS = {"programs": ("wide", "qwen3")}
 PROTOCOL = Protocol()
 QUICK = Protocol(
-    shown=24, dev=4, test=4, solved=0.5, env_steps=60, tiers=("seen",), slots=16,
-    rates=(1e-3,), imitated=(1e-3,), tuned=("arithmetic",),
+    pool=24, scale=0.004, dev=4, test=4, env_steps=60, slots=16, rates=(1e-3,), imitated=(1e-3,),
+    tuned=("arithmetic",),
     r3=R3(practice=PracticeConfig(iterations=40, tasks=16, samples=1, save_every=40, critic="own")),
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be trained, by how many processes."""
+
+    tasks: Sequence[str]
+    seeds: Sequence[int]
+    jobs: int = 1
 
 
 class Cells:
     """The kept cells of a protocol, one file each."""
 
     def __init__(self, folder: Path, protocol: Protocol) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self.protocol = folder, protocol
-        found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("cell-*.json"))]
+        self.folder, self.protocol = folder, protocol
         names = Cell.__dataclass_fields__
-        self.kept = {
-            Cell(**{name: row[name] for name in names}): row for row in found if row["digest"] == protocol.digest
-        }
-
-    def row(self, cell: Cell) -> dict[str, Any]:
-        """A cell's row: the kept one, or a new one."""
-        if cell not in self.kept:
-            learned = 0
-            if cell.method == "sft":  # a critic of its own learns each token too
-                networks = 2 if self.protocol.r3.practice.critic == "own" else 1
-                learned = self.row(self.of("mixed", cell))["tokens_trained"] // networks
-            row = run_cell(self.protocol, cell, learned)
-            write_atomic(self._folder / f"cell-{cell.key}.json", json.dumps(row, indent=1) + "\n")
-            self.kept[cell] = row
-            print(f"{cell.key:36} {row['base']:.3f} -> {row['accuracy']:.3f}", flush=True)
-        found: dict[str, Any] = self.kept[cell]
-        return found
+        self.kept = {Cell(**{name: row[name] for name in names}): row for row in kept(folder, protocol.digest)}
 
     def of(self, method: str, cell: Cell) -> Cell:
         """The cell of another method beside this one: in the study at its rate, in tuning at the middle one."""
@@ -116,30 +102,88 @@ def tuning(protocol: Protocol) -> list[Cell]:
 
 def studied(kept: Cells, tasks: Sequence[str], seeds: Sequence[int]) -> Iterator[Cell]:
     """The cells of the study, each method at its rate, in the order in which they are trained."""
-    rates = {method: kept.rate(method) for method in METHODS}
+    rates = {method: kept.rate(method) for method in reversed(METHODS)}
     for seed in seeds:
         for task in tasks:
             for model in ("xs", *OTHER_MODELS.get(task, ())):
                 yield from (Cell(task, model, method, seed, rate) for method, rate in rates.items())
 
 
-def interval(kept: Cells, own: Sequence[Sequence[Cell]], other: Sequence[Sequence[Cell]]) -> list[float]:
+def play(folder: Path, protocol: Protocol, cell: Cell) -> str:
+    """Train one cell and keep its row, unless another process holds or has it; returns a line for people.
+
+    Imitation (sft) learns as many tokens as the policy of the mixed curriculum did, which is trained before.
+    """
+    learned = 0
+    if cell.method == "sft":
+        cells = Cells(folder, protocol)
+        mixed = cells.kept.get(cells.of("mixed", cell))
+        if mixed is None:
+            return ""  # another process is at it
+        networks = 2 if protocol.r3.practice.critic == "own" else 1  # a critic of its own learns each token too
+        learned = mixed["tokens_trained"] // networks
+    row = once(folder, cell.key, protocol.digest, partial(run_cell, protocol, folder, cell, learned))
+    if row is None:
+        return ""
+    return (
+        f"{cell.key:36} {row['base']:.3f} -> {row['accuracy']:.3f}  {row['cpu_train_s'] + row['cpu_play_s']:6.1f} cpu-s"
+    )
+
+
+def play_all(folder: Path, protocol: Protocol, asked: Asked) -> None:
+    """Everything that is asked for and has no row yet: rates first, then the study; imitation after the curricula."""
+    for kind in ("tuning", "study"):
+        for methods in (METHODS[1:], METHODS[:1]):
+            cells = Cells(folder, protocol)
+            every = tuning(protocol) if kind == "tuning" else studied(cells, asked.tasks, asked.seeds)
+            todo = [cell for cell in every if cell.method in methods and cell not in cells.kept]
+            each(partial(play, folder, protocol), todo, jobs=asked.jobs)
+
+
+def interval(
+    kept: Cells, own: Sequence[Sequence[Cell]], other: Sequence[Sequence[Cell]], *, depth: int | None = None
+) -> list[float]:
     """[mean, low, high] of the difference in accuracy between cells of the same seeds; to 0 where there are none.
 
     Args:
         own, other: for each seed, one cell of every panel that the figure is over; panels weigh as they have tasks.
+        depth: only tasks of this many parts.
     """
     tasks = [(cell.task, one) for cell in own[0] for one in panel(kept.protocol, cell.task, "test")]
-    scores, against = (
-        [[float(won) for cell in row for won in kept.kept[cell]["outcomes"]] for row in side] for side in (own, other)
-    )
+    used = [at for at, (_, one) in enumerate(tasks) if depth in (None, depth_of(one))]
+
+    def scores(side: Sequence[Sequence[Cell]]) -> list[list[float]]:
+        rows = ["".join(kept.kept[cell]["outcomes"] for cell in row) for row in side]
+        return [[float(row[at]) for at in used] for row in rows]
+
+    tasks = [tasks[at] for at in used]
     found = crossed(
-        scores, against or [[0.0] * len(tasks)] * len(scores), kinds=[f"{name}: {one.kind}" for name, one in tasks],
-        strata=[f"{name}: {one.tier}" for name, one in tasks], rng=sample_rng("r3 intervals"),
+        scores(own), scores(other) or [[0.0] * len(tasks)] * len(own),
+        kinds=[f"{name}: {one.kind}" for name, one in tasks], strata=[f"{name}: {one.tier}" for name, one in tasks],
+        rng=sample_rng("r3 intervals"),
     )  # fmt: skip
     least = -1.0 if other else 0.0
     ends = (found.mean, max(least, found.low), min(1.0, found.high)) if found.low == found.low else (found.mean,) * 3
     return [round(end, 4) for end in ends]
+
+
+def depth_of(task: Task) -> int:
+    """How many parts the chain of a task has, or numbers a game of countdown."""
+    parts = task.spec.get("chain") or task.spec.get("numbers") or ()
+    return len(parts) if isinstance(parts, Sequence) else 0
+
+
+def depths(kept: Cells, own: Sequence[Cell], other: Sequence[Cell]) -> dict[str, list[float]]:
+    """The gain by the depth of tasks, where a panel has several."""
+    found = sorted({depth_of(one) for one in panel(kept.protocol, own[0].task, "test")})
+    if len(found) < 2:
+        return {}
+    return {str(depth): interval(kept, alone(own), alone(other), depth=depth) for depth in found}
+
+
+def alone(own: Sequence[Cell]) -> list[list[Cell]]:
+    """The cells of one panel, as `interval` takes them."""
+    return [[cell] for cell in own]
 
 
 def average(kept: Cells, rows: Mapping[str, Mapping[str, Sequence[Cell]]]) -> list[float]:
@@ -154,10 +198,6 @@ def average(kept: Cells, rows: Mapping[str, Mapping[str, Sequence[Cell]]]) -> li
 def report(kept: Cells, *, quick: bool) -> dict[str, Any]:
     """All figures as one JSON object, each over the seeds that all methods of its row have played."""
     rows: dict[str, dict[str, list[Cell]]] = {}
-
-    def alone(own: Sequence[Cell]) -> list[list[Cell]]:
-        return [[cell] for cell in own]
-
     tried = {method: kept.tried(method) for method in METHODS}
     ready = all(len(rates) == len(kept.protocol.tries(method)) for method, rates in tried.items())
     chosen = {method: kept.rate(method) for method in METHODS} if ready else {}
@@ -180,6 +220,9 @@ def report(kept: Cells, *, quick: bool) -> dict[str, Any]:
         "r3_minus_outcome": {name: gain[0] for name, gain in gains.items()},
         "r3_minus_outcome_ci": {name: gain[1:] for name, gain in gains.items()},
         "r3_minus_outcome_mean": average(kept, rows),
+        "r3_minus_outcome_by_depth": {name: depths(kept, own["mixed"], own["outcome"]) for name, own in rows.items()},
+        "staged_minus_outcome": {name: interval(kept, alone(own["staged"]), alone(own["outcome"]))
+                                 for name, own in rows.items()},
         "cost": {what: {name: {method: mean(own[method], what) for method in METHODS} for name, own in rows.items()}
                  for what in costs},
         "rate": chosen, "tried": tried,
@@ -210,27 +253,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tasks", nargs="+", help=f"panels; of {', '.join(PANELS)}")
     parser.add_argument("--seeds", nargs="+", type=int, help="seeds of the bases")
     parser.add_argument("--folder", type=Path, default=RESULTS, help="where the cells are")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
     options = parser.parse_args(arguments)
     tasks = options.tasks or (["arithmetic"] if options.quick else [*PANELS])
     seeds = options.seeds or ([0, 1] if options.quick else [0, 1, 2])
-    protocol = QUICK if options.quick else PROTOCOL
     wrong = [unknown("panel", task, PANELS, where="--tasks") for task in tasks if task not in PANELS]
-    if used := sorted({*seeds} & {*protocol.development}):
+    if used := sorted({*seeds} & {*PROTOCOL.development}):
         wrong.append(Problem("--seeds", f"{used} choose the rates", "give other seeds"))
     refuse(wrong)
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
+    quiet()
     with tempfile.TemporaryDirectory() as scratch:
-        kept = Cells(Path(scratch) if options.quick else options.folder, protocol)
+        protocol, folder = (QUICK, Path(scratch)) if options.quick else (PROTOCOL, options.folder)
         if not options.report:
-            for cell in tuning(protocol):
-                kept.row(cell)
-            for cell in studied(kept, tasks, seeds):
-                kept.row(cell)
-        found = report(kept, quick=options.quick)
+            play_all(folder, protocol, Asked(tasks, seeds, options.jobs))
+        found = report(Cells(folder, protocol), quick=options.quick)
         if not options.report and not options.quick:
-            write(options.folder / "result.json", found)
+            write(folder / "result.json", found)
     show(found)
     finish(found, options)
 

@@ -4,10 +4,12 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 
 from benchmarks import r3
 from benchmarks.r3 import QUICK, Cells, average, report, studied, tuning
-from benchmarks.r3_cells import METHODS, Cell, base_of, panel, untrained
+from benchmarks.r3_bases import base_of, untrained
+from benchmarks.r3_protocol import METHODS, PANELS, Cell, panel
 from evolvent.errors import ConfigError
 
 SMALL = replace(
@@ -15,8 +17,10 @@ SMALL = replace(
 )
 
 
-def keep(folder, cell, won):
+def keep(folder, cell, quarters):
+    """A row that was made up, of so many quarters of the panel won."""
     count = len(panel(SMALL, cell.task, "test"))
+    won = quarters * count // 4
     made = {
         **{name: getattr(cell, name) for name in Cell.__dataclass_fields__}, "digest": SMALL.digest,
         "outcomes": "1" * won + "0" * (count - won), "accuracy": won / count, "base": 0.25, "sources": "s",
@@ -57,6 +61,7 @@ def test_the_first_seed_is_complete_before_the_second_begins(tmp_path):
     tuned(tmp_path)
     cells = list(studied(Cells(tmp_path, SMALL), ["arithmetic", "programs"], [0, 1]))
     assert [cell.seed for cell in cells] == [0] * 16 + [1] * 16
+    assert [cell.method for cell in cells[:4]] == ["mixed", "staged", "outcome", "sft"]  # sft learns what mixed did
     assert {cell.model for cell in cells if cell.task == "programs"} == {"xs", "wide", "qwen3"}
     assert {cell.rate for cell in cells if cell.method == "staged"} == {0.1}
 
@@ -76,18 +81,44 @@ def test_only_complete_rows_at_their_own_rates_are_compared(tmp_path):
     assert average(Cells(tmp_path, SMALL), {}) == []
 
 
-def test_the_third_configurations_have_their_shapes_and_the_bases_learn_each_demonstration_once():
+def test_the_third_configurations_have_their_shapes():
     weights = {model: untrained(SMALL, "programs", model, 0).parameters() for model in ("xs", "wide", "qwen3")}
     assert len({*weights.values()}) == 3 and weights["wide"] > 1.5 * weights["xs"]
-    never = replace(SMALL, solved=2.0)
-    policy, learned = base_of(never, "arithmetic", "xs", 0)
-    again, more = base_of(replace(never, shown=2 * SMALL.shown), "arithmetic", "xs", 0)
-    assert learned < 24 * 30 and 1.5 * learned < more < 2.5 * learned
-    assert policy.parameters() == again.parameters()
 
 
-def test_a_base_must_solve_more_than_a_guess():
-    assert SMALL.enough("arithmetic") == 0.5 and SMALL.enough("reading") == pytest.approx(0.625)
+def test_a_base_is_made_once(tmp_path):
+    first = base_of(SMALL, "arithmetic", "xs", 0, folder=tmp_path)
+    (made,) = (tmp_path / "runs").iterdir()
+    before = made.stat().st_mtime_ns
+    again, other = (base_of(SMALL, "arithmetic", "xs", seed, folder=tmp_path) for seed in (0, 1))
+    assert made.stat().st_mtime_ns == before and len(list((tmp_path / "runs").iterdir())) == 2
+    assert torch.equal(first.model.lm_head.weight, again.model.lm_head.weight)
+    assert not torch.equal(first.model.lm_head.weight, other.model.lm_head.weight)
+
+
+def test_gains_are_told_by_depth(tmp_path):
+    """Outcome solves all of depth 2 and nothing else; mixed solves everything."""
+    tuned(tmp_path)
+    tasks = panel(SMALL, "arithmetic", "test")
+    depths = [len(task.spec["chain"]) for task in tasks]
+    assert len({*depths}) > 1
+    for cell in studied(Cells(tmp_path, SMALL), ["arithmetic"], [0, 1]):
+        keep(tmp_path, cell, 4)
+        if cell.method == "outcome":
+            path = tmp_path / f"cell-{cell.key}.json"
+            row = json.loads(path.read_text(encoding="utf-8"))
+            row["outcomes"] = "".join("1" if depth == min(depths) else "0" for depth in depths)
+            path.write_text(json.dumps(row), encoding="utf-8")
+    found = report(Cells(tmp_path, SMALL), quick=True)["r3_minus_outcome_by_depth"]["arithmetic"]
+    assert {depth: gain[0] for depth, gain in found.items()} == {
+        str(depth): float(depth != min(depths)) for depth in sorted({*depths})
+    }
+
+
+def test_a_change_of_a_panel_is_another_protocol(monkeypatch):
+    before = SMALL.digest
+    monkeypatch.setitem(PANELS, "reading", replace(PANELS["reading"], tokens=1))
+    assert SMALL.digest != before
 
 
 def test_seeds_that_chose_the_rates_are_not_studied(tmp_path):
