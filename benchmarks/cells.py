@@ -59,6 +59,7 @@ def quiet() -> None:
 
 def each(work: Callable[[T], str], todo: Sequence[T], *, jobs: int) -> None:
     """Do all of it, in so many processes of one thread each; what they answer is printed as it comes."""
+    refuse([] if jobs >= 1 else [Problem("--jobs", f"{jobs} processes", "give 1 or more")])
     if jobs == 1:
         for one in todo:
             _tell(work(one))

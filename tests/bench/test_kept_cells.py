@@ -16,6 +16,7 @@ from benchmarks import (
     p3,
     plume,
     prm,
+    r3,
     reporting,
     search_quality,
     sequence,
@@ -47,6 +48,12 @@ def digests(folder: str, names: str = "cell-*.json") -> set[str]:
 )
 def test_of_one_protocol(folder, protocol):
     assert digests(folder) == {protocol.digest}
+
+
+def test_of_the_curricula():
+    """None is kept yet; those that will be are of the protocol in the source."""
+    kept = (reporting.RESULTS / "r3").glob("cell-*.json")
+    assert {json.loads(path.read_text(encoding="utf-8"))["digest"] for path in kept} <= {r3.PROTOCOL.digest}
 
 
 def test_of_the_votes():
