@@ -16,11 +16,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from benchmarks.kept_policies import policy_once
 from benchmarks.r3_cells import Budgeted
 from benchmarks.tuning_cells import sources
 from evolvent.agents.language import LanguageAgent
 from evolvent.agents.plain import Random
-from evolvent.bench.results import claimed
 from evolvent.cli.reinforce import CLONE, METHODS
 from evolvent.config import Config
 from evolvent.engine.asks import GREEDY
@@ -30,7 +30,7 @@ from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.parts import flatten
 from evolvent.learn.practice import PracticeConfig
-from evolvent.models.policy import Policy, load_policy
+from evolvent.models.policy import Policy
 from evolvent.rollout.collect import collect
 from evolvent.rollout.episode import Limits
 from evolvent.run import Run
@@ -220,19 +220,7 @@ def panels(world: str, count: int) -> tuple[World, Panels]:
 
 def start_of(protocol: Protocol, folder: Path, world: str, seed: int) -> Policy:
     """The policy that all methods begin with: it knows the language, and hardly the task. Made once, then kept."""
-    kept = folder / "runs" / f"start-{protocol.digest}-{world}-{seed}"
-    with claimed(folder / "locks" / kept.name, wait_s=600.0):
-        if not kept.exists():
-            with tempfile.TemporaryDirectory(dir=_made(kept.parent)) as scratch:
-                made = Path(scratch) / "policy"
-                _cloned(protocol, world, seed).save(made)
-                made.replace(kept)
-    return load_policy(kept)
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return policy_once(folder, f"start-{protocol.digest}-{world}-{seed}", lambda: (_cloned(protocol, world, seed), {}))
 
 
 def _cloned(protocol: Protocol, name: str, seed: int) -> Policy:

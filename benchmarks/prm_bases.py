@@ -6,8 +6,6 @@ of two answers a guess is right half of the time, and completions that guess wou
 
 from __future__ import annotations
 
-import json
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,16 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.kept_policies import noted, policy_once
 from benchmarks.looking_up import look_up
 from benchmarks.search_bases import BASES, QUICK, Base, base_of, made_by, shown_of, world_of
-from evolvent.bench.results import claimed
 from evolvent.errors import ConfigError
-from evolvent.files import plain_json
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.parts import flatten
 from evolvent.models.dialects import dialect_for
-from evolvent.models.policy import Policy, load_policy
+from evolvent.models.policy import Policy
 from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer
 from evolvent.trajectory import Task, sample_seed
 from evolvent.worlds.deduction.draw import ENDS, PARTS
@@ -81,27 +78,18 @@ def policy_of(task: str, seed: int, folder: Path, *, bases: Mapping[str, Base]) 
     """
     if task != "deduction":
         return base_of(task, seed, folder, bases=bases)
-    place = _place(task, seed, folder, bases)
-    with claimed(folder / "locks" / place.name, wait_s=900.0):
-        if not place.exists():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=place.parent) as scratch:
-                policy, note = _made(task, seed, bases)
-                policy.save(Path(scratch) / "policy")
-                (Path(scratch) / "policy" / "base.json").write_text(plain_json(note) + "\n", encoding="utf-8")
-                (Path(scratch) / "policy").replace(place)
-    return load_policy(place)
+    return policy_once(folder, _name(task, seed, bases), lambda: _made(task, seed, bases))
 
 
 def took(task: str, seed: int, folder: Path, *, bases: Mapping[str, Base]) -> dict[str, Any]:
     """What making a kept policy took: tokens learned and fed, CPU seconds, parameters, the loss at the end."""
     if task != "deduction":
         return made_by(task, seed, folder, bases=bases)
-    return dict(json.loads((_place(task, seed, folder, bases) / "base.json").read_text(encoding="utf-8")))
+    return noted(folder, _name(task, seed, bases))
 
 
-def _place(task: str, seed: int, folder: Path, bases: Mapping[str, Base]) -> Path:
-    return folder / "runs" / f"lookup-{bases[task].digest}-{task}-{seed}"
+def _name(task: str, seed: int, bases: Mapping[str, Base]) -> str:
+    return f"lookup-{bases[task].digest}-{task}-{seed}"
 
 
 def _made(task: str, seed: int, bases: Mapping[str, Base]) -> tuple[Policy, dict[str, Any]]:

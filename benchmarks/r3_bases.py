@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import torch
 from transformers import LlamaConfig
 
+from benchmarks.kept_policies import policy_once
 from benchmarks.r3_protocol import MODELS, PANELS, Protocol, panel, world_of
-from evolvent.bench.results import claimed
 from evolvent.errors import ConfigError
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.parts import flatten
 from evolvent.models.dialects import dialect_for
-from evolvent.models.policy import Policy, load_policy
+from evolvent.models.policy import Policy
 from evolvent.models.tiny import word_tokenizer
 from evolvent.scale.initial import demonstrations
 from evolvent.trajectory import sample_seed
@@ -29,15 +28,8 @@ def base_of(protocol: Protocol, task: str, model: str, seed: int, *, folder: Pat
     Raises:
         ConfigError: demonstrations that do not fit the context. Locked: another process has been making it too long.
     """
-    place = folder / "runs" / f"base-{protocol.digest}-{task.replace(' ', '')}-{model}-{seed}"
-    with claimed(folder / "locks" / place.name, wait_s=900.0):
-        if not place.exists():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=place.parent) as scratch:
-                made = Path(scratch) / "policy"
-                _made(protocol, task, model, seed).save(made)
-                made.replace(place)
-    return load_policy(place)
+    name = f"base-{protocol.digest}-{task.replace(' ', '')}-{model}-{seed}"
+    return policy_once(folder, name, lambda: (_made(protocol, task, model, seed), {}))
 
 
 def _made(protocol: Protocol, task: str, model: str, seed: int) -> Policy:

@@ -2,8 +2,9 @@
 
 A panel says how the weak policy is made that every method begins with: which world, how many of its tasks are imitated,
 how long. That was found on development seed 100: a base must be right sometimes, or nobody learns, and wrong often, or
-there is nothing to learn. Where a question must be read, models begin with heads that look up (`looking_up`); in
-countdown with heads that find a number again (`search_heads`).
+there is nothing to learn. It imitates at a constant rate and stops: one whose rate fell to nothing keeps its mistakes
+for longer than a study lasts (`results/r3/pilot.md`). Where a question must be read, models begin with heads that look
+up (`looking_up`); in countdown with heads that find a number again (`search_heads`).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = ["METHODS", "MODELS", "PANELS", "Cell", "Panel", "Protocol", "panel", 
 
 METHODS = ("sft", "outcome", "staged", "mixed")
 Heads = Callable[[Policy], None]
-IMITATING = TrainConfig(lr=3e-3, batch_tokens=1024)
+IMITATING = TrainConfig(lr=3e-3, betas=(0.9, 0.95), batch_tokens=1024, final_lr=1.0)
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Protocol:
     """All that the study fixes before it runs.
 
     Args:
-        pool: tasks of a panel that are practised on, each with a demonstration; a base imitates the first of them.
+        pool: tasks of a panel that are practised on, at most, each with a demonstration; a base imitates the first.
         scale: of what bases imitate, for a quick run.
         dev, test: tasks of a tier that are measured.
         env_steps: of every method but sft.
@@ -119,7 +120,7 @@ class Protocol:
         r3: settings of all curricula. train, again: how practices and imitation go on; the rate is the cell's.
     """
 
-    pool: int = 6000
+    pool: int = 12_000
     scale: float = 1.0
     dev: int = 100
     test: int = 150

@@ -30,19 +30,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.kept_policies import noted, policy_once
 from benchmarks.looking_back import look_back
 from benchmarks.reporting import about, command_line, finish
 from benchmarks.search_headroom import KS, measured
 from benchmarks.search_heads import look_alike
 from evolvent.agents.plain import Script
-from evolvent.bench.results import claimed
 from evolvent.errors import ConfigError, Problem, unknown
-from evolvent.files import plain_json
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.parts import flatten
 from evolvent.models.dialects import dialect_for
-from evolvent.models.policy import Policy, load_policy
+from evolvent.models.policy import Policy
 from evolvent.models.tiny import ROPE_THETA, init_tiny, tiny_config, word_tokenizer
 from evolvent.rollout.collect import collect
 from evolvent.scale.initial import demonstrations
@@ -72,7 +71,6 @@ __all__ = [
 FOLDER = Path(__file__).parent / "results" / "search"
 _HELD_OUT = {"dev": 200, "test": 400}
 TRAIN = TrainConfig(lr=3e-3, batch_tokens=512)
-_WAIT_S = 900.0  # for another process that makes the same policy
 
 
 def _experts(world: World, tasks: Sequence[Task], seed: int) -> list[Trajectory]:
@@ -229,32 +227,19 @@ def _own(task: str, seed: int) -> int:
 def base_of(task: str, seed: int, folder: Path, *, bases: Mapping[str, Base] = BASES) -> Policy:
     """The policy that a task and seed begin with: made by the first to ask, kept under `folder`/runs for the others.
 
-    Beside its weights `base.json` says what making it took: tokens learned and fed, CPU seconds, parameters, the loss
-    at the end.
-
     Raises:
-        ConfigError: an unknown task. Locked: another process has been making it for a quarter of an hour.
+        ConfigError: an unknown task. Locked: another process has been making it for half an hour.
     """
-    place = _place(task, seed, folder, bases)
-    with claimed(folder / "locks" / place.name, wait_s=_WAIT_S):
-        if not place.exists():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=place.parent) as scratch:
-                made = Path(scratch) / "policy"
-                policy, note = _made(_recipe(task, bases), task, seed)
-                policy.save(made)
-                (made / "base.json").write_text(plain_json(note) + "\n", encoding="utf-8")
-                made.replace(place)
-    return load_policy(place)
+    return policy_once(folder, _name(task, seed, bases), lambda: _made(_recipe(task, bases), task, seed))
 
 
-def _place(task: str, seed: int, folder: Path, bases: Mapping[str, Base]) -> Path:
-    return folder / "runs" / f"base-{_recipe(task, bases).digest}-{task}-{seed}"
+def _name(task: str, seed: int, bases: Mapping[str, Base]) -> str:
+    return f"base-{_recipe(task, bases).digest}-{task}-{seed}"
 
 
 def made_by(task: str, seed: int, folder: Path, *, bases: Mapping[str, Base] = BASES) -> dict[str, Any]:
-    """What making a kept policy took (`base.json`)."""
-    return dict(json.loads((_place(task, seed, folder, bases) / "base.json").read_text(encoding="utf-8")))
+    """What making a kept policy took: tokens learned and fed, CPU seconds, parameters, the loss at the end."""
+    return noted(folder, _name(task, seed, bases))
 
 
 def _untrained(base: Base, seed: int) -> Policy:

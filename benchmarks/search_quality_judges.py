@@ -5,8 +5,6 @@ All methods of a cell share one. It learns from training tasks alone, and what i
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from math import isfinite
@@ -15,21 +13,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.kept_policies import noted, policy_once
 from benchmarks.search_bases import base_of, panel, world_of
 from benchmarks.search_quality_protocol import TASKS, Protocol, shared
 from evolvent.agents.language import LanguageAgent
-from evolvent.bench.results import claimed
 from evolvent.engine.asks import Sampling
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError
-from evolvent.files import plain_json
 from evolvent.learn.learner import Learner
 from evolvent.learn.look import Look, look
 from evolvent.learn.objectives import outcome, reward_pairs
 from evolvent.learn.parts import Parts
 from evolvent.learn.preferences import readout
 from evolvent.methods.tsllm import Scores
-from evolvent.models.policy import Policy, load_policy
+from evolvent.models.policy import Policy
 from evolvent.reward.calibration import auc_within
 from evolvent.reward.scoring import judge_parts, rescored
 from evolvent.rollout.collect import collect
@@ -51,18 +48,13 @@ def judge_of(protocol: Protocol, task: str, seed: int, folder: Path) -> tuple[Po
         the judge, and its AUC within tasks: "auc" at the ends of episodes, "auc_half" half way to them; None where no
         task was solved by some samples and missed by others.
     """
-    place = folder / "runs" / f"judge-{protocol.digest(task)}-{task}-{seed}"
-    with claimed(folder / "locks" / place.name, wait_s=1800.0):
-        if not place.exists():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=place.parent) as scratch:
-                made = Path(scratch) / "policy"
-                judge = _judge(protocol, task, seed, folder)
-                judge.save(made)
-                worth = plain_json(_worth(protocol, judge, task, seed, folder))
-                (made / "worth.json").write_text(worth + "\n", encoding="utf-8")
-                made.replace(place)
-    return load_policy(place), json.loads((place / "worth.json").read_text(encoding="utf-8"))
+
+    def made() -> tuple[Policy, dict[str, float | None]]:
+        judge = _judge(protocol, task, seed, folder)
+        return judge, _worth(protocol, judge, task, seed, folder)
+
+    name = f"judge-{protocol.digest(task)}-{task}-{seed}"
+    return policy_once(folder, name, made), noted(folder, name)
 
 
 def _judge(protocol: Protocol, task: str, seed: int, folder: Path) -> Policy:

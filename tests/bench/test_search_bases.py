@@ -75,10 +75,10 @@ def test_a_panel_that_is_not_there_is_refused(task: str, split: str, count: int)
 def test_a_policy_is_made_once_and_alike_elsewhere(tmp_path: Path) -> None:
     first = base_of("deduction", 3, tmp_path / "a", bases=QUICK)
     (kept,) = (tmp_path / "a" / "runs").iterdir()
-    note = json.loads((kept / "base.json").read_text(encoding="utf-8"))
+    note = json.loads((kept / "note.json").read_text(encoding="utf-8"))
     assert note == made_by("deduction", 3, tmp_path / "a", bases=QUICK)
     assert note["learned"] >= 3000  # 1000 on short chains, 2000 on all
-    (kept / "base.json").write_text(json.dumps({**note, "seed": 77}), encoding="utf-8")
+    (kept / "note.json").write_text(json.dumps({**note, "seed": 77}), encoding="utf-8")
     again = base_of("deduction", 3, tmp_path / "a", bases=QUICK)
     assert made_by("deduction", 3, tmp_path / "a", bases=QUICK)["seed"] == 77  # not made again
     elsewhere, other = (
