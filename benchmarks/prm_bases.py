@@ -46,6 +46,7 @@ class Proofs(Deduction):
     def __init__(self, *, longest: int = 4, sizes: Sizes | None = None) -> None:
         super().__init__(depth=4, sizes=replace(sizes or Sizes(), per_kind=400))  # a kind is a length: there are few
         self.chains = Chains(self.name, PARTS[:1], longest, fewest=2, ends=ENDS[:1])
+        self.tiers = ("evo",)  # one part and one end are never shown side by side
         self._read: dict[str, Theory] = {}
 
     def theory(self, task: Task) -> Theory:

@@ -21,6 +21,7 @@ draw seeds and kinds of tasks again (`stats.crossed`).
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,6 +40,7 @@ from evolvent.trajectory import Task, sample_rng
 
 RESULTS = Path(__file__).parent / "results" / "r3"
 OTHER_MODELS = {"programs": ("wide", "qwen3")}
+_AGAIN_S = 5.0  # until it is looked at what another process has done
 PROTOCOL = Protocol()
 QUICK = Protocol(
     pool=24, scale=0.004, dev=4, test=4, env_steps=60, slots=16, rates=(1e-3,), imitated=(1e-3,),
@@ -131,13 +133,19 @@ def play(folder: Path, protocol: Protocol, cell: Cell) -> str:
 
 
 def play_all(folder: Path, protocol: Protocol, asked: Asked) -> None:
-    """Everything that is asked for and has no row yet: rates first, then the study; imitation after the curricula."""
+    """Everything that is asked for and has no row yet: rates first, then the study; imitation after the curricula.
+
+    What another process is at is waited for.
+    """
     for kind in ("tuning", "study"):
         for methods in (METHODS[1:], METHODS[:1]):
             cells = Cells(folder, protocol)
-            every = tuning(protocol) if kind == "tuning" else studied(cells, asked.tasks, asked.seeds)
-            todo = [cell for cell in every if cell.method in methods and cell not in cells.kept]
-            each(partial(play, folder, protocol), todo, jobs=asked.jobs)
+            every = tuning(protocol) if kind == "tuning" else [*studied(cells, asked.tasks, asked.seeds)]
+            while todo := [cell for cell in every if cell.method in methods and cell not in cells.kept]:
+                each(partial(play, folder, protocol), todo, jobs=asked.jobs)
+                cells = Cells(folder, protocol)
+                if not cells.kept.keys() >= {*todo}:
+                    time.sleep(_AGAIN_S)
 
 
 def interval(

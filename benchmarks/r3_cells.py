@@ -66,7 +66,9 @@ class Budgeted(LocalVerbs):
                     return
                 yield number
 
-        vars(practice).update(rounds=limited, play=counted)
+        vars(practice).update(
+            rounds=limited, play=counted, due=lambda: False
+        )  # measured when it is over, and not by it
         return practice
 
 

@@ -96,6 +96,23 @@ RESOURCES = [
                 time.sleep(60)
         time.sleep(60)""", "import os, time"), GONE),
     Attack("memory that belongs to no process", f("return 'escaped' if os.memfd_create('x') else 0", "import os")),
+    Attack("memory in sockets", f("""
+        kept = socket.socketpair()
+        kept[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**30)
+        return 'escaped'""", "import socket")),
+    Attack("memory in sockets of many processes", f("""
+        for _ in range(16):
+            if os.fork() == 0:
+                kept = [end for _ in range(28) for end in socket.socketpair()]
+                for end in kept:
+                    end.setblocking(False)
+                    try:
+                        while True:
+                            end.send(bytes(65536))
+                    except BlockingIOError:
+                        pass
+                time.sleep(60)
+        time.sleep(60)""", "import os, socket, time"), ("limit",), Limits(total_mb=128)),
     Attack("shared memory", f("""
         for number in range(100):
             open(f"/dev/shm/{number}", "wb").write(bytes(2**20))

@@ -182,6 +182,20 @@ def test_two_states_soft() -> None:
     near(solved.policy(chances)[0], [0.099525, 0.444272, 0.163439, 0.292764], 1e-6)
 
 
+@pytest.mark.parametrize(("lam", "lam_part"), [(0.0, 0.0), (0.9, 1.0), (1.0, 1.0)])
+def test_targets_of_the_right_q_are_itself(lam: float, lam_part: float) -> None:
+    """However far they reach back: on a way through the two states, 0 -01-> 1 -01-> 0 -11-> the end."""
+    solved = by_parts(two_states(), soft(1.0))
+    way = [(0, 0, 1, 1.0), (1, 0, 1, 0.0), (0, 1, 1, 2.0)]
+    value = [x for state, word, _, _ in way for x in (solved.v[0][state, 0], solved.v[1][state, word])]
+    chosen = [x for state, word, then, _ in way for x in (solved.q[0][state, 0, word], solved.q[1][state, word, then])]
+    flat = table(Told([2, 2, 2], [pay for *_, pay in way]))
+    near(decomposed_gae(value, flat, gamma=0.5, lam=lam, lam_part=lam_part, chosen=chosen).returns, chosen)
+    if lam:  # and of a wrong one they are wrong by less, the farther they reach
+        wrong = decomposed_gae(np.zeros(6), flat, gamma=0.5, lam=lam, lam_part=lam_part, chosen=np.zeros(6)).returns
+        assert wrong[0] > 0.0 == decomposed_gae(np.zeros(6), flat, gamma=0.5, lam=0.0, lam_part=0.0).returns[0]
+
+
 def test_two_states_uniform() -> None:
     problem = two_states()
     solved, (value, q) = by_parts(problem, mean), problem.whole(mean)

@@ -119,6 +119,16 @@ def test_an_advantage_of_zero_teaches_nothing_at_any_ratio() -> None:
     assert found.tolist() == [0.0, 0.0] and gradient(found, log_ratio) == [0.0, 0.0]
 
 
+@pytest.mark.parametrize(("advantage", "dual"), [(1.0, None), (-1.0, 3.0)])
+def test_a_ratio_beyond_all_numbers_is_clipped_without_a_trace(advantage: float, dual: float | None) -> None:
+    """Of a span's tokens a log-ratio is a sum: exp of 95 is infinite in single precision."""
+    ratio = torch.tensor([95.0, 0.1], requires_grad=True)
+    loss = clipped(ratio, torch.full((2,), advantage), low=0.2, high=0.2, dual=dual)
+    loss.sum().backward()
+    assert loss[0].item() == pytest.approx(-1.2 if advantage > 0 else 3.0)
+    assert ratio.grad is not None and ratio.grad.tolist() == pytest.approx([0.0, -advantage * math.exp(0.1)])
+
+
 def test_clipped_weight_golden() -> None:
     """Every target keeps its gradient, times the clipped ratio."""
     logprobs = row(-1.0, -2.0, -3.0, grad=True)

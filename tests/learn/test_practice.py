@@ -172,7 +172,7 @@ def test_a_history_policy_goes_on_at_a_cut_where_the_context_is_full(tmp_path, c
 
 
 ETPO_PRACTICE = {"epochs": 4, "critic_lr": 3e-4, "iterations": 40, "save_every": 40}
-RLOO_PRACTICE = {"iterations": 30, "save_every": 30}  # after 22 it solves six of sixteen on some processors
+RLOO_PRACTICE = {"iterations": 30, "save_every": 30}
 METHODS = {
     "poad": (poad, PoadConfig),
     "poad-own-critic": (poad, lambda practice: PoadConfig(practice=practice.model_copy(update={"critic": "own"}))),
@@ -182,7 +182,9 @@ METHODS = {
     "grpo": (grpo, lambda practice: GRPOConfig(practice=practice, kl=0.01)),
     "rloo": (
         grpo,
-        lambda practice: GRPOConfig(practice=practice.model_copy(update=RLOO_PRACTICE), kind="rloo", kl=0.0),
+        lambda practice: GRPOConfig(
+            practice=practice.model_copy(update=RLOO_PRACTICE), kind="rloo", kl=0.02
+        ),  # without one in four collapses
     ),
     "gigpo": (grpo, lambda practice: GRPOConfig(practice=practice, kind="gigpo")),
     "etpo": (etpo, lambda practice: ETPO(practice=practice.model_copy(update=ETPO_PRACTICE))),

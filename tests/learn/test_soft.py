@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from evolvent.errors import BatchMismatch
+from evolvent.errors import BatchMismatch, ConfigError
 from evolvent.learn.advantages import decomposed_gae
 from evolvent.learn.soft import (
     expected_soft_value,
@@ -134,6 +134,18 @@ def test_targets_use_the_divergence_of_their_own_step() -> None:
     flat = table(Told([2, 2], [1.0, 2.0]))
     targets = decomposed_gae(values.numpy(), flat, gamma=0.5, lam=0.0, lam_part=0.0).returns
     assert targets.tolist() == pytest.approx([-away[1], 1.0 - 0.5 * away[2], -away[3], 2.0])
+
+
+def test_targets_that_reach_back() -> None:
+    """Q^pi(lambda) by hand: errors are v' - Q inside an action, r + gamma v' - Q at its end."""
+    flat, soft, chosen = table(Told([2, 2], [1.0, 2.0])), [0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8]
+    found = decomposed_gae(soft, flat, gamma=0.5, lam=0.9, lam_part=1.0, chosen=chosen)
+    assert found.advantage.tolist() == pytest.approx([0.655, 0.955, 0.9, 1.2])
+    assert found.returns.tolist() == pytest.approx([1.155, 1.555, 1.6, 2.0])
+    one = decomposed_gae(soft, flat, gamma=0.5, lam=0.0, lam_part=0.0, chosen=chosen).returns
+    assert one.tolist() == decomposed_gae(soft, flat, gamma=0.5, lam=0.0, lam_part=0.0).returns.tolist()
+    with pytest.raises(ConfigError, match="level='part'"):
+        decomposed_gae(soft, flat, gamma=0.5, lam=0.9, level="action", chosen=chosen)
 
 
 def test_td_golden() -> None:

@@ -18,7 +18,7 @@ from evolvent.learn.settings import TrainConfig
 from evolvent.methods.r3 import R3, partial_credit, preset, r3
 from evolvent.trajectory import Branch, Score, Start, Step, Task, Trajectory
 from evolvent.worlds.base import _PlayEnv
-from tests.learn.acting import WORDS, Echo, quick, run_of, small
+from tests.learn.acting import WORDS, Echo, Endless, quick, run_of, small
 
 
 class Shown(Echo):
@@ -91,6 +91,37 @@ def test_the_outcome_is_paid_on_the_last_action(success, ended_by, info, paid):
     inside = replace(one, steps=steps[2:], branch=Branch("p", 2, 1))
     assert partial_credit(inside, wrong=0.2) == [paid], "alike for all starts"
     assert partial_credit(replace(one, steps=()), wrong=0.2) == []
+
+
+class Cut(Endless):
+    """Endless, and solved at its horizon or not."""
+
+    name = "cut"
+    reward_range = (0.0, 1.0)
+
+    def play(self, spec):
+        yield f"say {spec['first']}"
+        while True:
+            yield f"say {spec['then']}", 0.25
+
+
+def test_an_episode_that_the_horizon_cut_is_worth_its_outcome(tmp_path, monkeypatch):
+    """And not what its last observation would be worth besides: with gamma 1 such values would grow without end."""
+    world, seen = Cut(), []
+    whole = Practice.improve
+
+    def improve(self, told, credit, **more):
+        seen.append((told, credit))
+        return whole(self, told, credit, **more)
+
+    monkeypatch.setattr(Practice, "improve", improve)
+    config = R3(kind="outcome", kl=0.0, lam=1.0, practice=quick(iterations=3))
+    with run_of(tmp_path, world) as run:
+        r3(small(world), tasks(world), [], config=config, run=run)
+    for told, credit in seen:
+        assert all(one.truncated for one in told.episodes)
+        paid = np.asarray([partial_credit(one, wrong=config.partial)[-1] for one in told.episodes])
+        assert np.allclose(credit.returns, paid[told.flat.episode_of_part])
 
 
 def test_what_the_world_says_of_an_answer_is_kept_with_the_step():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from evolvent.errors import IsolationUnavailable
-from evolvent.sandbox.filters import ALLOW, DENIED, FAMILIES, KILL, MACHINES, NAMESPACES, errno, program
+from evolvent.sandbox.filters import ALLOW, BUFFERS, DENIED, FAMILIES, KILL, MACHINES, NAMESPACES, errno, program
 from evolvent.sandbox.limits import Limits, Request
 
 EPERM, ENOSYS, NOT_SUPPORTED = errno(1), errno(38), errno(97)
@@ -47,7 +47,7 @@ def machine(request):
 def test_listed_calls_are_refused_and_all_others_are_not(machine):
     known, rows = MACHINES[machine], rows_of(machine)
     refused = {numbers[known.column] for numbers in DENIED.values()} - {None}
-    looked_at = {known.clone, known.clone3, known.ioctl, known.socket}
+    looked_at = {known.clone, known.clone3, known.ioctl, known.socket, known.setsockopt}
     assert len(rows) < 4096 and not refused & looked_at
     for number in range(600):
         expected = EPERM if number in refused else ENOSYS if number == known.clone3 else ALLOW
@@ -79,7 +79,9 @@ def test_arguments(machine):
     assert all(asked(known.clone, flag | 17) == EPERM for flag in flags)
     assert asked(known.ioctl, 0, 0x5412) == EPERM and asked(known.ioctl, 0, 0x5413) == ALLOW
     assert [family for family in range(64) if asked(known.socket, family) == ALLOW] == list(FAMILIES)
-    assert asked(known.socket, 40) == NOT_SUPPORTED
+    assert asked(known.socket, 40) == asked(known.socket, 2) == NOT_SUPPORTED
+    refused = [option for option in range(64) if asked(known.setsockopt, 3, 1, option) == EPERM]
+    assert refused == list(BUFFERS) and asked(known.setsockopt, 3, 1, 2) == ALLOW
 
 
 def test_the_numbers_are_the_kernels(machine):
@@ -91,7 +93,9 @@ def test_the_numbers_are_the_kernels(machine):
     known = MACHINES[machine]
     ours = {name: pair[known.column] for name, pair in DENIED.items()}
     assert {name: number for name, number in ours.items() if number != numbers.get(name, number) and number} == {}
-    assert [numbers[name] for name in ("clone", "ioctl", "socket")] == [known.clone, known.ioctl, known.socket]
+    assert [numbers[name] for name in ("clone", "ioctl", "socket", "setsockopt")] == [
+        known.clone, known.ioctl, known.socket, known.setsockopt,
+    ]  # fmt: skip
     missing = {name for name, pair in DENIED.items() if name in numbers and pair[known.column] is None}
     assert not missing
 

@@ -9,7 +9,7 @@ from evolvent.sandbox.watch import descendants, exceeded
 
 WIDE = Limits(wall_s=60.0, cpu_s=60)
 SOURCE = """
-import os, threading, time
+import os, socket, threading, time
 def fork(n):
     for _ in range(n):
         if os.fork() == 0:
@@ -31,6 +31,14 @@ def threads(n):
 def fill(mb):
     global kept
     kept = bytearray(b"x") * (mb * 2**20)
+def talk(pairs):
+    for _ in range(5):
+        if os.fork() == 0:
+            kept = [socket.socketpair() for _ in range(pairs)]
+            open(str(os.getpid()), "w").close()
+            time.sleep(600)
+    while len(os.listdir(".")) < 5:
+        time.sleep(0.01)
 def names(n):
     for k in range(n):
         open(str(k), "w").close()
@@ -44,6 +52,7 @@ def names(n):
         (("daemon",), {"processes": 1}, "2 processes, at most 1"),
         (("threads", 6), {"processes": 6}, "7 processes and threads, at most 6"),
         (("fill", 60), {"total_mb": 50}, "MiB in 1 processes, at most 50"),
+        (("talk", 28), {"total_mb": 50}, "MiB in 6 processes, at most 50"),
         (("names", 1100), {"tmp_mb": 1}, "names in the working folder, at most 1000"),
     ],
 )

@@ -19,12 +19,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from evolvent.errors import BatchMismatch, NonFinite
+from evolvent.errors import BatchMismatch, ConfigError, NonFinite
 from evolvent.learn.flat import TRUNCATED, Flat
 
 __all__ = [
-    "Baseline", "Credit", "Grouped", "Level", "Scale", "anchor_advantage", "buffer_normalized", "decomposed_gae",
-    "discounted_returns", "episode_returns", "group_advantage", "kl_in_reward", "overlong_penalty",
+    "Baseline", "Credit", "Grouped", "Level", "Scale", "alike", "anchor_advantage", "buffer_normalized",
+    "decomposed_gae", "discounted_returns", "episode_returns", "group_advantage", "kl_in_reward", "overlong_penalty",
     "reverse_scan", "reward_to_go", "whiten",
 ]  # fmt: skip
 
@@ -33,6 +33,7 @@ Level = Literal["part", "span", "action", "episode"]
 Baseline = Literal["group_mean", "leave_one_out", "none"]
 Scale = Literal["group_std", "batch_std", "none"]
 _EPSILON = 1e-6  # added to a group's standard deviation
+_ROUNDING = 1e-12  # relative; far above that of a sum, far below any difference that was meant
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,6 +108,7 @@ def decomposed_gae(
     lam_part: float = 1.0,
     level: Level = "part",
     between: Literal["action", "span"] = "action",
+    chosen: ArrayLike | None = None,
 ) -> Credit:
     """Generalised advantage estimation (arXiv 1506.02438) over actions that are made of parts.
 
@@ -119,20 +121,28 @@ def decomposed_gae(
         level: the unit that credit is given to: it has the value of its first part and the sum of its rewards, and its
             parts share its advantage and its return.
         between: what `gamma` lies between: actions, or spans of reasoning (OpenR's TPPO is level part between spans).
+        chosen: `[P, ...]`, Q of each part as it was taken, where there is one: errors are measured from it, and returns
+            are those of Q^pi(lambda) (arXiv 1602.04951, on policy). With `value` the expectation of Q under the policy
+            they have the same mean at every lambda. At level part alone.
     Raises:
         BatchMismatch: values of another length than the parts. NonFinite: a value that is not finite, or none of the
-            final observation where an episode was truncated; names episode, action and part.
+            final observation where an episode was truncated; names episode, action and part. ConfigError: `chosen` at
+            another level than part.
     """
     values = _finite(value, "value", flat)
     last = flat.last
     border, last = last if between == "action" else _ends_of_spans(flat), _ends(flat, last)
     first, reward, unit = values, flat.reward, None
+    taken = first if chosen is None else _finite(chosen, "chosen", flat)
     if level != "part":
+        if chosen is not None:
+            raise ConfigError("values of what was chosen are of parts", value=level, expected="level='part'")
         fresh = _starts(flat, level)
         starts = np.flatnonzero(fresh)
         unit, ends = np.cumsum(fresh) - 1, np.append(starts[1:], flat.parts) - 1
         first, reward = values[starts], np.add.reduceat(flat.reward, starts)
         border, last = border[ends], last[ends]
+        taken = first
     axes = [1] * (values.ndim - 1)
     credit, at = np.empty_like(first), np.flatnonzero(border)  # in place: large arrays cost more to get than to fill
     credit[:-1] = first[1:]
@@ -142,12 +152,12 @@ def decomposed_gae(
         credit *= gamma_part
     credit[at] = after
     credit += reward.reshape(-1, *axes)
-    credit -= first
+    credit -= taken
     carry = np.full(len(credit), gamma_part * lam_part)
     carry[at] = gamma * lam
     carry[last] = 0.0
     _scan(credit, carry.reshape(-1, *axes))
-    returns = credit + first
+    returns = credit + taken
     return Credit(credit, returns) if unit is None else Credit(credit[unit], returns[unit])
 
 
@@ -256,7 +266,12 @@ def overlong_penalty(length: ArrayLike, *, limit: int, cache: int) -> Floats:
     """DAPO's soft punishment of long answers (arXiv 2503.14476, equation 13), `[E]`.
 
     0 up to `limit - cache` tokens, falling to -1 at `limit`, -1 beyond.
+
+    Raises:
+        ConfigError: a cache below 1.
     """
+    if cache < 1:
+        raise ConfigError("the penalty of long answers needs tokens to grow over", value=cache, expected="cache >= 1")
     return np.clip((limit - cache - np.asarray(length, np.float64)) / cache, -1.0, 0.0)
 
 
@@ -288,7 +303,8 @@ def group_advantage(returns: ArrayLike, group: ArrayLike, *, baseline: Baseline,
     least, most = np.full(len(size), np.inf), np.full(len(size), -np.inf)
     np.minimum.at(least, of, paid)
     np.maximum.at(most, of, paid)
-    equal = (least == most)[of]
+    same = alike(least, most)
+    equal = same[of]
     centred = np.where(equal, 0.0, paid - mean[of])
     found = paid.copy() if baseline == "none" else centred
     if baseline == "leave_one_out":
@@ -297,8 +313,12 @@ def group_advantage(returns: ArrayLike, group: ArrayLike, *, baseline: Baseline,
         deviation = np.sqrt(np.bincount(of, weights=centred**2) / np.maximum(size - 1, 1))
         found = np.where(equal, 0.0, found / (deviation[of] + _EPSILON))
     elif scale == "batch_std":
-        found = found / (_deviation(paid) + _EPSILON) if (paid != paid[:1]).any() else np.zeros(len(paid))
-    return Grouped(found, ~equal, int(single.sum()), int(((least == most) & ~single).sum()))
+        found = (
+            found / (_deviation(paid) + _EPSILON)
+            if len(paid) and not alike(paid.min(), paid.max())
+            else np.zeros(len(paid))
+        )
+    return Grouped(found, ~equal, int(single.sum()), int((same & ~single).sum()))
 
 
 def anchor_advantage(to_go: ArrayLike, anchor: ArrayLike, group: ArrayLike, *, scale: Scale = "none") -> Grouped:
@@ -342,9 +362,14 @@ def whiten(values: ArrayLike, *, mask: ArrayLike | None = None, epsilon: float =
     chosen = _returns(found[used])
     result = np.zeros(found.shape)
     if len(chosen):
-        centred = chosen - chosen.mean()
-        result[used] = centred / np.sqrt(np.mean(centred**2) + epsilon)
+        centred = 0.0 if alike(chosen.min(), chosen.max()) else chosen - chosen.mean()
+        result[used] = centred / np.sqrt(np.mean(np.square(centred)) + epsilon)
     return result
+
+
+def alike(least: Any, most: Any) -> Any:
+    """Whether numbers between these are one number but for rounding: sums of equal rewards in another order differ."""
+    return most - least <= _ROUNDING * np.maximum(np.abs(least), np.abs(most))
 
 
 def _returns(returns: Any) -> Floats:

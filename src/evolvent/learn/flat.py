@@ -159,6 +159,7 @@ def flat(
         own.setdefault(chain.trajectory, []).append(index)
     gathered: dict[int, _Episode] = {}
     unscored = stale = silent = 0
+    full: list[str] = []  # tasks of silent episodes, whose prompt left no room
     for number, trajectory in enumerate(trajectories):
         held = next((at for at, step in enumerate(trajectory.steps) if step.info.get("constrained")), None)
         if held is not None:
@@ -173,6 +174,8 @@ def flat(
         else:
             found = _episode(trajectory, [(index, chains[index]) for index in own.get(trajectory.id, ())], paid)
             silent += found is None
+            if found is None and trajectory.meta.get("context_full"):
+                full.append(f"{trajectory.task.id} of {trajectory.task.world}")
             if found is not None:
                 gathered[number] = found
     report = FlattenReport(len(gathered), unscored, stale, silent, tuple(gathered))
@@ -182,10 +185,15 @@ def flat(
             expected=f"at most {most_unscored:.0%}", hint="look at the errors of the episodes",
         )  # fmt: skip
     if not gathered:
-        left = {"not scored": unscored, "too old": stale, "without a token to learn": silent}
+        left = {
+            "not scored": unscored, "too old": stale, "whose prompt fills the context": len(full),
+            "without a token to learn": silent - len(full),
+        }  # fmt: skip
         raise NothingToLearn(
             f"none of {len(trajectories)} episodes has a part to learn from",
-            value=", ".join(f"{count} {why}" for why, count in left.items() if count) or "no episodes",
+            value=", ".join(f"{count} {why}" for why, count in left.items() if count > 0) or "no episodes",
+            expected="episodes with a scored action of the policy",
+            hint=f"use a policy with a longer context, or leave out tasks like {full[0]}" if full else None,
         )
     return _joined(list(gathered.values())), report
 

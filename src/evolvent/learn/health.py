@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evolvent.learn.advantages import alike
 from evolvent.learn.flat import Flat, FlattenReport
 from evolvent.trajectory import Trajectory
 
@@ -74,4 +75,4 @@ def _equal(found: Flat) -> float:
     np.minimum.at(least, found.group, paid)
     np.maximum.at(most, found.group, paid)
     several = size > 1
-    return float(((most - least) < 1e-9)[several].mean()) if several.any() else 0.0
+    return float(alike(least, most)[several].mean()) if several.any() else 0.0

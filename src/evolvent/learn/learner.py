@@ -162,7 +162,7 @@ class Learner:
             on_device = [batch.to(self.device) for batch in batches]
             if isinstance(self.optimizer, SophiaG) and self.updates % self.optimizer.hessian_every == 0:
                 self._curvature(on_device)
-            self._measured.reset()
+            self._measured.reset(len(batches), self._over_data(sum(len(batch.targets) for batch in batches)))
             loss, norm, stopped = self._taken(on_device, count)
         self.updates += 1
         fed = self._over_data(sum(batch.real for batch in batches))

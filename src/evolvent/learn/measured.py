@@ -26,19 +26,23 @@ class Measured:
 
     def __init__(self, objective: Objective, ranks: Ranks) -> None:
         self._objective, self._ranks = objective, ranks
+        self._left, self._whole = 0, 0
         self._sums = torch.zeros(len(objective.measured), 2, dtype=torch.float64, device=ranks.device)
 
-    def reset(self) -> None:
-        """A new update begins."""
+    def reset(self, batches: int, whole: int) -> None:
+        """A new update of so many micro-batches begins, with so many targets over all data ranks."""
         self._sums.zero_()
+        self._left, self._whole = batches, whole
 
     @torch.no_grad()
     def note(self, outputs: Outputs, batch: Batch) -> None:
         """Add a micro-batch, before its backward.
 
         Raises:
-            Beyond: what was measured so far in this update is more than the limit.
+            Beyond: what was measured in this update is more than the limit, or will be whatever is still to come: no
+                number with a limit is negative, so that it depends on the update and not on how it was cut.
         """
+        self._left -= 1
         objective = self._objective
         if objective.stats is None:
             return
@@ -49,7 +53,7 @@ class Measured:
         if objective.stop is not None:
             name, limit = objective.stop
             total, count = self._ranks.sum(self._sums[objective.measured.index(name)].clone(), "dp").tolist()
-            if count and total / count > limit:
+            if total > limit * (max(count, self._whole) if self._left else count) and count:
                 raise Beyond
 
     def means(self) -> dict[str, float]:

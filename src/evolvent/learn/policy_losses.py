@@ -10,6 +10,7 @@ is NaN, in the gradient too.
 
 from __future__ import annotations
 
+from math import log, log1p
 from typing import Literal
 
 import torch
@@ -74,8 +75,12 @@ def clipped(log_ratio: Tensor, advantages: Tensor, *, low: float, high: float, d
 
     With `high > low` it is clip-higher (DAPO, arXiv 2503.14476). With `dual = c` the loss of a negative advantage is at
     most `-c A` (arXiv 1912.09729, equation 5).
+
+    A ratio far beyond its clip has neither value nor gradient of its own, however large: it is never computed.
     """
-    ratio = selected(advantages, log_ratio)[0].exp()  # an infinite ratio times an advantage of 0 is NaN
+    beyond = torch.full_like(advantages, torch.inf if dual is None else log(dual) + 1.0)
+    beyond = torch.where(advantages > 0, log1p(high) + 1.0, beyond)
+    ratio = selected(advantages, log_ratio)[0].clamp(max=beyond).exp()  # an infinite ratio times 0 is NaN
     loss = -torch.minimum(ratio * advantages, ratio.clamp(1.0 - low, 1.0 + high) * advantages)
     if dual is not None:
         loss = torch.where(advantages < 0, torch.minimum(loss, -dual * advantages), loss)

@@ -27,7 +27,7 @@ from evolvent.learn.advantages import Credit
 from evolvent.learn.ahead import Ahead
 from evolvent.learn.candidates import with_candidates
 from evolvent.learn.checkpoint import Checkpointer, Saved
-from evolvent.learn.flat import Rewards, flat, with_columns
+from evolvent.learn.flat import CUT_OFF, TRUNCATED, Rewards, flat, with_columns
 from evolvent.learn.health import episode_health, part_health
 from evolvent.learn.held import Holder
 from evolvent.learn.idle import Idle
@@ -153,6 +153,7 @@ class Practice:
         self._ahead: Ahead | None = None
         self._again: Mapping[str, int] = {}
         self._totals = {"episodes": 0, "env_steps": 0, "updates": 0}
+        self._broken: dict[str, int] = {}  # by network, how many of its last updates were not finite
         if config.overlap:
             self._ahead = Ahead(policy, self._ahead_play)
             self.follows("ahead", self._ahead.policy.model)
@@ -221,11 +222,12 @@ class Practice:
         if self._ahead is not None:
             self._ahead.close()
 
-    def look(self, played: Sequence[Trajectory], *, rewards: Rewards | None = None) -> Seen:
+    def look(self, played: Sequence[Trajectory], *, rewards: Rewards | None = None, final: bool = False) -> Seen:
         """What is known of these episodes: their parts, and what policy, critic and reference say of them.
 
         Args:
             rewards: of each step; None: those the environment paid.
+            final: whether rewards judge an episode as it ended, so that nothing is to come where the horizon cut it.
         Raises:
             NothingToLearn: no episode can be learned from, or too many could not be scored.
         """
@@ -235,6 +237,8 @@ class Practice:
         ).parts  # fmt: skip
         oldest = policy.version - self.setup.config.max_lag
         found, report = flat(played, chains, rewards=rewards, least_version=oldest)
+        if final:
+            found = replace(found, ended=np.where(found.ended == TRUNCATED, CUT_OFF, found.ended))
         self._row |= episode_health(played, report)
         return see(self.view, played, chains, found=found, report=report)
 
@@ -313,14 +317,19 @@ class Practice:
     def _pass(self, learner: Learner, chains: Sequence[Any], name: str) -> Tally:
         rng = sample_rng(self._seed, name, self.iteration)
         config = self.setup.config
-        tally = passes(learner, chains, epochs=config.epochs, minibatches=config.minibatches, rng=rng)
+        tally = passes(
+            learner, chains, epochs=config.epochs, minibatches=config.minibatches, rng=rng,
+            in_row=self._broken.get(name, 0),
+        )  # fmt: skip
+        self._broken[name] = tally.in_row
         self._totals["updates"] += tally.updates
-        for what, count in (("trained", tally.tokens), ("fed", tally.fed)):
+        for what, count in (("trained", tally.tokens), ("fed", tally.fed), ("skipped", tally.skipped)):
             self._row[what] = self._row.get(what, 0) + count
         if tally.in_row >= learner.config.patience:
             raise NonFinite(
-                f"{tally.in_row} updates in a row were not finite, in iteration {self.iteration}",
-                value=f"loss {tally.means.get('loss')}", hint="lower train.lr",
+                f"{tally.in_row} updates in a row of the {name} were not finite, up to iteration {self.iteration}",
+                expected=f"at most {learner.config.patience - 1} (train.patience)",
+                hint="lower train.lr, or look at rewards and log-probabilities of that iteration's episodes",
             )  # fmt: skip
         return tally
 
@@ -351,8 +360,13 @@ class Practice:
         self._note(f"{name}_", self._pass(learner, chains, name))
 
     def follows(self, name: str, module: Any) -> None:
-        """Weights that a method changes itself (a target network): they are kept and come back too."""
-        self._held[name] = Holder(None, dict(module.named_parameters()))
+        """Weights that a method changes itself (a target network): they are kept and come back too.
+
+        Those below an adapter are the policy's own, which nobody changes: they are not kept.
+        """
+        below = {weight.data_ptr() for weight in self.learner.policy.model.parameters() if not weight.requires_grad}
+        own = {what: weight for what, weight in module.named_parameters() if weight.data_ptr() not in below}
+        self._held[name] = Holder(None, own)
 
     # ------------------------------------------------------------------ going on after a stop
 
@@ -360,7 +374,7 @@ class Practice:
         groups = {group: tensors for name, held in self._held.items() for group, tensors in held.groups(name).items()}
         values = {
             "iteration": number, "totals": self._totals, "version": self.policy.version,
-            "idle": self._idle.count, "why_idle": dict(self._idle.why),
+            "idle": self._idle.count, "why_idle": dict(self._idle.why), "broken": self._broken,
             "ahead": {} if self._ahead is None else self._ahead.under_way(),
             "numbers": {name: held.numbers for name, held in self._held.items()},
             "updates": {name: held.learner.updates for name, held in self._held.items() if held.learner is not None},
@@ -387,5 +401,6 @@ class Practice:
         self.policy = replace(self.learner.policy, version=values["version"])
         self._again = values["ahead"]
         self._idle = Idle(int(values["idle"]), values.get("why_idle"))  # checkpoints of earlier versions do not say why
+        self._broken = {name: int(count) for name, count in values.get("broken", {}).items()}
         self.iteration = int(values["iteration"])
         return self.iteration

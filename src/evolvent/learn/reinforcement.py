@@ -12,16 +12,18 @@ from functools import partial
 from typing import Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from evolvent.config import Config
 from evolvent.errors import BatchMismatch, ConfigError, Problem
 from evolvent.learn import policy_losses as losses
 from evolvent.learn.objectives import Need, Objective, Outputs, given
 from evolvent.learn.packing import Batch
 
 __all__ = [
-    "Aggregate", "Behaviour", "Clip", "ClippedWeight", "Divergence", "PolicyGradient", "Reinforce", "ValueLoss",
-    "policy_gradient",
+    "Aggregate", "Behaviour", "Clip", "ClippedWeight", "Corrected", "Divergence", "PolicyGradient", "Reinforce",
+    "ValueLoss", "policy_gradient",
 ]  # fmt: skip
 
 Level = Literal["part", "span", "action", "sequence"]
@@ -86,6 +88,21 @@ class Behaviour:
     cap: float = 2.0
     kind: Literal["truncated", "masked"] = "truncated"
     level: Literal["part", "sequence"] = "part"
+
+
+class Corrected(Config):
+    """Settings of a method whose surrogate can be weighted against a sampler that is not the old policy."""
+
+    correct: Literal["none", "truncated", "masked"] = Field(
+        default="none", description="weights against a sampler that differs from the policy"
+    )
+    correct_level: Literal["part", "sequence"] = Field(default="part", description="what such a weight is of")
+    cap: float = Field(default=2.0, gt=0, description="largest such weight")
+
+    @property
+    def behaviour(self) -> Behaviour | None:
+        """As a loss takes it."""
+        return None if self.correct == "none" else Behaviour(self.cap, self.correct, self.correct_level)
 
 
 @dataclass(frozen=True, slots=True)

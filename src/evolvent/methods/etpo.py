@@ -10,15 +10,18 @@ rho)` at that prefix, under a target network,
     Q(o, w_<n, w_n) <- r + gamma v(o', ())        at its last token,
 
 and the policy moves to `rho exp(Q / beta) / Z` at every token: by the chain rule of the divergence the product of these
-is the optimum of whole actions. Q is a language model of its own: `Q(prefix, w) = V(prefix) + l_q(w) - l_rho(w)`, with
-l the logits, so that it is 0 everywhere at first. Distributions over the vocabulary are computed when they are used, a
-micro-batch at a time; none is stored.
+is the optimum of whole actions. One step is what is published: a reward then comes one token nearer to the beginning in
+an iteration. `lam` and `lam_part` let what came of an action reach back at once (Q^pi(lambda), Harutyunyan et al.,
+arXiv 1602.04951): the same fixed point, sooner.
+
+Q is a language model of its own: `Q(prefix, w) = V(prefix) + l_q(w) - l_rho(w)`, with l the logits, so that it is 0
+everywhere at first. Distributions over the vocabulary are computed when they are used, a micro-batch at a time; none is
+stored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -36,6 +39,7 @@ from evolvent.learn.packing import Batch
 from evolvent.learn.practice import Practice, PracticeConfig, Setup
 from evolvent.learn.seen import Seen, gathered, with_final_values, with_finals
 from evolvent.learn.soft import expected_soft_value, soft_policy_kl, td_loss
+from evolvent.models.tuned import light_copy
 from evolvent.run import Run
 from evolvent.trajectory import Task
 
@@ -50,6 +54,8 @@ class ETPO(Config):
     gamma: float = Field(default=0.99, ge=0, le=1, description="discount between actions")
     beta: float = Field(default=0.3, gt=0, description="how strongly the policy is held to the reference")
     polyak: float = Field(default=0.5, ge=0, lt=1, description="share of the target network that an update keeps")
+    lam: float = Field(default=0.0, ge=0, le=1, description="how far what came of an action reaches back; 0: one step")
+    lam_part: float = Field(default=0.0, ge=0, le=1, description="the same inside an action; 0: one token")
     huber: float | None = Field(default=None, gt=0, description="errors of Q beyond it count linearly; none: none do")
     practice: PracticeConfig = Field(default_factory=PracticeConfig, description="playing and improving")
 
@@ -64,6 +70,7 @@ class Networks:
         self.config = config
         self.learner: Learner
         self.target: Any
+        self.moved: list[str]
         self.rho: Any
 
     def join(self, practice: Practice) -> None:
@@ -71,7 +78,9 @@ class Networks:
         self.rho = practice.first.model
         q = Objective("etpo_q", self._q_loss, _targets, ("logits", "values"), settings=(("huber", self.config.huber),))
         self.learner = practice.learns("q", practice.first.clone(), q)
-        self.target = deepcopy(self.learner.policy.model).requires_grad_(False)
+        learning = self.learner.policy.model
+        self.moved = [name for name, weight in learning.named_parameters() if weight.requires_grad]
+        self.target = light_copy(learning, own=self.moved).requires_grad_(False)  # below an adapter all are one
         practice.follows("target", self.target)
 
     def _q_loss(self, found: Outputs, batch: Batch) -> tuple[Tensor, int]:
@@ -89,19 +98,21 @@ class Networks:
         return soft_policy_kl(logpi, logrho, q - rho, beta=self.config.beta).sum(), batch.count
 
     def said(self, model: Any, batch: Batch) -> dict[str, Tensor]:
-        """The soft value of every target's prefix under the target network, and the reference's logit of the target."""
+        """Under the target network the soft value of every prefix and Q of its target; the target's logit under rho."""
         heat, rho = self.config.practice.temperature, target_logits(self.rho, batch).float()
         lagging = outputs(self.target, batch, needs=("logits", "values"))
         q = given(lagging.values, "values")[:, None] + given(lagging.logits, "logits").float() - rho
         logpi, logrho = (within(x, batch).div(heat).log_softmax(-1) for x in (target_logits(model, batch), rho))
         soft = expected_soft_value(q, logpi, logrho, beta=self.config.beta)
-        return {"soft": soft, "rho_logit": rho.gather(-1, batch.targets[:, None]).squeeze(-1)}
+        chosen, rho_logit = (values.gather(-1, batch.targets[:, None]).squeeze(-1) for values in (q, rho))
+        return {"soft": soft, "chosen": chosen, "rho_logit": rho_logit}
 
     def follow(self, updates: int) -> None:
         """The target network comes nearer to Q, as after so many updates."""
         keep = self.config.polyak**updates
-        for lagging, ahead in zip(self.target.parameters(), self.learner.policy.model.parameters(), strict=True):
-            lagging.lerp_(ahead.detach(), 1.0 - keep)
+        lagging, ahead = (dict(model.named_parameters()) for model in (self.target, self.learner.policy.model))
+        for name in self.moved:
+            lagging[name].lerp_(ahead[name].detach(), 1.0 - keep)
 
 
 def within(logits: Tensor, batch: Batch) -> Tensor:
@@ -146,9 +157,12 @@ def backup(practice: Practice, seen: Seen, networks: Networks) -> None:
         shorter=practice.shorter,
     )  # fmt: skip
     columns = said_of(policy.model, chains, networks.said, tokens=practice.view.micro)
-    soft, rho_logit = gathered(columns, "soft", flat), gathered(columns, "rho_logit", flat)
+    soft, chosen, rho_logit = (gathered(columns, name, flat) for name in ("soft", "chosen", "rho_logit"))
     flat = with_final_values(flat, columns, read, name="soft")
-    credit = decomposed_gae(soft, flat, gamma=networks.config.gamma, lam=0.0, lam_part=0.0)
+    config = networks.config
+    credit = decomposed_gae(
+        soft, flat, gamma=config.gamma, lam=config.lam, lam_part=config.lam_part, chosen=chosen
+    )  # fmt: skip
     before = networks.learner.updates
     practice.passes_of("q", seen, {"returns": credit.returns, "rho_logit": rho_logit})
     networks.follow(networks.learner.updates - before)

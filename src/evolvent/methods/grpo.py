@@ -13,9 +13,8 @@ from dataclasses import replace
 from typing import Literal, TypeVar
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from evolvent.config import Config
 from evolvent.errors import ConfigError
 from evolvent.learn.advantages import episode_returns, overlong_penalty
 from evolvent.learn.credit import GroupCredit
@@ -33,7 +32,7 @@ from evolvent.learn.presets import (
     Preset,
     cispo,
 )
-from evolvent.learn.reinforcement import Aggregate, Behaviour, Clip, Divergence
+from evolvent.learn.reinforcement import Aggregate, Clip, Corrected, Divergence, Reinforce
 from evolvent.learn.seen import Seen
 from evolvent.run import Run
 from evolvent.trajectory import Task, Trajectory
@@ -50,7 +49,7 @@ FAMILY: Mapping[str, Preset] = {
 }  # fmt: skip
 
 
-class GRPOConfig(Config):
+class GRPOConfig(Corrected):
     """What can be chosen about GRPO and its kin; None: what the kind says."""
 
     kind: Kind = Field(default="grpo", description="which of the family")
@@ -60,21 +59,36 @@ class GRPOConfig(Config):
     length: int | None = Field(default=None, ge=1, description="what dr_grpo divides a sequence's sum by")
     entropy: float = Field(default=0.0, ge=0, description="coefficient of an entropy bonus")
     stop_kl: float | None = Field(default=None, gt=0, description="divergence that ends an iteration's passes")
-    correct: Literal["none", "truncated", "masked"] = Field(
-        default="none", description="weights against a sampler that differs from the policy"
-    )
-    cap: float = Field(default=2.0, gt=0, description="largest such weight")
     drop_equal: bool | None = Field(default=None, description="leave out groups whose episodes all earned the same")
     refill: int = Field(default=0, ge=0, description="times that dropped groups are played for again, at most (DAPO)")
     overlong: int = Field(default=0, ge=0, description="tokens before the limit where a penalty begins (DAPO); 0: none")
     overlong_limit: int = Field(default=256, ge=1, description="written tokens of an episode at which it is -1")
     practice: PracticeConfig = Field(default_factory=PracticeConfig, description="playing and improving")
 
+    @model_validator(mode="after")
+    def _have_effect(self) -> GRPOConfig:
+        chosen, problems = published(self), []
+        if self.practice.samples == 1 and chosen.credit != FAMILY["reinforce_pp"].credit:
+            problems.append(f"practice.samples: {self.kind} compares episodes of a task; take 2 or more")
+        if self.length is not None and self.kind != "dr_grpo":
+            problems.append(f"length: {self.kind} does not divide by a constant; leave it out, or take dr_grpo")
+        if (self.clip or self.clip_high) and isinstance(chosen.loss.surrogate, Reinforce):
+            problems.append(f"clip, clip_high: {self.kind} has no ratio to clip; leave them out")
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+
+def published(config: GRPOConfig) -> Preset:
+    """The kind as it was published; cispo with the clip of these settings."""
+    if config.kind != "cispo":
+        return FAMILY[config.kind]
+    return cispo(low=config.clip or 1.0, high=config.clip_high or 0.28)
+
 
 def preset(config: GRPOConfig) -> Preset:
     """Credit and loss of these settings."""
-    clip, high = config.clip, config.clip_high
-    chosen = cispo(low=clip or 1.0, high=high or 0.28) if config.kind == "cispo" else FAMILY[config.kind]
+    clip, high, chosen = config.clip, config.clip_high, published(config)
     loss, credit = chosen.loss, chosen.credit
     if not isinstance(credit, GroupCredit):
         raise ConfigError(f"{config.kind} does not compare groups", value=credit)
@@ -87,8 +101,8 @@ def preset(config: GRPOConfig) -> Preset:
         loss = replace(loss, kl=Divergence(config.kl) if config.kl else None)
     if config.length is not None:
         loss = replace(loss, aggregate=Aggregate("constant_length", length=config.length))
-    if config.correct != "none":
-        loss = replace(loss, behaviour=Behaviour(config.cap, config.correct))
+    if config.behaviour is not None:
+        loss = replace(loss, behaviour=config.behaviour)
     if config.drop_equal is not None:
         credit = replace(credit, drop_equal=config.drop_equal)
     loss = replace(loss, entropy=config.entropy, stop_kl=config.stop_kl, temperature=config.practice.temperature)

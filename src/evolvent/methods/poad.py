@@ -21,11 +21,10 @@ from typing import TypeVar
 
 from pydantic import Field
 
-from evolvent.config import Config
 from evolvent.learn.advantages import Credit, decomposed_gae, whiten
 from evolvent.learn.critic import critic
 from evolvent.learn.practice import PracticeConfig, Setup
-from evolvent.learn.reinforcement import Clip, PolicyGradient, ValueLoss, policy_gradient
+from evolvent.learn.reinforcement import Clip, Corrected, PolicyGradient, ValueLoss, policy_gradient
 from evolvent.learn.seen import Seen
 from evolvent.run import Run
 from evolvent.trajectory import Task
@@ -35,7 +34,7 @@ __all__ = ["POAD", "credit", "poad"]
 P = TypeVar("P")
 
 
-class POAD(Config):
+class POAD(Corrected):
     """What can be chosen about POAD."""
 
     gamma: float = Field(default=0.99, ge=0, le=1, description="discount between actions")
@@ -68,7 +67,8 @@ def poad(policy: P, tasks: Sequence[Task], *, config: POAD, run: Run[P], name: s
     fitted = ValueLoss(config.value, clip=config.clip)
     loss = PolicyGradient(
         surrogate=Clip(config.clip, config.clip), entropy=config.entropy, stop_kl=config.stop_kl,
-        value=fitted if config.practice.critic == "shared" else None, temperature=config.practice.temperature,
+        value=fitted if config.practice.critic == "shared" else None, behaviour=config.behaviour,
+        temperature=config.practice.temperature,
     )  # fmt: skip
     setup = Setup(name, config.practice, policy_gradient(loss, name=name), critic(fitted), settings=repr(config))
     with run.practise(policy, setup, [task.id for task in tasks]) as practice:

@@ -16,14 +16,13 @@ from typing import Literal, TypeVar
 
 from pydantic import Field, model_validator
 
-from evolvent.config import Config
 from evolvent.learn.candidates import Choice, choice_objective
 from evolvent.learn.credit import GaeCredit
 from evolvent.learn.critic import critic
 from evolvent.learn.objectives import Objective
 from evolvent.learn.practice import PracticeConfig, Setup
 from evolvent.learn.presets import Preset
-from evolvent.learn.reinforcement import Aggregate, Clip, PolicyGradient, ValueLoss
+from evolvent.learn.reinforcement import Aggregate, Clip, Corrected, PolicyGradient, ValueLoss
 from evolvent.run import Run
 from evolvent.trajectory import Task
 
@@ -32,7 +31,7 @@ __all__ = ["PPO", "TOKEN", "objective", "ppo", "preset"]
 P = TypeVar("P")
 
 
-class PPO(Config):
+class PPO(Corrected):
     """What can be chosen about PPO."""
 
     level: Literal["token", "action", "listed"] = Field(default="action", description="what a decision is")
@@ -51,6 +50,8 @@ class PPO(Config):
     def _agree(self) -> PPO:
         if self.level == "listed" and (self.kl or self.practice.choose or self.practice.top_k):
             raise ValueError("a choice among listed actions has no kl, choose or top_k")
+        if self.level == "listed" and self.correct != "none":
+            raise ValueError("a choice among listed actions is not corrected: leave correct out")
         return self
 
 
@@ -72,6 +73,7 @@ def preset(config: PPO) -> Preset:
             aggregate=Aggregate("unit_mean", level="action") if whole else Aggregate(),
             entropy=config.entropy,
             value=None if own else ValueLoss(config.value, clip=config.clip, level=at),
+            behaviour=config.behaviour,
             stop_kl=config.stop_kl,
             temperature=config.practice.temperature,
         ),

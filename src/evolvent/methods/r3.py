@@ -10,8 +10,8 @@ outcome is rewarded, alike wherever it began: near the end exploring is easy, an
     outcome    the beginning alone, M = 0: PPO on outcomes
 
 The update is PPO over tokens with gamma 1; -kl (log pi - log ref) is paid at each sampled token, the outcome at the
-last. What was given of a demonstration is context: it has no weight, no divergence and no reward. The policy is
-measured from the beginning only.
+last. An episode that the horizon cut is judged as it is: nothing is to come. What was given of a demonstration is
+context: it has no weight, no divergence and no reward. The policy is measured from the beginning only.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def r3(
             beginning.cut(tasks, shown.values(), render)
         for iteration in practice.rounds():
             played = practice.play(beginning(practice.starts(tasks)), parents=shown)
-            seen = practice.look(played, rewards=reward)
+            seen = practice.look(played, rewards=reward, final=True)
             practice.improve(seen, seen.credit(chosen.credit))
             practice.note(_by_beginning(played))
             beginning.learn(played)

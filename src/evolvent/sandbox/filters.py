@@ -14,19 +14,20 @@ from dataclasses import dataclass
 
 from evolvent.errors import IsolationUnavailable
 
-__all__ = ["ALLOW", "DENIED", "FAMILIES", "KILL", "MACHINES", "NAMESPACES", "Machine", "errno", "program"]
+__all__ = ["ALLOW", "BUFFERS", "DENIED", "FAMILIES", "KILL", "MACHINES", "NAMESPACES", "Machine", "errno", "program"]
 
 ALLOW = 0x7FFF0000  # SECCOMP_RET_ALLOW
 KILL = 0x80000000  # SECCOMP_RET_KILL_PROCESS
 _EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER, _ARCH, _FIRST, _SECOND = 0, 4, 16, 24  # offsets; of an argument its lower half, on little-endian machines
+_NUMBER, _ARCH, _FIRST, _SECOND, _THIRD = 0, 4, 16, 24, 32  # offsets; of an argument its lower half, on little-endian machines
 _X32 = 0x40000000
 _TIOCSTI = 0x5412  # puts characters into a terminal's input
 
 # CLONE_NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NEWPID NEWNET; NEWTIME (0x80) shares its bit with the exit signal
 NAMESPACES = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
-FAMILIES = (1, 2, 10)  # unix, inet, inet6: the box has its own; others (vsock) reach past a network namespace
+FAMILIES = (1,)  # unix, which event loops and pools of processes use; there is nobody to talk to over the others
+BUFFERS = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and their FORCE: what waits in a socket is memory of no process
 
 # name: (x86_64, aarch64); None: not there
 DENIED: Mapping[str, tuple[int | None, int | None]] = {
@@ -65,11 +66,12 @@ class Machine:
     clone3: int
     ioctl: int
     socket: int
+    setsockopt: int
 
 
 MACHINES: Mapping[str, Machine] = {
-    "x86_64": Machine(0xC000003E, 0, 56, 435, 16, 41),
-    "aarch64": Machine(0xC00000B7, 1, 220, 435, 29, 198),
+    "x86_64": Machine(0xC000003E, 0, 56, 435, 16, 41, 54),
+    "aarch64": Machine(0xC00000B7, 1, 220, 435, 29, 198, 208),
 }
 
 
@@ -106,6 +108,9 @@ def program(machine: str) -> bytes:
     rows += _argument(known.ioctl, _SECOND, [(_EQUAL, 0, 1, _TIOCSTI), (_RETURN, 0, 0, errno(_EPERM))])
     families = [(_EQUAL, len(FAMILIES) - place, 0, family) for place, family in enumerate(FAMILIES)]
     rows += _argument(known.socket, _FIRST, [*families, (_RETURN, 0, 0, errno(_EAFNOSUPPORT))])
+    buffers = [(_EQUAL, len(BUFFERS) - place - 1, 1 if place == len(BUFFERS) - 1 else 0, option)
+               for place, option in enumerate(BUFFERS)]  # fmt: skip
+    rows += _argument(known.setsockopt, _THIRD, [*buffers, (_RETURN, 0, 0, errno(_EPERM))])
     rows.append((_RETURN, 0, 0, ALLOW))
     return b"".join(struct.pack("=HBBI", *row) for row in rows)
 

@@ -18,6 +18,7 @@ __all__ = ["descendants", "exceeded"]
 
 _MIB = 2**20
 _NAMES = 1000  # empty files a MiB of the working folder may hold: they take kernel memory, but no block of the folder
+_SOCKET = 212_992  # bytes that wait in a socket at most: no box may ask for more (`filters.BUFFERS`)
 _FIRST = "1"  # the first process of a box is bubblewrap's
 
 
@@ -38,7 +39,7 @@ def exceeded(pid: int, limits: Limits, *, unsafe: bool = False) -> str:
     """Which limit of the whole box is exceeded, in words; "" where none is.
 
     Memory is first taken as what each process holds alone or shares with its forks; where that is too much, shared
-    pages are counted once (Pss), which is exact and takes longer.
+    pages are counted once (Pss), which is exact and takes longer. What may wait in a socket is counted with it.
 
     Args:
         pid: the first process of the box, as the host counts.
@@ -55,8 +56,9 @@ def exceeded(pid: int, limits: Limits, *, unsafe: bool = False) -> str:
     threads = sum(map(_threads, found))
     if threads > limits.processes:
         return f"{threads} processes and threads, at most {limits.processes}"
-    if sum(map(_resident, found)) > limits.total_mb * _MIB:
-        total = sum(map(_proportional, found))
+    waiting = _SOCKET * len(set().union(*map(_sockets, found)))
+    if sum(map(_resident, found)) + waiting > limits.total_mb * _MIB:
+        total = sum(map(_proportional, found)) + waiting
         if total > limits.total_mb * _MIB:
             return f"{total // _MIB} MiB in {len(found)} processes, at most {limits.total_mb}"
     return "" if unsafe else _names(inside / "tmp", limits.tmp_mb * _NAMES)
@@ -82,9 +84,19 @@ def _threads(process: Path) -> int:
     return 0
 
 
-def _kilobytes(path: Path, names: tuple[str, ...]) -> int:
-    """The sum of some lines `name:  number kB` of a file of /proc."""
+def _sockets(process: Path) -> set[str]:
+    """The sockets that a process holds, by name: forks hold the same ones."""
+    found = set()
     with suppress(OSError):
+        for entry in (process / "fd").iterdir():
+            with suppress(OSError):
+                found.add(str(entry.readlink()))
+    return {name for name in found if name.startswith("socket:")}
+
+
+def _kilobytes(path: Path, names: tuple[str, ...]) -> int:
+    """The sum of some lines `name:  number kB` of a file of /proc; of a process that is gone 0."""
+    with suppress(FileNotFoundError, ProcessLookupError):
         lines = path.read_text(encoding="ascii", errors="replace").splitlines()
         return sum(int(line.split()[1]) for line in lines if line.startswith(names))
     return 0
@@ -92,9 +104,14 @@ def _kilobytes(path: Path, names: tuple[str, ...]) -> int:
 
 def _resident(process: Path) -> int:
     """Bytes in memory without those of files."""
-    return 1024 * _kilobytes(process / "status", ("RssAnon:", "RssShmem:"))
+    with suppress(OSError):
+        return 1024 * _kilobytes(process / "status", ("RssAnon:", "RssShmem:"))
+    return 0
 
 
 def _proportional(process: Path) -> int:
-    """Bytes in memory, shared pages divided among those who share them."""
-    return 1024 * _kilobytes(process / "smaps_rollup", ("Pss:",))
+    """Bytes in memory, shared pages divided among those who share them; of one that hides them, all it has."""
+    try:
+        return 1024 * _kilobytes(process / "smaps_rollup", ("Pss:",))
+    except OSError:
+        return _resident(process)
