@@ -11,7 +11,7 @@ policy plays in this process, or on an endpoint that takes weights from the fold
 DIALECT is what that server speaks: openai (a server of ours, as above), vllm or sglang.
 """
 
-import sys
+import argparse
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -23,13 +23,14 @@ from evolvent.models.adapters import AdapterConfig, adapt, merged
 from evolvent.scale.local import LocalVerbs, Panel
 from evolvent.scale.remote_play import RemoteVerbs
 
-words = [*sys.argv[1:], "--endpoint"]
-given, there = words[: words.index("--endpoint")], words[words.index("--endpoint") + 1 : -1]
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("given", nargs="*", metavar="MODEL RECIPES")
+parser.add_argument("--endpoint", nargs="+", default=[], metavar="URL NAME WEIGHTS DIALECT")
+given, there = vars(parser.parse_args()).values()
+if len(given) > 2 or (there and len(there) not in (3, 4)):
+    parser.error("at most MODEL and RECIPES, and of --endpoint URL, NAME, WEIGHTS and perhaps a DIALECT")
 speaking = endpoint_type(there[3] if len(there) > 3 else "openai")
-if given:
-    world = ev.Crafting.from_folder(given[1]) if len(given) > 1 else ev.Crafting()
-else:
-    world = ev.Lookup()
+world = (ev.Crafting.from_folder(given[1]) if given[1:] else ev.Crafting()) if given else ev.Lookup()
 tasks = world.tasks("train", "seen")
 learner = ev.TrainConfig(lr=1e-5 if given else 1e-3, warmup_updates=0, batch_tokens=4096)
 settings = {"panel": Panel(limit=40), "slots": 32, "max_tokens": 64 if given else 16}

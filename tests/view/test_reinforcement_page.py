@@ -99,6 +99,11 @@ def test_each_sign_beyond_its_threshold_comes_first_with_what_it_means(sign: Any
     assert text.count('class="within">') == len(SIGNS) - 1
 
 
+def test_with_a_critic_groups_without_variance_are_the_last_reason(tmp_path: Path) -> None:
+    run = write_practice(tmp_path, [iteration(step, equal_groups=0.9, bias=3.0) for step in range(1, 9)])
+    assert [one.sign.name for one in shown(run).readings[:2]] == ["bias", "equal_groups"]
+
+
 def test_where_all_is_well_that_is_said(tmp_path: Path) -> None:
     run = write_practice(tmp_path, [iteration(step) for step in range(1, 9)])
     assert shown(run).beyond == 0

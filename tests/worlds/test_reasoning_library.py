@@ -153,7 +153,7 @@ class TestBadInput:
         ("row", "told"),
         [
             (["a list"], "no object"),
-            ("{broken", "no object"),
+            ("{broken", "no JSON (Expecting property name"),
             ({}, "without question, answer"),
             ({"question": "?", "answer": "no mark"}, "without '####'"),
             ({"question": " ", "answer": "#### 3"}, "without question"),

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from evolvent.errors import ConfigError, unknown
+from evolvent.errors import ConfigError, Problem, unknown
 
 __all__ = ["method_named"]
 
@@ -15,18 +15,21 @@ def method_named(words: Sequence[str], known: Collection[str], *, usual: str) ->
     """The method that the words name (or the resumed run's, or the usual one), and the other words; None: help for all.
 
     Raises:
-        ConfigError: no such method.
+        ConfigError: no such method, or another than that of the resumed run.
     """
-    rest, name = list(words), None
-    for at, word in enumerate(rest):
+    rest, name, begun, run = list(words), None, None, ""
+    for at, word in enumerate(words):
         option, mark, text = word.partition("=")
-        value = text if mark else rest[at + 1] if at + 1 < len(rest) else ""
-        if option == "--method":
+        value = text if mark else words[at + 1] if at + 1 < len(words) else ""
+        if option == "--method" and name is None:
             name = value
             del rest[at : at + (1 if mark else 2)]
-            break
-        if option == "--resume":
-            name = _method_of(Path(value), known)
+        elif option == "--resume":
+            begun, run = _method_of(Path(value), known), value
+    if name is not None and begun not in (None, name):
+        told = f"{run} is a run of {begun}, got {name}"
+        raise ConfigError([Problem("--method", told, "leave --method out, or begin another run")])
+    name = begun if name is None else name
     if name is None and (not rest or any(word in ("-h", "--help") for word in rest)):
         return None, rest
     name = usual if name is None else name

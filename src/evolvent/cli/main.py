@@ -46,6 +46,7 @@ VERBS = {
     "bench": "compare two results; say what a controlled study shows",
     "doctor": "say what this machine offers and what is missing",
 }
+_SERVES_A_POLICY = "serve-policy"  # FOLDER: what `serve --policy FOLDER` does
 _MODEL_VERBS = ("evolve", "train", "eval", "search", "export")
 FAILED, USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
@@ -96,6 +97,9 @@ def _run(words: Sequence[str], console: Console) -> int:
     if words[0] in ("-V", "--version"):
         console.print(f"evolvent {__version__}")
         return 0
+    if words[0] == _SERVES_A_POLICY:
+        named = words[1:] and not words[1].startswith("-")
+        words = ["serve", *(["--policy"] if named else []), *words[1:]]
     verb, rest = choose("evolvent", words, VERBS)
     if verb in _MODEL_VERBS:
         needs_train(f"evolvent {verb}")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EVERY", "POLICIES", "model_folder", "needs_train", "policy", "world", "world_origins", "worlds"]
 
+_log = logging.getLogger(__name__)
 EVERY = (  # what the name `all` stands for
     "crafting", "lookup", "gridworld", "wordle", "maze", "countdown", "household", "sql", "searchqa", "weather",
     "movie", "academia", "todo", "sheet",
@@ -64,7 +65,10 @@ def world(name: str) -> World:
     if colon and (base in others or not EMBEDDED[base][1]):
         raise ConfigError([Problem(name, f"the world {base!r} takes no option, got {option!r}", f"use {base!r}")])
     if base in EMBEDDED:
-        return EMBEDDED[base][0](option)
+        own = EMBEDDED[base][0](option)
+        if left := getattr(own, "problems", ()):
+            _log.warning("%s: rows left out: %d; the first: %s", name, len(left), left[0])
+        return own
     point = others[base]
     with boundary(WorldError, f"the installed world {base!r} cannot be loaded", entry=point.value):
         made = point.load()

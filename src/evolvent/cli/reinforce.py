@@ -53,8 +53,10 @@ __all__ = ["METHODS", "Reinforce", "command", "known", "run"]
 
 METHODS: dict[str, Method] = {
     "ppo": Method(PPO, ppo, "PPO over whole actions, as they are written"),
-    "twosome": Method(PPO, ppo, "PPO over the actions that a world lists (TWOSOME)", {"level": "listed"}),
-    "token_ppo": Method(PPO, ppo, "PPO over tokens as in learning from human feedback", TOKEN),
+    "twosome": Method(
+        PPO, ppo, "PPO over the actions that a world lists (TWOSOME)", {"level": "listed"}, fixed=("level",)
+    ),
+    "token_ppo": Method(PPO, ppo, "PPO over tokens as in learning from human feedback", TOKEN, fixed=("level",)),
     "ntpo": Method(NTPO, ntpo, "PPO over tokens, discounted between them: POAD's baseline"),
     "poad": Method(POAD, poad, "credit for every token of an action, without a discount inside"),
     "etpo": Method(
@@ -128,12 +130,18 @@ class Reinforce(OverWorlds, Placed):
 
 
 def _config(name: str, method: Method) -> type[Reinforce]:
-    made: Config = method.config(**(method.defaults or {}))
+    own = dict(method.defaults or {})
+    settings: Any = method.config
+    if method.fixed:  # one value alone, which help and messages then show
+        kept: Any = {what: (Literal[own[what]], Field(default=own[what], description=f"what {name} is"))
+                     for what in method.fixed}  # fmt: skip
+        settings = create_model(settings.__name__, __base__=settings, **kept)
+    made: Config = settings(**own)
     about = f"settings of {name}"
     only: Any = Literal[name]
     found: type[Reinforce] = create_model(
         f"Reinforce_{name}", __base__=Reinforce, method=(only, Field(default=name, description="the method")),
-        rl=(method.config, Field(default=made, description=about)),
+        rl=(settings, Field(default=made, description=about)),
     )  # fmt: skip
     return found
 
@@ -177,9 +185,12 @@ def run(words: Sequence[str], console: Console) -> int:
     made = worlds(config.worlds)
     panel = check_panel(made, config.panel)
     shown, tried = _tasks(made, config)
+    practice = getattr(config.rl, "practice", None)  # methods of other packages may do without
+    deciding, choose = getattr(config.rl, "level", "") == "listed", bool(practice and practice.choose)
+    if deciding or choose:
+        _check_lists(made, tried, name if deciding else "rl.practice.choose")
     folder = given.resume or new_folder("rl", config.to)
     initial = adapt(policy(config.policy, list(made.values()), seed=config.seed), config.adapter, seed=config.seed)
-    practice = getattr(config.rl, "practice", None)  # methods of other packages may do without
     rounds = practice.iterations if practice else 0
     plan = [*([Planned("fit", config.clone_tokens)] if shown or config.random else []), Planned("evaluate", panel),
             *([Planned("practise", rounds)] if rounds else []), Planned("evaluate", panel)]  # fmt: skip
@@ -187,7 +198,7 @@ def run(words: Sequence[str], console: Console) -> int:
         folder, made, Record("train rl", config, config.seed, ("base", name), name), train=CLONE,
         panel=config.panel.panel(), slots=config.slots, max_tokens=config.max_tokens, threads=config.threads,
         plan=plan, practising=config.train.config(), optimizer=OptimizerConfig(),
-        deciding=getattr(config.rl, "level", "") == "listed", choose=practice.choose if practice else False,
+        deciding=deciding, choose=choose,
     )  # fmt: skip
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
     with (
@@ -269,6 +280,26 @@ def _tasks(made: Mapping[str, World], config: Any) -> tuple[list[Task], list[Tas
     if problems:
         raise ConfigError(problems)
     return shown, tried
+
+
+def _check_lists(made: Mapping[str, World], tasks: Sequence[Task], what: str) -> None:
+    """Refuse worlds that do not list the actions that are possible.
+
+    Raises:
+        ConfigError: they are named.
+    """
+    problems = []
+    for name, world in made.items():
+        env = world.make(next(task for task in tasks if task.world == name))
+        try:
+            _, info = env.reset()
+        finally:
+            env.close()
+        if not info.get("admissible"):
+            told = f"the world {name!r} lists no actions, and {what} chooses among those that are listed"
+            problems.append(Problem("worlds", told, "take another world, or a method that writes its actions"))
+    if problems:
+        raise ConfigError(problems)
 
 
 def _teaches(world: World, tasks: Sequence[Task]) -> bool:

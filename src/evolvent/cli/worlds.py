@@ -63,10 +63,11 @@ def _show(words: Sequence[str], console: Console) -> int:
         kinds = {task.kind for panel in panels for task in panel}
         rows.append((tier, *map(len, panels), len(kinds)))
     console.print(table(console, ("tier", *SPLITS, "kinds"), rows, numbers=(*SPLITS, "kinds")))
-    task = _task(shown, "test", shown.tiers[0], 0)
+    task = next(task for split in reversed(SPLITS) for tier in shown.tiers
+                for task in shown.tasks(split, tier)[:1])  # fmt: skip
     observation, _ = shown.make(task).reset()
     expert = shown.expert(task)
-    console.print(f"the first {task.tier} test task:")
+    console.print(f"the first {task.tier} {task.split} task:")
     console.print(plain(str(observation)))
     if expert is not None:
         console.print("solved by: " + "; ".join(map(plain, expert)))

@@ -7,6 +7,7 @@ back beside the tokens as columns (`with_columns`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +26,7 @@ GOES_ON = 0
 TERMINATED = 1
 TRUNCATED = 2
 CUT_OFF = 3
+_TOLD = 200  # letters of an error that a message repeats
 _INDICES = ("span", "action", "chain", "place", "version")
 
 
@@ -182,7 +184,7 @@ def flat(
     if unscored > most_unscored * len(trajectories):
         raise NothingToLearn(
             "too many episodes could not be scored", value=f"{unscored} of {len(trajectories)}",
-            expected=f"at most {most_unscored:.0%}", hint="look at the errors of the episodes",
+            expected=f"at most {most_unscored:.0%}", hint=_commonest(trajectories),
         )  # fmt: skip
     if not gathered:
         left = {
@@ -196,6 +198,15 @@ def flat(
             hint=f"use a policy with a longer context, or leave out tasks like {full[0]}" if full else None,
         )
     return _joined(list(gathered.values())), report
+
+
+def _commonest(trajectories: Sequence[Trajectory]) -> str:
+    """What most of the episodes that could not be scored say of it."""
+    errors = Counter(f"{one.error.kind}: {one.error.message}" for one in trajectories if one.error is not None)
+    if not errors:
+        return "the world or its judge gave no score"
+    ((told, count),) = errors.most_common(1)
+    return f"{count} of them: {told[:_TOLD]}"
 
 
 @dataclass(frozen=True, slots=True)

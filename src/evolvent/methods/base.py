@@ -20,7 +20,8 @@ class Method:
         config: its settings, a frozen `Config`; one that practises has a `practice: PracticeConfig`.
         call: `call(policy, tasks, config=..., run=...) -> policy`, a function of a `Run`'s verbs.
         about: a line for the list of methods.
-        defaults: settings that differ from those of `config`.
+        defaults: settings that differ from those of `config`. fixed: those of them that cannot be set: they are what
+            the method is.
         demonstrated: whether `call` is handed `demonstrations=` (trajectories) too.
     """
 
@@ -29,3 +30,4 @@ class Method:
     about: str
     defaults: Mapping[str, Any] | None = None
     demonstrated: bool = False
+    fixed: tuple[str, ...] = ()

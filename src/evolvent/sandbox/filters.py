@@ -20,7 +20,13 @@ ALLOW = 0x7FFF0000  # SECCOMP_RET_ALLOW
 KILL = 0x80000000  # SECCOMP_RET_KILL_PROCESS
 _EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER, _ARCH, _FIRST, _SECOND, _THIRD = 0, 4, 16, 24, 32  # offsets; of an argument its lower half, on little-endian machines
+_NUMBER, _ARCH, _FIRST, _SECOND, _THIRD = (
+    0,
+    4,
+    16,
+    24,
+    32,
+)  # offsets; of an argument its lower half, on little-endian machines
 _X32 = 0x40000000
 _TIOCSTI = 0x5412  # puts characters into a terminal's input
 

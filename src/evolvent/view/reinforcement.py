@@ -200,8 +200,11 @@ def _learns(success: Trend | None, returned: Trend | None) -> tuple[bool, str]:
 
 
 def _readings(rows: Sequence[Metric], ends: int) -> list[Reading]:
-    """All signs of which there is a number, those beyond their threshold first, else in the order of `SIGNS`."""
-    found = []
+    """All signs of which there is a number, those beyond their threshold first, else in the order of `SIGNS`.
+
+    Groups are compared where there is no critic; with one, their variance is the last that it could be.
+    """
+    found, criticised = [], any("explained" in row.values for row in rows)
     for sign in SIGNS:
         points = _column(rows, sign.name)
         if not points:
@@ -213,7 +216,9 @@ def _readings(rows: Sequence[Metric], ends: int) -> list[Reading]:
         label = f"{sign.title}: now {reading.shown}, of {len(points)} iterations; the threshold is {reading.limit}"
         course = spark(binned(points, 40)[0], limit=sign.limit, beyond=beyond, label=label)
         found.append(replace(reading, course=course))
-    return sorted(found, key=lambda one: not one.beyond)
+    return sorted(
+        found, key=lambda one: (not one.beyond, one.beyond and criticised and one.sign.name == "equal_groups")
+    )
 
 
 def told(name: str, value: float) -> str:

@@ -7,6 +7,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -74,6 +75,9 @@ def read_rows(
     problems: list[Problem] = []
     for file, name in files:
         for place, entry in enumerate(_entries(file, single=single) if load is None else load(file)):
+            if isinstance(entry, _Broken):
+                problems.append(Problem(f"{name}, row {place}", entry.told, "the row is left out"))
+                continue
             try:
                 rows.append(read(entry, name, place))
             except SampleInvalid as error:
@@ -111,7 +115,7 @@ def split_said(name: str, root: Path = Path()) -> str:
 
 
 def _entries(file: Path, *, single: bool) -> Iterator[Any]:
-    """The rows of a file as JSON; a broken line of a `.jsonl` file is handed on as its text."""
+    """The rows of a file as JSON, and what is wrong with a broken line of a `.jsonl` file."""
     lines = file.name.removesuffix(".gz").endswith(".jsonl")
     try:
         text = _text(file)
@@ -119,7 +123,9 @@ def _entries(file: Path, *, single: bool) -> Iterator[Any]:
     except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
         raise ConfigError(f"{file.name} cannot be read ({error})", value=str(file)) from error
     if lines:
-        yield from map(_line, filter(str.strip, text.split("\n")))  # other line ends may stand inside of JSON's texts
+        for number, line in enumerate(text.split("\n"), 1):  # other line ends may stand inside of JSON's texts
+            if line.strip():
+                yield _line(line, number)
     elif isinstance(whole, list):
         yield from whole
     elif single:
@@ -138,8 +144,17 @@ def _text(file: Path) -> str:
     return data.decode("utf-8-sig")
 
 
-def _line(line: str) -> Any:
+@dataclass(frozen=True, slots=True)
+class _Broken:
+    """A line that is no JSON: where, and why."""
+
+    told: str
+
+
+def _line(line: str, number: int) -> Any:
     try:
         return json.loads(line)
-    except (ValueError, RecursionError):
-        return line
+    except json.JSONDecodeError as error:
+        return _Broken(f"line {number} is no JSON ({error.msg}, letter {error.colno})")
+    except (ValueError, RecursionError) as error:
+        return _Broken(f"line {number} cannot be read: {error}")

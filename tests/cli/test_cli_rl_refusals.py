@@ -1,0 +1,38 @@
+"""What `evolvent train rl` refuses before anything is made, each in one sentence, and resuming with another method."""
+
+import pytest
+
+from evolvent.cli.main import main
+
+
+def refused(capsys, *words):
+    assert main(["train", "rl", *map(str, words)]) == 2
+    told = capsys.readouterr().err.strip()
+    assert told.startswith("error: ") and "\n" not in told
+    return told
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--method", "twosome", "--worlds", "problems"), "'problems' lists no actions, and twosome chooses"),
+        (("--method", "ppo", "--worlds", "problems", "--rl.practice.choose", "true"), "rl.practice.choose chooses"),
+        (("--method", "twosome", "--rl.level", "token"), "rl.level: got 'token', expected 'listed'"),
+        (("--method", "token_ppo", "--rl.level", "action"), "rl.level: got 'action', expected 'token'"),
+        (("--method", "grpo", "--rl.practice.samples", "1"), "grpo compares episodes of a task; take 2 or more"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_once(capsys, tmp_path, words, said):
+    assert said in refused(capsys, *words, "--to", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_another_method_is_told_by_its_method_alone(capsys, tmp_path):
+    (tmp_path / "config.toml").write_text('method = "ppo"\n[rl]\nvalue = 0.5\n', encoding="utf-8")
+    for words in (("--method", "grpo", "--resume", tmp_path), ("--resume", tmp_path, "--method", "grpo")):
+        assert f"{tmp_path} is a run of ppo, got grpo" in refused(capsys, *words)
+
+
+def test_to_serve_a_policy_has_a_name_of_its_own(capsys, tmp_path):
+    assert main(["serve-policy", str(tmp_path / "missing")]) == 2
+    assert "policy: unknown policy" in capsys.readouterr().err
