@@ -46,7 +46,6 @@ else:
         shown = ev.demonstrations([world], tasks[:100])
         policy = first.fit(ev.policy_for([world]), shown, ev.weighted_nll, tokens=40_000)
 tuned = adapt(policy, AdapterConfig(kind="lora", rank=16, targets=("all-linear",)), seed=0)
-
 with ExitStack() as open_:
     verbs = LocalVerbs({world.name: world}, learner, **settings)
     if there:

@@ -17,7 +17,7 @@ import torch
 from flat_tables import Told, table
 from numpy.typing import NDArray
 
-from evolvent.learn.advantages import decomposed_gae
+from evolvent.learn.advantages import decomposed_gae, q_targets
 from evolvent.learn.soft import expected_soft_value, hard_value, log_sum_exp_value, soft_policy
 
 Array = NDArray[np.float64]
@@ -190,9 +190,9 @@ def test_targets_of_the_right_q_are_itself(lam: float, lam_part: float) -> None:
     value = [x for state, word, _, _ in way for x in (solved.v[0][state, 0], solved.v[1][state, word])]
     chosen = [x for state, word, then, _ in way for x in (solved.q[0][state, 0, word], solved.q[1][state, word, then])]
     flat = table(Told([2, 2, 2], [pay for *_, pay in way]))
-    near(decomposed_gae(value, flat, gamma=0.5, lam=lam, lam_part=lam_part, chosen=chosen).returns, chosen)
+    near(q_targets(value, chosen, flat, gamma=0.5, lam=lam, lam_part=lam_part), chosen)
     if lam:  # and of a wrong one they are wrong by less, the farther they reach
-        wrong = decomposed_gae(np.zeros(6), flat, gamma=0.5, lam=lam, lam_part=lam_part, chosen=np.zeros(6)).returns
+        wrong = q_targets(np.zeros(6), np.zeros(6), flat, gamma=0.5, lam=lam, lam_part=lam_part)
         assert wrong[0] > 0.0 == decomposed_gae(np.zeros(6), flat, gamma=0.5, lam=0.0, lam_part=0.0).returns[0]
 
 

@@ -19,6 +19,7 @@ from evolvent.learn.reinforcement import PolicyGradient, policy_gradient
 from evolvent.learn.settings import TrainConfig
 from evolvent.methods.etpo import ETPO, Networks
 from evolvent.methods.grpo import GRPOConfig, grpo
+from evolvent.methods.grpo import preset as grpo_preset
 from evolvent.methods.poad import POAD
 from evolvent.methods.ppo import PPO, ppo, preset
 from evolvent.models.adapters import AdapterConfig, adapt
@@ -170,13 +171,16 @@ def test_the_family_takes_what_has_an_effect():
 
 @pytest.mark.parametrize("config", [PPO, POAD, GRPOConfig])
 def test_a_sampler_that_lags_can_be_corrected(config):
-    assert config().behaviour is None
-    found = config(correct="masked", cap=3.0, correct_level="sequence").behaviour
-    assert (found.kind, found.cap, found.level) == ("masked", 3.0, "sequence")
+    assert config().behaviour() is None
+    found = config(correct="masked", cap=3.0).behaviour()
+    assert (found.kind, found.cap, found.level) == ("masked", 3.0, "part")
 
 
 def test_correction_reaches_the_loss():
     assert preset(PPO(correct="truncated")).loss.behaviour is not None and preset(PPO()).loss.behaviour is None
+    levels = {kind: grpo_preset(GRPOConfig(kind=kind, correct="truncated")).loss.behaviour.level
+              for kind in ("grpo", "gspo")}  # fmt: skip
+    assert levels == {"grpo": "part", "gspo": "sequence"}
     with pytest.raises(ValueError, match="listed"):
         PPO(level="listed", correct="truncated")
 

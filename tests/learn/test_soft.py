@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from evolvent.errors import BatchMismatch, ConfigError
-from evolvent.learn.advantages import decomposed_gae
+from evolvent.errors import BatchMismatch
+from evolvent.learn.advantages import decomposed_gae, q_targets
 from evolvent.learn.soft import (
     expected_soft_value,
     hard_value,
@@ -139,13 +139,15 @@ def test_targets_use_the_divergence_of_their_own_step() -> None:
 def test_targets_that_reach_back() -> None:
     """Q^pi(lambda) by hand: errors are v' - Q inside an action, r + gamma v' - Q at its end."""
     flat, soft, chosen = table(Told([2, 2], [1.0, 2.0])), [0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8]
-    found = decomposed_gae(soft, flat, gamma=0.5, lam=0.9, lam_part=1.0, chosen=chosen)
-    assert found.advantage.tolist() == pytest.approx([0.655, 0.955, 0.9, 1.2])
-    assert found.returns.tolist() == pytest.approx([1.155, 1.555, 1.6, 2.0])
-    one = decomposed_gae(soft, flat, gamma=0.5, lam=0.0, lam_part=0.0, chosen=chosen).returns
-    assert one.tolist() == decomposed_gae(soft, flat, gamma=0.5, lam=0.0, lam_part=0.0).returns.tolist()
-    with pytest.raises(ConfigError, match="level='part'"):
-        decomposed_gae(soft, flat, gamma=0.5, lam=0.9, level="action", chosen=chosen)
+    found = q_targets(soft, chosen, flat, gamma=0.5, lam=0.9, lam_part=1.0)
+    assert found.tolist() == pytest.approx([1.155, 1.555, 1.6, 2.0])
+    one = q_targets(soft, chosen, flat, gamma=0.5, lam=0.0, lam_part=0.0)
+    near = decomposed_gae(soft, flat, gamma=0.5, lam=0.0, lam_part=0.0).returns
+    assert one.tolist() == pytest.approx(near.tolist())
+    two = table(Told([1], [1.0]), Told([1], [2.0]))  # what one episode earned is nothing to the one before it
+    assert q_targets([0.0, 0.0], [0.0, 0.0], two, gamma=1.0, lam=1.0).tolist() == [1.0, 2.0]
+    with pytest.raises(BatchMismatch, match="as many of 'chosen'"):
+        q_targets(soft, chosen[1:], flat, gamma=0.5, lam=0.9)
 
 
 def test_td_golden() -> None:

@@ -25,7 +25,7 @@ from evolvent.learn.flat import TRUNCATED, Flat
 __all__ = [
     "Baseline", "Credit", "Grouped", "Level", "Scale", "alike", "anchor_advantage", "buffer_normalized",
     "decomposed_gae", "discounted_returns", "episode_returns", "group_advantage", "kl_in_reward", "overlong_penalty",
-    "reverse_scan", "reward_to_go", "whiten",
+    "q_targets", "reverse_scan", "reward_to_go", "whiten",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -108,7 +108,6 @@ def decomposed_gae(
     lam_part: float = 1.0,
     level: Level = "part",
     between: Literal["action", "span"] = "action",
-    chosen: ArrayLike | None = None,
 ) -> Credit:
     """Generalised advantage estimation (arXiv 1506.02438) over actions that are made of parts.
 
@@ -121,28 +120,20 @@ def decomposed_gae(
         level: the unit that credit is given to: it has the value of its first part and the sum of its rewards, and its
             parts share its advantage and its return.
         between: what `gamma` lies between: actions, or spans of reasoning (OpenR's TPPO is level part between spans).
-        chosen: `[P, ...]`, Q of each part as it was taken, where there is one: errors are measured from it, and returns
-            are those of Q^pi(lambda) (arXiv 1602.04951, on policy). With `value` the expectation of Q under the policy
-            they have the same mean at every lambda. At level part alone.
     Raises:
         BatchMismatch: values of another length than the parts. NonFinite: a value that is not finite, or none of the
-            final observation where an episode was truncated; names episode, action and part. ConfigError: `chosen` at
-            another level than part.
+            final observation where an episode was truncated; names episode, action and part.
     """
     values = _finite(value, "value", flat)
     last = flat.last
     border, last = last if between == "action" else _ends_of_spans(flat), _ends(flat, last)
     first, reward, unit = values, flat.reward, None
-    taken = first if chosen is None else _finite(chosen, "chosen", flat)
     if level != "part":
-        if chosen is not None:
-            raise ConfigError("values of what was chosen are of parts", value=level, expected="level='part'")
         fresh = _starts(flat, level)
         starts = np.flatnonzero(fresh)
         unit, ends = np.cumsum(fresh) - 1, np.append(starts[1:], flat.parts) - 1
         first, reward = values[starts], np.add.reduceat(flat.reward, starts)
         border, last = border[ends], last[ends]
-        taken = first
     axes = [1] * (values.ndim - 1)
     credit, at = np.empty_like(first), np.flatnonzero(border)  # in place: large arrays cost more to get than to fill
     credit[:-1] = first[1:]
@@ -152,13 +143,34 @@ def decomposed_gae(
         credit *= gamma_part
     credit[at] = after
     credit += reward.reshape(-1, *axes)
-    credit -= taken
+    credit -= first
     carry = np.full(len(credit), gamma_part * lam_part)
     carry[at] = gamma * lam
     carry[last] = 0.0
     _scan(credit, carry.reshape(-1, *axes))
-    returns = credit + taken
+    returns = credit + first
     return Credit(credit, returns) if unit is None else Credit(credit[unit], returns[unit])
+
+
+def q_targets(
+    value: ArrayLike, chosen: ArrayLike, flat: Flat, *, gamma: float, lam: float, lam_part: float = 1.0
+) -> Floats:  # fmt: skip
+    """What Q of each part that was taken is fitted to, `[P]`: Q^pi(lambda) (arXiv 1602.04951), on the policy's own way.
+
+    `target_p = Q_p + error_p + carry_p (target_(p+1) - Q_(p+1))` with `error_p` the one-step target minus Q. With
+    `value` the expectation of Q under the policy all lambdas have the same mean.
+
+    Args:
+        value: `[P]`, of the prefix before each part. chosen: `[P]`, Q of it as it was taken.
+        gamma, lam: between actions. lam_part: inside one.
+    Raises:
+        BatchMismatch, NonFinite: as `decomposed_gae`.
+    """
+    taken = _finite(chosen, "chosen", flat)
+    errors = decomposed_gae(value, flat, gamma=gamma, lam=0.0, lam_part=0.0).returns - taken
+    carry = np.where(flat.last, gamma * lam, lam_part)
+    carry[_ends(flat, flat.last)] = 0.0
+    return taken + reverse_scan(errors, carry)
 
 
 def _changes(index: NDArray[np.int64]) -> NDArray[np.bool_]:

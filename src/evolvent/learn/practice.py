@@ -267,8 +267,7 @@ class Practice:
         counted.
 
         Raises:
-            NothingToLearn: so it was too often in a row; says why. NonFinite: too many updates in a row were
-                not finite.
+            NothingToLearn: so it was too often in a row; says why. NonFinite: so many updates were not finite.
         """
         columns = {"advantages": credit.advantage, "returns": credit.returns, **more}
         self._row |= part_health(seen.flat, seen.said, columns, version=self.policy.version)
@@ -317,10 +316,8 @@ class Practice:
     def _pass(self, learner: Learner, chains: Sequence[Any], name: str) -> Tally:
         rng = sample_rng(self._seed, name, self.iteration)
         config = self.setup.config
-        tally = passes(
-            learner, chains, epochs=config.epochs, minibatches=config.minibatches, rng=rng,
-            in_row=self._broken.get(name, 0),
-        )  # fmt: skip
+        tally = passes(learner, chains, epochs=config.epochs, minibatches=config.minibatches, rng=rng,
+                       in_row=self._broken.get(name, 0))  # fmt: skip
         self._broken[name] = tally.in_row
         self._totals["updates"] += tally.updates
         for what, count in (("trained", tally.tokens), ("fed", tally.fed), ("skipped", tally.skipped)):
@@ -360,10 +357,7 @@ class Practice:
         self._note(f"{name}_", self._pass(learner, chains, name))
 
     def follows(self, name: str, module: Any) -> None:
-        """Weights that a method changes itself (a target network): they are kept and come back too.
-
-        Those below an adapter are the policy's own, which nobody changes: they are not kept.
-        """
+        """Weights that a method changes itself (a target network) are kept too, but for those below an adapter."""
         below = {weight.data_ptr() for weight in self.learner.policy.model.parameters() if not weight.requires_grad}
         own = {what: weight for what, weight in module.named_parameters() if weight.data_ptr() not in below}
         self._held[name] = Holder(None, own)

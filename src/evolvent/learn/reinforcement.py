@@ -96,13 +96,11 @@ class Corrected(Config):
     correct: Literal["none", "truncated", "masked"] = Field(
         default="none", description="weights against a sampler that differs from the policy"
     )
-    correct_level: Literal["part", "sequence"] = Field(default="part", description="what such a weight is of")
     cap: float = Field(default=2.0, gt=0, description="largest such weight")
 
-    @property
-    def behaviour(self) -> Behaviour | None:
-        """As a loss takes it."""
-        return None if self.correct == "none" else Behaviour(self.cap, self.correct, self.correct_level)
+    def behaviour(self, level: Literal["part", "sequence"] = "part") -> Behaviour | None:
+        """As a loss takes it; at the level at which its ratio is clipped."""
+        return None if self.correct == "none" else Behaviour(self.cap, self.correct, level)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from pydantic import Field
 from torch import Tensor
 
 from evolvent.config import Config
-from evolvent.learn.advantages import decomposed_gae
+from evolvent.learn.advantages import Credit, q_targets
 from evolvent.learn.forward import outputs, target_logits
 from evolvent.learn.learner import Learner
 from evolvent.learn.look import calm, said_of
@@ -160,11 +160,9 @@ def backup(practice: Practice, seen: Seen, networks: Networks) -> None:
     soft, chosen, rho_logit = (gathered(columns, name, flat) for name in ("soft", "chosen", "rho_logit"))
     flat = with_final_values(flat, columns, read, name="soft")
     config = networks.config
-    credit = decomposed_gae(
-        soft, flat, gamma=config.gamma, lam=config.lam, lam_part=config.lam_part, chosen=chosen
-    )  # fmt: skip
+    targets = q_targets(soft, chosen, flat, gamma=config.gamma, lam=config.lam, lam_part=config.lam_part)
     before = networks.learner.updates
-    practice.passes_of("q", seen, {"returns": credit.returns, "rho_logit": rho_logit})
+    practice.passes_of("q", seen, {"returns": targets, "rho_logit": rho_logit})
     networks.follow(networks.learner.updates - before)
     practice.note({"soft_value": float(soft.mean())})
-    practice.improve(replace(seen, flat=flat), credit)
+    practice.improve(replace(seen, flat=flat), Credit(targets - chosen, targets))

@@ -101,8 +101,7 @@ def preset(config: GRPOConfig) -> Preset:
         loss = replace(loss, kl=Divergence(config.kl) if config.kl else None)
     if config.length is not None:
         loss = replace(loss, aggregate=Aggregate("constant_length", length=config.length))
-    if config.behaviour is not None:
-        loss = replace(loss, behaviour=config.behaviour)
+    loss = replace(loss, behaviour=config.behaviour("sequence" if loss.ratio == "sequence" else "part"))
     if config.drop_equal is not None:
         credit = replace(credit, drop_equal=config.drop_equal)
     loss = replace(loss, entropy=config.entropy, stop_kl=config.stop_kl, temperature=config.practice.temperature)

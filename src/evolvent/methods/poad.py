@@ -67,7 +67,7 @@ def poad(policy: P, tasks: Sequence[Task], *, config: POAD, run: Run[P], name: s
     fitted = ValueLoss(config.value, clip=config.clip)
     loss = PolicyGradient(
         surrogate=Clip(config.clip, config.clip), entropy=config.entropy, stop_kl=config.stop_kl,
-        value=fitted if config.practice.critic == "shared" else None, behaviour=config.behaviour,
+        value=fitted if config.practice.critic == "shared" else None, behaviour=config.behaviour(),
         temperature=config.practice.temperature,
     )  # fmt: skip
     setup = Setup(name, config.practice, policy_gradient(loss, name=name), critic(fitted), settings=repr(config))

@@ -73,7 +73,7 @@ def preset(config: PPO) -> Preset:
             aggregate=Aggregate("unit_mean", level="action") if whole else Aggregate(),
             entropy=config.entropy,
             value=None if own else ValueLoss(config.value, clip=config.clip, level=at),
-            behaviour=config.behaviour,
+            behaviour=config.behaviour(),
             stop_kl=config.stop_kl,
             temperature=config.practice.temperature,
         ),
