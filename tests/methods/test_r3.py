@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import evolvent as ev
+from evolvent.errors import VocabularyMismatch
 from evolvent.learn.critic import critic
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.practice import Practice, Setup
@@ -16,7 +17,7 @@ from evolvent.learn.presets import R3 as PUBLISHED
 from evolvent.learn.reinforcement import ValueLoss
 from evolvent.learn.settings import TrainConfig
 from evolvent.methods.r3 import R3, partial_credit, preset, r3
-from evolvent.trajectory import Branch, Score, Start, Step, Task, Trajectory
+from evolvent.trajectory import Branch, Generation, Score, Start, Step, Task, Trajectory
 from evolvent.worlds.base import _PlayEnv
 from tests.learn.acting import WORDS, Echo, Endless, quick, run_of, small
 
@@ -248,6 +249,14 @@ def test_beginnings_are_those_of_the_curriculum_and_are_counted(tmp_path, kind):
 
 def read(path):
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_demonstrations_of_another_tokenizer_are_refused(tmp_path):
+    world, rows = Shown(), (np.asarray([9999] * 3, np.int32), np.ones(3, np.bool_), np.zeros(3, np.float32))
+    shown = [replace(one, steps=tuple(replace(step, generations=(Generation(*rows),)) for step in one.steps))
+             for one in taught(world, 4)]  # fmt: skip
+    with run_of(tmp_path, world) as run, pytest.raises(VocabularyMismatch, match="written with another tokenizer"):
+        r3(small(world), tasks(world, 4), shown, config=R3(practice=quick()), run=run)
 
 
 def test_a_curriculum_needs_demonstrations_of_its_tasks(tmp_path):

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from evolvent.config import Config
 from evolvent.curate.starts import Places, Reveal, adapted, adaptive, cut_points, mixed, staged
-from evolvent.errors import ConfigError, Problem
+from evolvent.errors import ConfigError, Problem, VocabularyMismatch
 from evolvent.learn.credit import GaeCredit
 from evolvent.learn.critic import critic
 from evolvent.learn.practice import Practice, PracticeConfig, Setup
@@ -107,6 +107,7 @@ def r3(
         the policy after the last iteration.
     Raises:
         ConfigError: no task has a demonstration, though the curriculum needs some.
+        VocabularyMismatch: a demonstration's tokens are of another tokenizer.
     """
     shown = _demonstrated(tasks, demonstrations, config)
     chosen, values = preset(config), critic(ValueLoss(clip=config.clip))
@@ -143,6 +144,17 @@ def _demonstrated(tasks: Sequence[Task], demonstrations: Sequence[Trajectory], c
     return {one.id: one for one in by_task.values()}
 
 
+def _readable(demonstration: Trajectory, *, words: int) -> Trajectory:
+    """The same; its tokens are handed to the policy as they are."""
+    ids = [int(one.ids.max()) for step in demonstration.steps for one in step.generations if len(one.ids)]
+    if max(ids, default=0) >= words:
+        raise VocabularyMismatch(
+            f"the demonstration {demonstration.id!r} was written with another tokenizer", value=f"token {max(ids)}",
+            expected=f"tokens below {words}", hint="demonstrate with this policy, or leave out its generations",
+        )  # fmt: skip
+    return demonstration
+
+
 def _told(demonstration: Trajectory) -> str:
     """A demonstration in words, to tell one practice from another."""
     return canonical_json([demonstration.id, *(str(step.action) for step in demonstration.steps)])
@@ -169,6 +181,7 @@ class _Beginning:
     def cut(self, tasks: Sequence[Task], shown: Iterable[Trajectory], render: Callable[[Step], str] | None) -> None:
         """Cut what is shown of these tasks."""
         dialect, stages, at = self._practice.policy.dialect, self._config.stages, self._config.at
+        shown = [_readable(one, words=len(self._practice.policy.tokenizer)) for one in shown]
         self._cuts = {one.task.id: cut_points(one, dialect, stages, at=at, render=render) for one in shown}
         self._tasks = list(dict.fromkeys(task.id for task in tasks))
         self._low, self._high = torch.zeros(len(self._tasks)), torch.ones(len(self._tasks))
