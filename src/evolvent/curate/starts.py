@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from evolvent.agents.base import turn_of
-from evolvent.errors import ConfigError, Problem
+from evolvent.errors import ConfigError, Problem, VocabularyMismatch
 from evolvent.models.dialects import Dialect
 from evolvent.trajectory import Branch, Start, Step, Trajectory, sample_rng
 
-__all__ = ["Cuts", "Places", "Reveal", "adapted", "adaptive", "cut_points", "mixed", "staged"]
+__all__ = ["Cuts", "Places", "Reveal", "adapted", "adaptive", "cut_points", "mixed", "readable", "staged"]
 
 Cuts = Mapping[str, Sequence[Branch]]
 """Where the demonstration of a task is cut, by the task's id; from near its end to near its beginning."""
@@ -157,3 +157,18 @@ def adapted(
 def _share(branch: Branch | None, own: Sequence[Branch]) -> float:
     """The share of a demonstration that a branch shows."""
     return 0.0 if branch is None else (len(own) - own.index(branch)) / (len(own) + 1)
+
+
+def readable(demonstration: Trajectory, *, words: int) -> Trajectory:
+    """The same; its tokens are handed to a policy of so many words as they are.
+
+    Raises:
+        VocabularyMismatch: some are of another tokenizer.
+    """
+    ids = [int(one.ids.max()) for step in demonstration.steps for one in step.generations if len(one.ids)]
+    if max(ids, default=0) >= words:
+        raise VocabularyMismatch(
+            f"the demonstration {demonstration.id!r} was written with another tokenizer", value=f"token {max(ids)}",
+            expected=f"tokens below {words}", hint="demonstrate with this policy, or leave out its generations",
+        )  # fmt: skip
+    return demonstration

@@ -26,8 +26,8 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from evolvent.config import Config
-from evolvent.curate.starts import Places, Reveal, adapted, adaptive, cut_points, mixed, staged
-from evolvent.errors import ConfigError, Problem, VocabularyMismatch
+from evolvent.curate.starts import Places, Reveal, adapted, adaptive, cut_points, mixed, readable, staged
+from evolvent.errors import ConfigError, Problem
 from evolvent.learn.credit import GaeCredit
 from evolvent.learn.critic import critic
 from evolvent.learn.practice import Practice, PracticeConfig, Setup
@@ -83,8 +83,7 @@ def preset(config: R3) -> Preset:
 def partial_credit(trajectory: Trajectory, *, wrong: float) -> list[float | None]:
     """The outcome, paid on the last action: 1 if right, `wrong` if there is an answer, 0 if there is none.
 
-    Whether there is one says the world (`answered` in its last info); where it does not, an episode that the world
-    ended has one. A score of None stays None.
+    The world says whether there is one (`answered` in its last info), or has ended the episode. None stays None.
     """
     if not trajectory.steps:
         return []
@@ -106,8 +105,7 @@ def r3(
     Returns:
         the policy after the last iteration.
     Raises:
-        ConfigError: no task has a demonstration, though the curriculum needs some.
-        VocabularyMismatch: a demonstration's tokens are of another tokenizer.
+        ConfigError: no task has a demonstration. VocabularyMismatch: one is of another tokenizer.
     """
     shown = _demonstrated(tasks, demonstrations, config)
     chosen, values = preset(config), critic(ValueLoss(clip=config.clip))
@@ -144,17 +142,6 @@ def _demonstrated(tasks: Sequence[Task], demonstrations: Sequence[Trajectory], c
     return {one.id: one for one in by_task.values()}
 
 
-def _readable(demonstration: Trajectory, *, words: int) -> Trajectory:
-    """The same; its tokens are handed to the policy as they are."""
-    ids = [int(one.ids.max()) for step in demonstration.steps for one in step.generations if len(one.ids)]
-    if max(ids, default=0) >= words:
-        raise VocabularyMismatch(
-            f"the demonstration {demonstration.id!r} was written with another tokenizer", value=f"token {max(ids)}",
-            expected=f"tokens below {words}", hint="demonstrate with this policy, or leave out its generations",
-        )  # fmt: skip
-    return demonstration
-
-
 def _told(demonstration: Trajectory) -> str:
     """A demonstration in words, to tell one practice from another."""
     return canonical_json([demonstration.id, *(str(step.action) for step in demonstration.steps)])
@@ -181,8 +168,8 @@ class _Beginning:
     def cut(self, tasks: Sequence[Task], shown: Iterable[Trajectory], render: Callable[[Step], str] | None) -> None:
         """Cut what is shown of these tasks."""
         dialect, stages, at = self._practice.policy.dialect, self._config.stages, self._config.at
-        shown = [_readable(one, words=len(self._practice.policy.tokenizer)) for one in shown]
-        self._cuts = {one.task.id: cut_points(one, dialect, stages, at=at, render=render) for one in shown}
+        clear = (readable(one, words=len(self._practice.policy.tokenizer)) for one in shown)
+        self._cuts = {one.task.id: cut_points(one, dialect, stages, at=at, render=render) for one in clear}
         self._tasks = list(dict.fromkeys(task.id for task in tasks))
         self._low, self._high = torch.zeros(len(self._tasks)), torch.ones(len(self._tasks))
         if self._config.kind == "adaptive":
