@@ -66,9 +66,8 @@ class Budgeted(LocalVerbs):
                     return
                 yield number
 
-        vars(practice).update(
-            rounds=limited, play=counted, due=lambda: False
-        )  # measured when it is over, and not by it
+        # measured when it is over, and not on the way
+        vars(practice).update(rounds=limited, play=counted, due=lambda: False)
         return practice
 
 

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
+from evolvent.sandbox import watch
 from evolvent.sandbox.limits import Limits
 from evolvent.sandbox.watch import descendants, exceeded
 
@@ -82,3 +84,17 @@ def test_the_pids_group_holds_where_there_is_one(boxes):
     with boxes.open(SOURCE, dataclasses.replace(WIDE, processes=8)) as box:
         outcome = box.ask("fork", (20,))
     assert (outcome.status, "temporarily unavailable" in outcome.error) == ("raised", True) or outcome.status == "limit"
+
+
+def test_a_process_that_hides_what_it_holds_counts_in_full(monkeypatch):
+    """As root nothing is hidden from us, so the kernel's refusal is played."""
+
+    def refused(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    own = watch._resident(Path("/proc/self"))
+    assert own > 0 and watch._proportional(Path("/proc/self")) > 0
+    monkeypatch.setattr(Path, "iterdir", refused)
+    assert len(watch._sockets(Path("/proc/self"), 5)) == 5
+    monkeypatch.setattr(watch, "_kilobytes", lambda path, _: 7 if path.name == "status" else refused())
+    assert watch._proportional(Path("/proc/self")) == 7 * 1024

@@ -63,8 +63,10 @@ def _show(words: Sequence[str], console: Console) -> int:
         kinds = {task.kind for panel in panels for task in panel}
         rows.append((tier, *map(len, panels), len(kinds)))
     console.print(table(console, ("tier", *SPLITS, "kinds"), rows, numbers=(*SPLITS, "kinds")))
-    task = next(task for split in reversed(SPLITS) for tier in shown.tiers
-                for task in shown.tasks(split, tier)[:1])  # fmt: skip
+    firsts = (shown.tasks(split, tier)[:1] for split in reversed(SPLITS) for tier in shown.tiers)
+    task = next((task for first in firsts for task in first), None)
+    if task is None:
+        raise ConfigError([Problem("worlds show", f"the world {shown.name!r} has no task", "look at its files")])
     observation, _ = shown.make(task).reset()
     expert = shown.expert(task)
     console.print(f"the first {task.tier} {task.split} task:")

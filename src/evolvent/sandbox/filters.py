@@ -20,13 +20,8 @@ ALLOW = 0x7FFF0000  # SECCOMP_RET_ALLOW
 KILL = 0x80000000  # SECCOMP_RET_KILL_PROCESS
 _EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER, _ARCH, _FIRST, _SECOND, _THIRD = (
-    0,
-    4,
-    16,
-    24,
-    32,
-)  # offsets; of an argument its lower half, on little-endian machines
+# offsets; of an argument its lower half, on little-endian machines
+_NUMBER, _ARCH, _FIRST, _SECOND, _THIRD = 0, 4, 16, 24, 32
 _X32 = 0x40000000
 _TIOCSTI = 0x5412  # puts characters into a terminal's input
 
@@ -114,9 +109,8 @@ def program(machine: str) -> bytes:
     rows += _argument(known.ioctl, _SECOND, [(_EQUAL, 0, 1, _TIOCSTI), (_RETURN, 0, 0, errno(_EPERM))])
     families = [(_EQUAL, len(FAMILIES) - place, 0, family) for place, family in enumerate(FAMILIES)]
     rows += _argument(known.socket, _FIRST, [*families, (_RETURN, 0, 0, errno(_EAFNOSUPPORT))])
-    buffers = [(_EQUAL, len(BUFFERS) - place - 1, 1 if place == len(BUFFERS) - 1 else 0, option)
-               for place, option in enumerate(BUFFERS)]  # fmt: skip
-    rows += _argument(known.setsockopt, _THIRD, [*buffers, (_RETURN, 0, 0, errno(_EPERM))])
+    refused = [row for option in BUFFERS for row in ((_EQUAL, 0, 1, option), (_RETURN, 0, 0, errno(_EPERM)))]
+    rows += _argument(known.setsockopt, _THIRD, refused)
     rows.append((_RETURN, 0, 0, ALLOW))
     return b"".join(struct.pack("=HBBI", *row) for row in rows)
 

@@ -56,7 +56,7 @@ def exceeded(pid: int, limits: Limits, *, unsafe: bool = False) -> str:
     threads = sum(map(_threads, found))
     if threads > limits.processes:
         return f"{threads} processes and threads, at most {limits.processes}"
-    waiting = _SOCKET * len(set().union(*map(_sockets, found)))
+    waiting = _SOCKET * len(set().union(*(_sockets(each, limits.files) for each in found)))
     if sum(map(_resident, found)) + waiting > limits.total_mb * _MIB:
         total = sum(map(_proportional, found)) + waiting
         if total > limits.total_mb * _MIB:
@@ -84,13 +84,17 @@ def _threads(process: Path) -> int:
     return 0
 
 
-def _sockets(process: Path) -> set[str]:
-    """The sockets that a process holds, by name: forks hold the same ones."""
+def _sockets(process: Path, most: int) -> set[str]:
+    """The sockets that a process holds, by name: forks hold the same ones. Who hides them has as many as can be."""
     found = set()
-    with suppress(OSError):
+    try:
         for entry in (process / "fd").iterdir():
-            with suppress(OSError):
+            with suppress(FileNotFoundError, ProcessLookupError):
                 found.add(str(entry.readlink()))
+    except PermissionError:
+        return {f"hidden {number} of {process}" for number in range(most)}
+    except OSError:
+        return set()  # it is gone
     return {name for name in found if name.startswith("socket:")}
 
 
