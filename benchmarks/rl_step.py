@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import wraps
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
@@ -36,11 +37,12 @@ from unittest.mock import patch
 import torch
 from transformers import LlamaForCausalLM
 
+from benchmarks.cells import refuse
 from benchmarks.reporting import RESULTS, about, command_line, finish, show
 from benchmarks.rl_step_gpu import on_a_device
 from benchmarks.rl_step_work import CLIP, RATE, SHAPES, Shape, practising, reward
 from evolvent.engine.fused import FusedDecoder
-from evolvent.errors import ConfigError
+from evolvent.errors import ConfigError, Problem
 from evolvent.learn.learner import TrainConfig
 from evolvent.models.policy import Policy
 
@@ -229,6 +231,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         show(found, without=("raw",))
         finish(found, options)
         return
+    if not options.no_peers and find_spec("trl") is None:
+        told = Problem("trl", "is not installed", "pip install -c constraints.txt -e '.[bench]', or give --no-peers")
+        refuse([told])
     torch.set_num_threads(1)
     small = {"tasks": 4, "samples": 4, "steps": 3} if options.quick else {}
     shapes = {name: replace(shape, size=options.size, seed=options.seed, **small) for name, shape in SHAPES.items()}

@@ -36,3 +36,6 @@ def test_a_run_of_another_method_is_told_by_its_method_alone(capsys, tmp_path):
 def test_to_serve_a_policy_has_a_name_of_its_own(capsys, tmp_path):
     assert main(["serve-policy", str(tmp_path / "missing")]) == 2
     assert "policy: unknown policy" in capsys.readouterr().err
+    for words in ([], ["--port", "0"]):  # it would serve worlds
+        assert main(["serve-policy", *words]) == 2
+        assert "evolvent serve-policy: got no policy" in capsys.readouterr().err

@@ -20,7 +20,7 @@ from evolvent import __version__
 from evolvent.cli.console import open_console
 from evolvent.cli.names import needs_train
 from evolvent.cli.parsing import choose
-from evolvent.errors import ConfigError, EvolventError, boundary
+from evolvent.errors import ConfigError, EvolventError, Problem, boundary
 from evolvent.logs import FORMAT, configure, hidden, secrets_in
 from evolvent.view.escape import plain
 
@@ -98,13 +98,21 @@ def _run(words: Sequence[str], console: Console) -> int:
         console.print(f"evolvent {__version__}")
         return 0
     if words[0] == _SERVES_A_POLICY:
-        named = words[1:] and not words[1].startswith("-")
-        words = ["serve", *(["--policy"] if named else []), *words[1:]]
+        words = ["serve", *_with_policy(words[1:])]
     verb, rest = choose("evolvent", words, VERBS)
     if verb in _MODEL_VERBS:
         needs_train(f"evolvent {verb}")
     run = import_module(f"evolvent.cli.{verb}").run
     return int(run(rest, console))
+
+
+def _with_policy(words: Sequence[str]) -> list[str]:
+    """The words of `serve-policy` as `serve` takes them: the first names the policy."""
+    if words and not words[0].startswith("-"):
+        return ["--policy", *words]
+    if any(word.partition("=")[0] in ("--policy", "--config", "-h", "--help") for word in words):
+        return list(words)
+    raise ConfigError([Problem(f"evolvent {_SERVES_A_POLICY}", "got no policy", "expected its folder, or a run")])
 
 
 def _usage() -> str:

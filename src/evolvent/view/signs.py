@@ -44,7 +44,7 @@ SIGNS: tuple[Sign, ...] = (
     Sign("stale", "episodes of too old a policy", 0.2, "above", True, "collected work is thrown away",
          "allow more lag"),
     Sign("mismatch", "sampler against learner", 0.01, "above", False, "actions were sampled from another distribution",
-         "check temperature and top-k, correct it (behaviour), or allow less lag"),
+         "check temperature and top-k, correct it (rl.correct), or allow less lag"),
     Sign("equal_groups", "groups without variance", 0.7, "above", True, "most tasks are always solved, or never",
          "choose tasks of other difficulty, more samples a task, or start from demonstrations"),
     Sign("sampled_entropy", "entropy of a token (nats)", 0.02, "below", False, "the policy always does the same",
