@@ -24,8 +24,9 @@ from benchmarks.reporting import about
 from benchmarks.rl_step_work import CLIP, RATE, practising
 from benchmarks.train_shapes import SIZES, Size
 from evolvent.engine.recorder import Recorder
+from evolvent.learn.cost import Cost
 from evolvent.learn.learner import TrainConfig
-from evolvent.learn.monitor import Cost, gemm_ceiling
+from evolvent.learn.monitor import gemm_ceiling
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import word_tokenizer
 from evolvent.trajectory import Trajectory, sample_rng

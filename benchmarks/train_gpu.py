@@ -12,8 +12,9 @@ import torch
 from benchmarks.reporting import about
 from benchmarks.train_shapes import ON_A_GPU, Bench, Point, labelled
 from evolvent.errors import DeviceMemory
+from evolvent.learn.cost import Cost
 from evolvent.learn.learner import Learner
-from evolvent.learn.monitor import Cost, gemm_ceiling
+from evolvent.learn.monitor import gemm_ceiling
 from evolvent.learn.objectives import weighted_nll
 
 __all__ = ["on_a_gpu"]

@@ -5,7 +5,7 @@ import torch
 
 from benchmarks.rl_step_gpu import Work, limits, on_a_device
 from benchmarks.train_shapes import SIZES
-from evolvent.learn.monitor import Cost
+from evolvent.learn.cost import Cost
 
 SMALL = Work(SIZES["0.2M"], tasks=3, samples=4, prompt=10, written=6, steps=2, micro=256)
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

@@ -19,9 +19,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from evolvent.learn import monitor as module
+from evolvent.learn.cost import Cost
 from evolvent.learn.forward import outputs
 from evolvent.learn.learner import Learner, TrainConfig
-from evolvent.learn.monitor import Cost, Monitor, gemm_ceiling, memory, monitored
+from evolvent.learn.monitor import Monitor, gemm_ceiling, memory, monitored
 from evolvent.learn.objectives import value, weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.packing import Batch

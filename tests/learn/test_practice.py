@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from acting import Echo, Endless, quick, run_of, small, talking
+from acting import Echo, Endless, quick, run_of, small, talking, verbs_of
 
 import evolvent as ev
 from evolvent.agents.base import turn_of
@@ -172,6 +172,7 @@ def test_a_history_policy_goes_on_at_a_cut_where_the_context_is_full(tmp_path, c
 
 
 ETPO_PRACTICE = {"epochs": 4, "critic_lr": 3e-4, "iterations": 40, "save_every": 40}
+SEEDS = {"poad": 3}  # the middle of so many: one in twelve learns to say one word of the two
 RLOO_PRACTICE = {"iterations": 30, "save_every": 30}
 METHODS = {
     "poad": (poad, PoadConfig),
@@ -206,10 +207,13 @@ def test_every_method_learns_to_say_what_is_shown(tmp_path, beginner, name):
     method, config = METHODS[name]
     world = Echo()
     practice = quick(iterations=22, tasks=16, samples=4, save_every=22, minibatches=2)
-    with run_of(tmp_path, world) as run:
-        learned = method(beginner, tasks(world), config=config(practice=practice), run=run)
-        (after,) = run.evaluate(learned, 99, split="train")
-    assert after.mean >= 0.4
+    found, verbs = [], verbs_of(world)
+    for seed in range(SEEDS.get(name, 1)):
+        with ev.Run(tmp_path / str(seed), verbs, seed=seed, settings=verbs.settings()) as run:
+            learned = method(beginner, tasks(world), config=config(practice=practice), run=run)
+            (after,) = run.evaluate(learned, 99, split="train")
+            found.append(after.mean)
+    assert np.median(found) >= 0.4
 
 
 @pytest.mark.parametrize("method", ["grpo", "poad"])

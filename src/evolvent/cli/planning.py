@@ -141,7 +141,7 @@ def _estimated(model: Any, config: Recipe, load: Load) -> MemoryEstimate:
 def _load(config: Recipe, model: Any, *, longest: int | None = None) -> Load:
     """What a rank is fed, at most: rows as long as the longest sequence, or as the policy takes."""
     train, mesh = config.train, config.parallel.mesh
-    most = train.micro_tokens or train.batch_tokens
+    most = train.most
     window = int(getattr(model.config, "max_position_embeddings", 0) or _WINDOW)
     packed = chosen_layout(model, train.layout) == "packed"
     tokens = max(1, min(longest or config.context or window, most))

@@ -34,6 +34,7 @@ from evolvent.learn.parallel.ranks import ALONE, Ranks
 from evolvent.learn.parts import Parts
 from evolvent.learn.progress import FitReport, Metrics, Progress, identity, restore, save, settled
 from evolvent.learn.settings import TrainConfig
+from evolvent.learn.sharing import sharing_of
 from evolvent.learn.trained import Trained, check_resumes
 from evolvent.models.heads import fresh_head
 from evolvent.models.policy import Policy
@@ -92,6 +93,7 @@ class Learner:
         self._base = base_digest(policy.model) if adapter != "none" else None  # while the base is whole
         check_objective(objective, self.parallelism)
         self.layout = chosen_layout(policy.model, config.layout)
+        self.sharing = sharing_of(policy.model, config.layout, self.parallelism)
         if problems := check_fused(self.optimizer_config, self._forwards(), self.parallelism.pp):
             raise ConfigError(problems)
         model = in_precision(policy.model, config.dtype)
@@ -117,8 +119,7 @@ class Learner:
 
     def _forwards(self) -> int:
         """Least number of micro-batches of an update."""
-        most = self.config.micro_tokens or self.config.batch_tokens
-        return 2 if most < self.config.batch_tokens or self.parallelism.pp > 1 else 1
+        return 2 if self.config.most < self.config.batch_tokens or self.parallelism.pp > 1 else 1
 
     def _value_head(self) -> nn.Module:
         if self.policy.value_head is None:
@@ -362,15 +363,14 @@ class Learner:
         return Stream(lengths, budget=budget, capacity=capacity, together=together, seed=self.seed)
 
     def _dealing(self, learned: Learnable) -> Dealing:
-        config, schedule, rank = self.config, self.parallelism.schedule, self.ranks.at("dp")
-        most, packed = config.micro_tokens or config.batch_tokens, self.layout == "packed" and not learned.trees
-        return Dealing(packed, self.objective.together, most, self.ranks.mesh, schedule, rank)
+        packed, schedule = self.layout == "packed" and not learned.trees, self.parallelism.schedule
+        sharing, most = self.sharing if self.config.layout == "shared" else None, self.config.most
+        return Dealing(packed, self.objective.together, most, self.ranks.mesh, schedule, self.ranks.at("dp"), sharing)
 
     def _any(self, here: bool) -> bool:
         """Whether something is so on any rank."""
-        if self.ranks.devices is None:
-            return here
-        return bool(self.ranks.sum(torch.tensor(int(here), device=self.device), "dp", "pp", "tp"))
+        told = torch.tensor(int(here), device=self.device)
+        return here if self.ranks.devices is None else bool(self.ranks.sum(told, "dp", "pp", "tp"))
 
     def _check_finite(self, progress: Progress, metrics: Metrics, checkpoint: Checkpointer | None) -> None:
         if not metrics.skipped:

@@ -16,6 +16,7 @@ from evolvent.learn.packing import Batch, Row, bucket, collate_packed, collate_p
 from evolvent.learn.parallel.mesh import Mesh, Schedule
 from evolvent.learn.parallel.stages import micro_batches
 from evolvent.learn.parts import Parts, check_parts
+from evolvent.learn.sharing import Sharing
 from evolvent.learn.trees import collate
 from evolvent.trajectory import sample_rng
 
@@ -180,7 +181,7 @@ class Dealing:
 
     Args:
         packed: several sequences in a row. together: rows that are never torn apart. most: tokens of a forward.
-        mesh, schedule: the layout. rank: this data rank.
+        mesh, schedule: the layout. rank: this data rank. sharing: how a micro-batch's sequences share rows, if they do.
     """
 
     packed: bool
@@ -189,6 +190,7 @@ class Dealing:
     mesh: Mesh
     schedule: Schedule
     rank: int
+    sharing: Sharing | None = None
 
     def batches(self, parts: Sequence[Parts] | Mapping[int, Parts], rows: Sequence[Row]) -> list[Batch]:
         """This rank's micro-batches: as many as every other data rank's, with empty ones at the end.
@@ -210,6 +212,10 @@ class Dealing:
             height, length = max(map(len, mine), default=1), max(map(width, mine), default=1)
         if any(part.parent is not None for part in chosen.values()):
             return self._trees(chosen, [*mine, *([[]] * (number - len(mine)))])
+        if self.sharing is not None:
+            orders = [[index for row in micro for index in row] for micro in mine]
+            found = [self.sharing.collated(chosen, order, most=self.most) for order in orders]
+            return [*found, *(collate_padded(chosen, []) for _ in range(number - len(mine)))]
         collate = collate_packed if self.packed else collate_padded
         return [
             collate(chosen, micro, shape=(height, -(-max(length, width(micro)) // mesh.tp) * mesh.tp))

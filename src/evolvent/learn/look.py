@@ -20,9 +20,9 @@ from evolvent.engine.sampling import ChoiceTrie
 from evolvent.errors import BatchMismatch
 from evolvent.learn.forward import fitting, outputs, target_logits
 from evolvent.learn.objectives import Outputs
-from evolvent.learn.packing import Batch, bucket
+from evolvent.learn.packing import Batch
 from evolvent.learn.parts import Parts
-from evolvent.learn.trees import collate
+from evolvent.learn.sharing import Sharing, batches
 from evolvent.models.policy import Policy
 from evolvent.trajectory import Trajectory
 
@@ -43,6 +43,7 @@ def look(
     temperature: float = 1.0,
     tokens: int | None = None,
     dtype: torch.dtype = torch.float32,
+    sharing: Sharing | None = None,
 ) -> list[dict[str, NDArray[np.float32]]]:
     """For every chain, a column `[T]` of each need; 0 at tokens without weight.
 
@@ -54,6 +55,7 @@ def look(
         temperature: that the tokens were sampled at.
         tokens: most tokens of a forward, padding included; None: as many as give half a gibibyte of logits.
         dtype: float32, or bfloat16 for an autocast forward.
+        sharing: how chains share rows; None: each has its own.
     Raises:
         DeviceMemory: a forward does not fit.
     """
@@ -63,12 +65,13 @@ def look(
         return {name: getattr(found, name) for name in needs}
 
     with _valued(policy) if "values" in needs else nullcontext():
-        return said_of(policy.model, chains, read, tokens=tokens)
+        return said_of(policy.model, chains, read, tokens=tokens, sharing=sharing)
 
 
 def supports(
-    policy: Policy, chains: Sequence[Parts], *, top_k: int, temperature: float, tokens: int | None = None
-) -> list[Parts]:
+    policy: Policy, chains: Sequence[Parts], *, top_k: int, temperature: float, tokens: int | None = None,
+    sharing: Sharing | None = None,
+) -> list[Parts]:  # fmt: skip
     """The chains with column "support" `[T, K]` int32: the tokens that top-k left at every learned token.
 
     Of the weights that sampled, before any update: later the same tokens stay the support, so that a ratio compares two
@@ -82,7 +85,7 @@ def supports(
         kept[:, -1] = torch.where(missing, batch.targets, kept[:, -1])
         return {"support": kept.int()}
 
-    found = said_of(policy.model, chains, read, tokens=tokens)
+    found = said_of(policy.model, chains, read, tokens=tokens, sharing=sharing)
     return [
         replace(chain, columns={**chain.columns, **column}) for chain, column in zip(chains, found, strict=True)
     ]  # fmt: skip
@@ -130,7 +133,7 @@ def _allowed(trajectory: Trajectory, chain: Parts) -> dict[int, list[int]]:
 
 
 def said_of(
-    model: Any, chains: Sequence[Parts], read: Reader, *, tokens: int | None = None
+    model: Any, chains: Sequence[Parts], read: Reader, *, tokens: int | None = None, sharing: Sharing | None = None
 ) -> list[dict[str, NDArray[Any]]]:
     """What `read` says of the targets of each chain, spread over its tokens `[T, ...]`.
 
@@ -142,8 +145,7 @@ def said_of(
     found: list[dict[str, NDArray[Any]]] = [{} for _ in chains]
     learned = [index for index, chain in enumerate(chains) if chain.feed]
     with torch.inference_mode(), calm(model):
-        for group in bucket([chains[index].feed for index in learned], budget, rng=rng):
-            batch = collate(chains, [learned[place] for place in group])
+        for batch in batches(chains, learned, most=budget, rng=rng, sharing=sharing):
             with fitting(tuple(batch.ids.shape), _LESS):
                 said = {name: each.cpu().numpy() for name, each in read(model, batch.to(model.device)).items()}
             _spread(found, chains, batch.samples, said)

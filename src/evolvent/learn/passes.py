@@ -9,9 +9,9 @@ import numpy as np
 from numpy.random import Generator
 
 from evolvent.learn.learner import Learner
-from evolvent.learn.packing import Batch, bucket, collate_packed, pack
+from evolvent.learn.packing import Batch, collate_packed, pack
 from evolvent.learn.parts import Parts
-from evolvent.learn.trees import collate
+from evolvent.learn.sharing import batches
 
 __all__ = ["Tally", "minibatch", "passes"]
 
@@ -79,10 +79,10 @@ def passes(
 
 
 def minibatch(learner: Learner, chains: Sequence[Parts], chosen: Sequence[int], *, rng: Generator) -> list[Batch]:
-    """The micro-batches of one update: sequences of like length together, or packed rows, in the learner's layout."""
-    lengths = [chains[index].feed for index in chosen]
-    most = learner.config.micro_tokens or learner.config.batch_tokens
+    """The micro-batches of one update, in the learner's layout."""
+    most = learner.config.most
     if learner.layout == "packed" and all(chains[index].parent is None for index in chosen):
+        lengths = [chains[index].feed for index in chosen]
         rows = pack(lengths, max(most, *lengths))
         return [collate_packed(chains, [[chosen[place] for place in row]]) for row in rows]
-    return [collate(chains, [chosen[place] for place in group]) for group in bucket(lengths, most, rng=rng)]
+    return batches(chains, chosen, most=most, rng=rng, sharing=learner.sharing)

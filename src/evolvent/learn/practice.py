@@ -249,7 +249,7 @@ class Practice:
         dtype = torch.bfloat16 if train.dtype == "bfloat16" else torch.float32
         return View(
             self.policy, Sampling(config.temperature, config.top_k), self.first if setup.reference else None,
-            self.valued, config.choose, setup.deciding, train.micro_tokens or train.batch_tokens, dtype, self.shorter,
+            self.valued, config.choose, setup.deciding, train.most, dtype, self.shorter, self.learner.sharing,
         )  # fmt: skip
 
     @property

@@ -21,6 +21,7 @@ from evolvent.learn.look import Look, chosen_supports, look, said_of, supports
 from evolvent.learn.objectives import given
 from evolvent.learn.packing import Batch
 from evolvent.learn.parts import Parts
+from evolvent.learn.sharing import Sharing
 from evolvent.models.dialects import Dialect
 from evolvent.models.policy import Policy
 from evolvent.trajectory import Trajectory, sample_seed
@@ -97,7 +98,7 @@ class View:
         policy: that plays and is improved. first: that it is held to; None: nobody. valued: whose values are asked for.
         sampling: the distribution of actions. choosing: whether they were drawn token by token among those that the
             world listed; deciding: as wholes (`learn/candidates.py`).
-        micro: most tokens of a forward. dtype: of it.
+        micro: most tokens of a forward. dtype: of it. sharing: how episodes share rows of it; None: not at all.
         shorter: the tokens that the agent would have read at the end of a cut episode whose conversation was full then:
             what its history policy leaves of it, None where that gives up. None: full conversations are over.
     """
@@ -111,6 +112,12 @@ class View:
     micro: int | None = None
     dtype: torch.dtype = torch.float32
     shorter: Shorter | None = None
+    sharing: Sharing | None = None
+
+    @property
+    def forwards(self) -> dict[str, Any]:
+        """How everyone is asked, as `look` takes it."""
+        return {"tokens": self.micro, "dtype": self.dtype, "sharing": self.sharing}
 
 
 def see(
@@ -129,7 +136,8 @@ def see(
     if viewer.choosing:
         asked = chosen_supports(played, asked)
     elif sampling.top_k:
-        asked = supports(policy, asked, top_k=sampling.top_k, temperature=sampling.temperature, tokens=viewer.micro)
+        asked = supports(policy, asked, top_k=sampling.top_k, temperature=sampling.temperature, tokens=viewer.micro,
+                         sharing=viewer.sharing)  # fmt: skip
     plain = asked
     if valued is not None:
         asked, found, read = with_finals(
@@ -137,16 +145,14 @@ def see(
         )
     one = valued is not None and valued.model is policy.model
     own = look(policy, asked if one else plain, needs=_BOTH if one else _WORDS,
-               temperature=sampling.temperature, tokens=viewer.micro, dtype=viewer.dtype)  # fmt: skip
+               temperature=sampling.temperature, **viewer.forwards)  # fmt: skip
     said = {"old": gathered(own, "logprobs", found)}
     if valued is not None:
-        values = own if one else look(valued, asked, needs=_VALUES, tokens=viewer.micro, dtype=viewer.dtype)
+        values = own if one else look(valued, asked, needs=_VALUES, **viewer.forwards)
         said["values"] = gathered(values, "values", found)
         found = with_final_values(found, values, read)
     if viewer.first is not None:
-        first = look(
-            viewer.first, plain, temperature=sampling.temperature, tokens=viewer.micro, dtype=viewer.dtype
-        )  # fmt: skip
+        first = look(viewer.first, plain, temperature=sampling.temperature, **viewer.forwards)
         said["reference"] = gathered(first, "logprobs", found)
     return Seen(played, plain, found, report, said, episodes)
 
@@ -168,7 +174,7 @@ def _decided(
         asked, found, places = with_finals(
             chains, found, episodes, dialect=policy.dialect, context=policy.context, shorter=viewer.shorter
         )
-        values = look(valued, asked, needs=_VALUES, tokens=viewer.micro, dtype=viewer.dtype)
+        values = look(valued, asked, needs=_VALUES, **viewer.forwards)
         columns["values"] = gathered(values, "values", found)
         found = with_final_values(found, values, places)
     return Seen(played, chains, found, report, columns, episodes)

@@ -33,13 +33,20 @@ class TrainConfig(Config):
     updates: int | None = Field(
         default=None, ge=1, description="stop after this many updates, instead of by tokens or epochs"
     )
-    layout: Literal["auto", "bucketed", "packed"] = Field(
-        default="auto", description="padded rows of like length (auto), or packed rows"
+    layout: Literal["auto", "bucketed", "packed", "shared"] = Field(
+        default="auto",
+        description="padded rows of like length, packed rows, or rows that share what sequences begin with; auto: "
+        "shared where a policy practises on a CPU, else padded",
     )
     dtype: Literal["float32", "bfloat16", "bfloat16_weights"] = Field(
         default="float32", description="of the forward; weights stay float32, unless they are named too"
     )
     patience: int = Field(default=5, ge=1, description="updates in a row that may be not finite before training stops")
+
+    @property
+    def most(self) -> int:
+        """Tokens of one forward, padding included."""
+        return self.micro_tokens or self.batch_tokens
 
     def rate(self, update: int, share: float) -> float:
         """The learning rate of an update (from 0), where `share` of the training is behind it: warm-up times decay."""

@@ -156,7 +156,8 @@ def backup(practice: Practice, seen: Seen, networks: Networks) -> None:
         seen.chains, seen.flat, seen.episodes, dialect=policy.dialect, context=policy.context,
         shorter=practice.shorter,
     )  # fmt: skip
-    columns = said_of(policy.model, chains, networks.said, tokens=practice.view.micro)
+    view = practice.view
+    columns = said_of(policy.model, chains, networks.said, tokens=view.micro, sharing=view.sharing)
     soft, chosen, rho_logit = (gathered(columns, name, flat) for name in ("soft", "chosen", "rho_logit"))
     flat = with_final_values(flat, columns, read, name="soft")
     config = networks.config

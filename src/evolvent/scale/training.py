@@ -20,8 +20,9 @@ from evolvent.config import Config
 from evolvent.errors import EvolventError
 from evolvent.files import disk_errors, sync_folder
 from evolvent.learn.checkpoint import Checkpointer
+from evolvent.learn.cost import Cost
 from evolvent.learn.learner import FitReport, Learner, Metrics, TrainConfig
-from evolvent.learn.monitor import Cost, monitored
+from evolvent.learn.monitor import monitored
 from evolvent.learn.objectives import Objective
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.parallel.mesh import Parallelism
