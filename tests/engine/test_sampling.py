@@ -92,6 +92,47 @@ def test_the_inverse_takes_the_first_token_above() -> None:
     assert tokens.tolist() == [1, 1, 3, 3]
 
 
+@pytest.mark.parametrize("words", [4096, 5000, 32_001])
+def test_among_many_words_the_draw_is_the_same(words: int) -> None:
+    """Against the inverse CDF in float64; a target within rounding of an edge may fall to either side."""
+    generator = torch.Generator().manual_seed(words)
+    logits = 3 * torch.randn(64, words, generator=generator)
+    logits[1::2, 128:1000] = -torch.inf  # whole blocks, and the end
+    logits[3::4, words - 200 :] = -torch.inf
+    uniform = torch.rand(64, generator=generator, dtype=torch.float64)
+    uniform[:8] = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64).repeat(4)
+    tokens, logprobs = draw_plain(logits, uniform)
+    exact = logits.double().log_softmax(-1)
+    cumulative = exact.exp().cumsum(-1)
+    target = uniform * cumulative[:, -1]
+    assert (cumulative.gather(1, tokens[:, None])[:, 0] > target - 1e-6).all()
+    assert ((cumulative - exact.exp()).gather(1, tokens[:, None])[:, 0] <= target + 1e-6).all()
+    same = torch.searchsorted(cumulative, target[:, None], right=True)[:, 0] == tokens
+    assert same.float().mean() > 0.9 and len(set(tokens.tolist())) > 32
+    torch.testing.assert_close(logprobs.double(), exact.gather(1, tokens[:, None])[:, 0], rtol=0, atol=2e-6)
+    assert torch.isfinite(logprobs).all(), "never a token without probability"
+
+
+def test_many_words_in_their_frequencies() -> None:
+    n, logits = 20_000, torch.full((1, 4096), -torch.inf)
+    places = [5, 127, 128, 4095]
+    logits[0, places] = FOUR.flatten()
+    uniform = torch.from_numpy(uniforms(np.arange(n, dtype=np.uint64), np.full(n, 3)))
+    tokens = torch.cat([draw_plain(logits.expand(1000, -1), part)[0] for part in uniform.split(1000)])
+    counts = np.array([int((tokens == place).sum()) for place in places])
+    expected = np.array([0.4, 0.3, 0.2, 0.1]) * n
+    assert counts.sum() == n and ((counts - expected) ** 2 / expected).sum() < 16.3  # p .001
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_broken_rows_of_many_words_give_nan(bad: float) -> None:
+    logits = torch.zeros(2, 5000)
+    logits[0, 4321 if bad > 0 else slice(None)] = bad
+    tokens, logprobs = draw_plain(logits, torch.tensor([0.5, 0.5], dtype=torch.float64))
+    assert logprobs[0].isnan() and float(logprobs[1]) == pytest.approx(-np.log(5000))
+    assert int(tokens[1]) == 2500 and 0 <= int(tokens[0]) < 5000
+
+
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 def test_broken_rows_give_nan_and_others_do_not(bad: float) -> None:
     logits = FOUR.repeat(2, 1)
