@@ -109,6 +109,9 @@ BENCHES = (
         _x("learning", "share_of_limit.learn"),
         _x("the whole step", "share_of_limit.step"),
         _most("share in credit", "credit_share", 0.01),
+        _x("rows that share beginnings over rows apart, prompts of 1,000 tokens, 128 written: learning",
+           "long prompts.faster.learn"),
+        _x("the whole step", "long prompts.step_faster"),
     ), "Random weights, bfloat16. What the limits are: `benchmarks/rl_step_gpu.py`."),
     Bench("What searching costs", "search_cost", "search_cost.json", (
         _most("tokens computed of those that must be, at most", "computed_over_limit_max",

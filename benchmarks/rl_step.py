@@ -39,7 +39,7 @@ from transformers import LlamaForCausalLM
 
 from benchmarks.cells import refuse
 from benchmarks.reporting import RESULTS, about, command_line, finish, show
-from benchmarks.rl_step_gpu import on_a_device
+from benchmarks.rl_step_gpu import long_prompts, on_a_device
 from benchmarks.rl_step_work import CLIP, RATE, SHAPES, Shape, practising, reward
 from evolvent.engine.fused import FusedDecoder
 from evolvent.errors import ConfigError, Problem
@@ -228,6 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.save == RESULT:  # no device overwrites what another was measured at
             options.save = RESULT.with_name("rl_step_cuda.json")
         found = on_a_device(seed=options.seed, quick=options.quick)
+        found["long prompts"] = long_prompts(seed=options.seed, quick=options.quick)
         show(found, without=("raw",))
         finish(found, options)
         return

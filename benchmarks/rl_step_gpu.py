@@ -4,7 +4,8 @@ Playing, looking, credit and learning are timed apart, with the device waited fo
 its limit: what the same work takes where every matrix product runs at the rate of large ones, and where every byte that
 must be read (weights once a forward, keys and values once a token) comes at the rate of a large copy. Both rates are
 measured in the same run. Beside playing stands the `generate` of transformers: the same weights, prompts, number of
-rows and tokens, before and after; the ratio is over the better of the two.
+rows and tokens, before and after; the ratio is over the better of the two. A second shape has long prompts, which rows
+that share beginnings feed once (`learn/sharing.py`): there both layouts are measured.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from evolvent.models.policy import Policy
 from evolvent.models.tiny import word_tokenizer
 from evolvent.trajectory import Trajectory, sample_rng
 
-__all__ = ["Work", "limits", "on_a_device"]
+__all__ = ["Work", "limits", "long_prompts", "on_a_device"]
 
 WARM = 1  # steps before the clocks count
 PHASES = ("play", "look", "credit", "learn")
@@ -184,18 +185,40 @@ def limits(cost: Cost, policy: Policy, lengths: Sequence[tuple[int, int]], *, ta
     return {"play": play, "look": whole / 3 / flops, "learn": whole / flops}
 
 
-def on_a_device(*, seed: int, quick: bool, device: str = "cuda", work: Work | None = None) -> dict[str, Any]:
-    """The figures of one shape."""
+def long_prompts(*, seed: int, quick: bool, device: str = "cuda", work: Work | None = None) -> dict[str, Any]:
+    """The same figures where prompts are most of what is read, with rows apart and with shared ones."""
+    few = {"steps": 1, "written": 32} if quick else {}
+    work = work or replace(Work(SIZES["0.5B"], tasks=8, samples=16, prompt=1000, written=128, steps=3), **few)
+    kept = ("step_s", "seconds", "share_of_limit", "written", "work", "raw")
+    found = dict[str, Any]()
+    for layout in ("bucketed", "shared"):
+        one = on_a_device(seed=seed, quick=quick, device=device, work=replace(work, layout=layout), peer=False)
+        found[layout] = {name: one[name] for name in kept}
+    apart, shared = (found[layout]["seconds"] for layout in ("bucketed", "shared"))
+    return {**found, "faster": {phase: round(apart[phase] / shared[phase], 2) for phase in ("look", "learn")},
+            "step_faster": round(found["bucketed"]["step_s"] / found["shared"]["step_s"], 2)}  # fmt: skip
+
+
+def on_a_device(
+    *, seed: int, quick: bool, device: str = "cuda", work: Work | None = None, peer: bool = True
+) -> dict[str, Any]:
+    """The figures of one shape.
+
+    Args:
+        peer: the `generate` of transformers is measured beside it.
+    """
     where = torch.device(device)
     work = work or (Work(SIZES["0.5B"], steps=1, written=64) if quick else Work(SIZES["0.5B"]))
     flops, bandwidth = gemm_ceiling(where, torch.bfloat16), copy_rate(where)
     policy = work.policy(where)
-    cost, peer = Cost.of(policy.model), list[float]()
-    generated(policy, replace(work, written=8), device=where, seed=seed)  # libraries load, and choose their kernels
-    peer.append(_told(lambda: generated(policy, work, device=where, seed=seed)))
+    cost, theirs = Cost.of(policy.model), list[float]()
+    if peer:
+        generated(policy, replace(work, written=8), device=where, seed=seed)  # libraries load, and choose their kernels
+        theirs.append(_told(lambda: generated(policy, work, device=where, seed=seed)))
     with counted() as replayed:
         watch, played = ours(policy, work, device=where, seed=seed)
-    peer.append(_told(lambda: generated(policy, work, device=where, seed=seed)))
+    if peer:
+        theirs.append(_told(lambda: generated(policy, work, device=where, seed=seed)))
     steps = watch.steps[WARM:]
     took = {phase: statistics.median(step[phase] for step in steps) for phase in PHASES}
     lengths = [(work.context - work.written, one.generated()) for one in played]
@@ -205,8 +228,8 @@ def on_a_device(*, seed: int, quick: bool, device: str = "cuda", work: Work | No
     peak = torch.cuda.max_memory_allocated(where) / 2**30 if where.type == "cuda" else 0.0
     return {
         "benchmark": "rl_step", "device": torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu",
-        "rollout_tokens_per_s": round(rate), "generate_tokens_per_s": [round(each) for each in peer],
-        "over_generate": round(rate / max(peer), 2), "step_s": round(whole, 3),
+        "rollout_tokens_per_s": round(rate), "generate_tokens_per_s": [round(each) for each in theirs],
+        "over_generate": round(rate / max(theirs), 2) if theirs else None, "step_s": round(whole, 3),
         "seconds": {phase: round(each, 4) for phase, each in took.items()},
         "share_of_limit": {
             **{phase: round(least[phase] / took[phase], 3) for phase in least},

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks.rl_step_gpu import Work, limits, on_a_device
+from benchmarks.rl_step_gpu import Work, limits, long_prompts, on_a_device
 from benchmarks.train_shapes import SIZES
 from evolvent.learn.cost import Cost
 
@@ -18,6 +18,13 @@ def test_every_phase_is_timed_and_stays_above_its_limit(device):
     assert found["step_s"] == pytest.approx(sum(found["seconds"].values()), abs=0.01)
     assert 0 < found["written"] <= 3 * 4 * 6 and found["rollout_tokens_per_s"] > 0
     assert all(0 <= share < 1 for share in found["share_of_limit"].values()), found["share_of_limit"]
+
+
+def test_long_prompts_are_measured_in_both_layouts():
+    work = Work(SIZES["0.2M"], tasks=2, samples=4, prompt=40, written=4, steps=1, micro=256)
+    found = long_prompts(seed=0, quick=True, device="cpu", work=work)
+    assert found["bucketed"]["work"]["layout"] == "bucketed" and found["shared"]["work"]["layout"] == "shared"
+    assert found["faster"]["learn"] > 0 and found["step_faster"] > 0
 
 
 def test_limits_by_hand():
