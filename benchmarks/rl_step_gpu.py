@@ -189,7 +189,7 @@ def long_prompts(*, seed: int, quick: bool, device: str = "cuda", work: Work | N
     """The same figures where prompts are most of what is read, with rows apart and with shared ones."""
     few = {"steps": 1, "written": 32} if quick else {}
     work = work or replace(Work(SIZES["0.5B"], tasks=8, samples=16, prompt=1000, written=128, steps=3), **few)
-    kept = ("step_s", "seconds", "share_of_limit", "written", "work", "raw")
+    kept = ("step_s", "seconds", "written", "work", "raw")  # limits are of rows apart
     found = dict[str, Any]()
     for layout in ("bucketed", "shared"):
         one = on_a_device(seed=seed, quick=quick, device=device, work=replace(work, layout=layout), peer=False)

@@ -12,7 +12,15 @@ from acting import Echo, quick, run_of, talking
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_training import small_parts, small_policy
-from transformers import AutoModelForCausalLM, GPT2Config, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    GPT2Config,
+    GPTNeoConfig,
+    MptConfig,
+    Qwen3Config,
+    RobertaConfig,
+)
 
 from evolvent.errors import BatchMismatch, ConfigError
 from evolvent.learn.critic import critic
@@ -107,7 +115,9 @@ def test_rows_are_the_least_work_of_all_cuts(parts: list[Parts], even: float, mo
         return sum(sharing.work(beginnings(parts, row), len(row)) for row in rows)
 
     def fits(rows: list[list[int]]) -> bool:
-        return all(len(row) == 1 or beginnings(parts, row) <= most for row in rows)
+        targets = [sum(np.count_nonzero(parts[index].weight) for index in row) for row in rows]
+        held = [max(beginnings(parts, row), count) for row, count in zip(rows, targets, strict=True)]
+        return all(len(row) == 1 or size <= most for row, size in zip(rows, held, strict=True))
 
     trees = sharing.rows(parts, range(len(parts)), most=most)
     found = [list(tree.sequences) for tree in trees]
@@ -119,6 +129,7 @@ def test_rows_are_the_least_work_of_all_cuts(parts: list[Parts], even: float, mo
     for cut in range(1 << (len(order) - 1)):
         ends = [0, *(at + 1 for at in range(len(order) - 1) if cut >> at & 1), len(order)]
         ways.append([order[a:b] for a, b in pairwise(ends)])
+    assert [tree.width for tree in trees] == [beginnings(parts, row) for row in found]
     assert work(found) == pytest.approx(min(work(way) for way in ways if fits(way)))
     assert collate_shared(parts, trees).real == sum(beginnings(parts, row) for row in found)
 
@@ -127,13 +138,33 @@ def test_rows_by_hand() -> None:
     """A prompt of 6 with three answers of 2, and a stranger: 12 + 4 tokens for 24 + 4, if rows may be long."""
     prompt = [1, 2, 3, 1, 2, 3]
     parts = [part([*prompt, n, n, n], [6, 7, 8], number=n) for n in (1, 2, 3)] + [part([3, 3, 3, 3, 3], [4])]
-    assert FREE.rows(parts, range(4), most=100) == [Tree((0, 1, 2), (0, 6, 6), 12), Tree((3,), (0,), 4)]
+    assert FREE.rows(parts, range(4), most=100) == [Tree((0, 1, 2), (0, 6, 6), 12, 9), Tree((3,), (0,), 4, 1)]
     assert [tree.sequences for tree in FREE.rows(parts, range(4), most=11)] == [(0, 1), (2,), (3,)]
     assert [tree.sequences for tree in DEAR.rows(parts, range(4), most=100)] == [(0,), (1,), (2,), (3,)]
     batch = FREE.collated(parts, [3, 0, 1, 2], most=100)
     assert batch.real == 12 + 4 and batch.ids.shape == (2, 12)
     assert batch.positions is not None and batch.positions[0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 6, 7, 6, 7]
     assert FREE.work(12, 3) == pytest.approx(12) and Sharing(24).work(12, 3) == 18 and Sharing(24).work(12, 1) == 15
+
+
+def test_a_forward_holds_no_more_than_it_may() -> None:
+    """Equal sequences, as of a policy that is sure: few tokens, but targets of their own, and these are bounded."""
+    parts = [part([1, *[2, 3] * 10], list(range(1, 21)), number=n) for n in range(40)]
+    found = batches(parts, range(40), most=100, rng=np.random.default_rng(0), sharing=FREE)
+    assert sum(batch.count for batch in found) == 800 and max(batch.count for batch in found) == 100
+    assert {batch.ids.shape for batch in found} == {(1, 20)}
+
+
+def test_rows_stay_apart_where_sharing_is_no_gain() -> None:
+    """Where one wide tree would stretch the padding of many strangers, or need a batch of its own."""
+    family = [part([1, *[2] * 50, *[n] * 20], list(range(51, 71)), number=n) for n in range(8, 16)]
+    strangers = [part([n, *[4] * 50, n], [51], number=n) for n in range(20, 60)]
+    parts = family + strangers
+    one = FREE.collated(parts, range(len(parts)), most=10**6)
+    plain = collate_padded(parts, [[index] for index in range(len(parts))])
+    assert one.mask is None and torch.equal(one.ids, plain.ids), "48 rows of 70 are less than 41 of 203"
+    several = batches(parts, range(len(parts)), most=plain.ids.numel(), rng=np.random.default_rng(0), sharing=FREE)
+    assert len(several) == 1 and several[0].mask is None
 
 
 def test_nothing_in_common_is_plain_rows() -> None:
@@ -258,8 +289,35 @@ def test_who_shares() -> None:
         sharing_of(policy.model, "shared", Parallelism(pp=2))
     policy.model.config.sliding_window = 8
     assert sharing_of(policy.model, "auto", alone) is None
-    with pytest.raises(ConfigError, match="layout: shared rows need full attention in every layer"):
+    with pytest.raises(ConfigError, match="layout: shared rows need full attention and positions"):
         sharing_of(policy.model, "shared", alone)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        BloomConfig(vocab_size=16, n_layer=2, n_head=2, hidden_size=16),  # positions and masks of its own
+        MptConfig(vocab_size=16, n_layers=2, n_heads=2, d_model=16),  # distances are counted in the row
+        GPTNeoConfig(vocab_size=16, num_layers=2, num_heads=2, hidden_size=16,
+                     attention_types=[[["global", "local"], 1]]),  # local layers
+        RobertaConfig(vocab_size=16, num_hidden_layers=2, num_attention_heads=2, hidden_size=16, intermediate_size=16,
+                      is_decoder=True),  # its positions begin at 2
+    ],
+    ids=lambda config: config.model_type,
+)  # fmt: skip
+def test_models_that_would_mix_their_sequences_are_found_out(config) -> None:
+    model = AutoModelForCausalLM.from_config(config)
+    assert sharing_of(model, "auto", Parallelism()) is None and model.training
+    with pytest.raises(ConfigError, match=f"positions as they are given, {config.model_type} has something else"):
+        sharing_of(model, "shared", Parallelism())
+
+
+def test_a_head_of_values_changes_no_row() -> None:
+    """It stays on a model that has practised with values, and is not there after a checkpoint was read."""
+    model = small_policy().model
+    before = Sharing.of(model)
+    model.value_head = torch.nn.Linear(16, 64)
+    assert Sharing.of(model) == before
 
 
 def test_the_length_where_attention_costs_as_much_as_the_rest() -> None:

@@ -143,7 +143,7 @@ def _load(config: Recipe, model: Any, *, longest: int | None = None) -> Load:
     train, mesh = config.train, config.parallel.mesh
     most = train.most
     window = int(getattr(model.config, "max_position_embeddings", 0) or _WINDOW)
-    packed = chosen_layout(model, train.layout) == "packed"
+    packed = train.layout == "shared" or chosen_layout(model, train.layout) == "packed"  # both have a mask
     tokens = max(1, min(longest or config.context or window, most))
     rows = max(1, most // tokens)
     shares = max(1, train.batch_tokens // mesh.dp)

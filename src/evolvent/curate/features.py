@@ -96,8 +96,7 @@ def _pooled(
 ) -> list[NDArray[np.float32]]:
     import torch
 
-    from evolvent.learn.forward import fitting
-    from evolvent.learn.look import calm
+    from evolvent.learn.forward import calm, fitting
     from evolvent.learn.packing import bucket
 
     model = policy.model

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["ChoiceTrie", "distribution", "draw", "draw_plain", "uniforms"]
 
 _GAMMA, _MIX1, _MIX2 = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-_LARGE, _BLOCK = 4096, 128  # words: from so many on they are summed in blocks of so many first
+_LARGE, _BLOCK = 4096, 128  # from so many words on, blocks of so many are summed first
 _U30, _U27, _U31, _U11, _U1 = (np.uint64(n) for n in (30, 27, 31, 11, 1))
 
 
@@ -45,8 +45,6 @@ def draw_plain(logits: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """
     import torch
 
-    if logits.shape[-1] >= _LARGE:
-        return _draw_blocks(logits, uniform)
     logprobs = logits.log_softmax(-1, dtype=torch.float32)
     return _inverse(logprobs.exp(), logprobs, uniform)
 
@@ -94,36 +92,37 @@ def _inverse(probs: Tensor, logprobs: Tensor, uniform: Tensor) -> tuple[Tensor, 
     """The inverse CDF in float64; a token without probability is never returned."""
     import torch
 
-    cumulative = probs.double().cumsum(-1)
-    target = (uniform * cumulative[:, -1]).unsqueeze(-1)
-    tokens = torch.searchsorted(cumulative, target, right=True).clamp_(max=probs.shape[-1] - 1)
+    if probs.shape[-1] >= _LARGE:
+        tokens = _by_blocks(probs, uniform)
+    else:
+        cumulative = probs.double().cumsum(-1)
+        target = (uniform * cumulative[:, -1]).unsqueeze(-1)
+        tokens = torch.searchsorted(cumulative, target, right=True).clamp_(max=probs.shape[-1] - 1)
     return tokens.squeeze(-1), logprobs.gather(-1, tokens).squeeze(-1)
 
 
-def _draw_blocks(logits: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """The same where words are many: a block first, by sums in float32, then a word of it. A third of the memory moved.
+def _by_blocks(probs: Tensor, uniform: Tensor) -> Tensor:
+    """The same tokens `[N, 1]` where words are many: a block first, by sums in float32, then a word of it in float64.
 
-    A word's probability is that of the softmax but for rounding in float32, as `exp` has it anyway.
+    Sums of 128 are rounded as each probability is anyway, and nothing in float64 is as large as `probs [N, V]`.
     """
     import torch
 
-    count, words = logits.shape
-    weights = (logits - logits.amax(-1, keepdim=True).float()).exp_()
-    whole = words // _BLOCK * _BLOCK
-    sums = [weights[:, :whole].view(count, -1, _BLOCK).sum(-1), *([weights[:, whole:].sum(-1, True)] * (whole < words))]
+    count, words = probs.shape
+    blocks = words // _BLOCK
+    sums = [probs[:, : blocks * _BLOCK].reshape(count, blocks, _BLOCK).sum(-1)]
+    if blocks * _BLOCK < words:
+        sums.append(probs[:, blocks * _BLOCK :].sum(-1, keepdim=True))
     cumulative = torch.cat(sums, -1).double().cumsum(-1)
-    total = cumulative[:, -1:]
-    target = uniform.unsqueeze(-1) * total
+    target = uniform.unsqueeze(-1) * cumulative[:, -1:]
     block = torch.searchsorted(cumulative, target, right=True).clamp_(max=cumulative.shape[-1] - 1)
     before = torch.where(block > 0, cumulative.gather(-1, (block - 1).clamp_(min=0)), 0.0)
-    places = block * _BLOCK + torch.arange(_BLOCK, device=logits.device)
-    inside = weights.gather(-1, places.clamp(max=words - 1)).double().masked_fill_(places >= words, 0.0).cumsum(-1)
+    places = block * _BLOCK + torch.arange(_BLOCK, device=probs.device)
+    inside = probs.gather(-1, places.clamp(max=words - 1)).double().masked_fill_(places >= words, 0.0).cumsum(-1)
     own = inside[:, -1:]  # what is left of the target goes by the block's exact sum, and stays below it
     left = (target - before) / (cumulative.gather(-1, block) - before) * own
     left = torch.minimum(left, torch.nextafter(own, torch.zeros_like(own)))
-    tokens = (block * _BLOCK + torch.searchsorted(inside, left, right=True)).clamp_(max=words - 1)
-    logprobs = weights.gather(-1, tokens).double().log() - total.log()
-    return tokens.squeeze(-1), logprobs.squeeze(-1).float()
+    return (block * _BLOCK + torch.searchsorted(inside, left, right=True)).clamp_(max=words - 1)
 
 
 class ChoiceTrie:

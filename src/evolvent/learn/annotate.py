@@ -16,8 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from evolvent.errors import BatchMismatch, ConfigError, DeviceMemory, Problem, VocabularyMismatch
-from evolvent.learn.forward import target_logits
-from evolvent.learn.look import calm
+from evolvent.learn.forward import calm, target_logits
 from evolvent.learn.losses import target_logprobs
 from evolvent.learn.packing import Batch, bucket, collate_padded
 from evolvent.learn.parts import Parts, check_parts

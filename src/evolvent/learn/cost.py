@@ -36,10 +36,14 @@ class Cost:
 
     @classmethod
     def of(cls, model: Any) -> Cost:
-        """The cost of a whole Hugging Face causal LM, with or without an adapter; before it is laid over ranks."""
+        """The cost of a whole Hugging Face causal LM, with or without an adapter; before it is laid over ranks.
+
+        A head of values, which some learners have beside it, does not count.
+        """
         config, head = model.config, model.get_output_embeddings().weight
         looked_up = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)} | {id(head)}
-        products = [weight for weight in model.parameters() if weight.dim() > 1 and id(weight) not in looked_up]
+        products = [weight for name, weight in model.named_parameters()
+                    if weight.dim() > 1 and id(weight) not in looked_up and "value_head." not in name]  # fmt: skip
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         attention = 6.0 * config.num_hidden_layers * config.num_attention_heads * size
         return cls(sum(_times(weight) * weight.numel() for weight in products), _times(head) * head.numel(), attention)

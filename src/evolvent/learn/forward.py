@@ -19,6 +19,7 @@ from evolvent.trajectory import sample_seed
 
 __all__ = [
     "Layout",
+    "calm",
     "can_pack",
     "chosen_layout",
     "fed",
@@ -41,6 +42,7 @@ def can_pack(model: Any) -> bool:
         config._attn_implementation in ("sdpa", "eager")
         and set(getattr(config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
         and getattr(config, "sliding_window", None) is None
+        and "local" not in (getattr(config, "attention_layers", None) or ())
         and hasattr(config, "num_attention_heads")
         and not getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False)
     )
@@ -60,6 +62,17 @@ def chosen_layout(model: Any, layout: Layout) -> Literal["bucketed", "packed"]:
         what = f"packed rows need full attention in every layer, {model.config.model_type} has something else"
         raise ConfigError([Problem("layout", what, "use 'bucketed': it has the same loss")])
     return "packed" if layout == "packed" else "bucketed"
+
+
+@contextmanager
+def calm(model: Any) -> Iterator[None]:
+    """Without dropout; afterwards as it was."""
+    was = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from evolvent.engine.sampling import ChoiceTrie
 from evolvent.errors import BatchMismatch
-from evolvent.learn.forward import fitting, outputs, target_logits
+from evolvent.learn.forward import calm, fitting, outputs, target_logits
 from evolvent.learn.objectives import Outputs
 from evolvent.learn.packing import Batch
 from evolvent.learn.parts import Parts
@@ -26,7 +26,7 @@ from evolvent.learn.sharing import Sharing, batches
 from evolvent.models.policy import Policy
 from evolvent.trajectory import Trajectory
 
-__all__ = ["Look", "calm", "chosen_supports", "look", "said_of", "supports"]
+__all__ = ["Look", "chosen_supports", "look", "said_of", "supports"]
 
 Look = Literal["logprobs", "values", "entropy"]
 _WORDS: tuple[Look, ...] = ("logprobs",)
@@ -164,17 +164,6 @@ def _spread(
             column[places] = values[at : at + len(places)]
             found[index][name] = column
         at += len(places)
-
-
-@contextmanager
-def calm(model: Any) -> Iterator[None]:
-    """Without dropout; afterwards as it was."""
-    was = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was)
 
 
 @contextmanager

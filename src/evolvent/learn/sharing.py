@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -20,10 +22,14 @@ from torch import Tensor
 
 from evolvent.errors import ConfigError, Problem
 from evolvent.learn.cost import Cost
-from evolvent.learn.forward import Layout, can_pack
+from evolvent.learn.forward import Layout, calm, can_pack, outputs
 from evolvent.learn.packing import Batch, Held, bucket, collate_padded, common_columns
 from evolvent.learn.parallel.mesh import Parallelism
+from evolvent.learn.parts import Parts
 from evolvent.learn.trees import collate
+
+_TRIED = 24  # tokens of the sequences that a model is tried on
+_TOLERANCE = {torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 2e-1}
 
 __all__ = ["Sharing", "Tree", "batches", "collate_shared", "shared", "sharing_of"]
 
@@ -34,12 +40,18 @@ class Tree:
 
     Args:
         sequences: neighbours in the order of their tokens. again: how many tokens each begins with that the one before
-            has too; 0 for the first. width: tokens of the row.
+            has too; 0 for the first. width: tokens of the row. targets: of all of them.
     """
 
     sequences: tuple[int, ...]
     again: tuple[int, ...]
     width: int
+    targets: int
+
+    @property
+    def size(self) -> int:
+        """What a forward has to hold of it: tokens, or more logits than these."""
+        return max(self.width, self.targets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,25 +68,27 @@ class Sharing:
     def of(cls, model: Any) -> Sharing:
         """For a Hugging Face causal LM, by counted operations of its layers."""
         cost = Cost.of(model)
-        return cls(cost.body / (2.0 * cost.attention))  # the masked half of attention is computed here
+        return cls(max(cost.body, 1.0) / max(2.0 * cost.attention, 1.0))  # the masked half is computed here
 
     def rows(self, parts: Held, chosen: Sequence[int], *, most: int) -> list[Tree]:
         """Which of these sequences share a row, for the least work; every one comes once.
 
         Args:
-            most: tokens of a row that several share.
+            most: tokens, and targets, of a row that several share.
         """
         fed = {index: parts[index].ids[: parts[index].feed] for index in chosen}
         order = sorted(chosen, key=lambda index: (fed[index].astype(">i4").tobytes(), index))
         again = [0, *(shared(fed[left], fed[right]) for left, right in pairwise(order))]
         sizes = [len(fed[index]) for index in order]
+        learned = np.cumsum([0, *(np.count_nonzero(parts[index].weight[1:]) for index in order)]).tolist()
         best, begins = [0.0], [(0, 0)]  # least work of the first n, and the last row of that: its first, its tokens
         for end in range(1, len(order) + 1):
             first, width = end - 1, sizes[end - 1]
             least, row = best[first] + self.work(width, 1), (first, width)
             while again[first]:
                 left, longer = sizes[first - 1], width + sizes[first - 1] - again[first]
-                if longer > most or self.work(width) + self.work(left) <= self.work(longer):
+                fits = max(longer, learned[end] - learned[first - 1]) <= most
+                if not fits or self.work(width) + self.work(left) <= self.work(longer):
                     break  # whatever stands further to the left, a cut here is no more work
                 first, width = first - 1, longer
                 work = best[first] + self.work(width)
@@ -84,7 +98,8 @@ class Sharing:
         trees, end = list[Tree](), len(order)
         while end:
             first, width = begins[end]
-            trees.append(Tree(tuple(order[first:end]), (0, *again[first + 1 : end]), width))
+            shares = (0, *again[first + 1 : end])
+            trees.append(Tree(tuple(order[first:end]), shares, width, learned[end] - learned[first]))
             end = first
         return trees[::-1]
 
@@ -93,26 +108,60 @@ class Sharing:
         return width * (1.0 + width / (self.even if sequences > 1 else 2.0 * self.even))
 
     def collated(self, parts: Held, chosen: Sequence[int], *, most: int) -> Batch:
-        """One batch of these sequences, whose targets stand in their order."""
-        return collate_shared(parts, self.rows(parts, chosen, most=most), order=chosen)
+        """One batch of these sequences, whose targets stand in their order; plain rows where those are no more."""
+        trees = self.rows(parts, chosen, most=most)
+        plain = len(chosen) * max((parts[index].feed for index in chosen), default=1)
+        if len(trees) * max((tree.width for tree in trees), default=1) >= plain:
+            return collate_padded(parts, [[index] for index in chosen])
+        return collate_shared(parts, trees, order=chosen)
 
 
 def sharing_of(model: Any, layout: Layout, parallelism: Parallelism) -> Sharing | None:
     """How sequences share rows in a layout; None where each has its own.
 
-    "auto" shares on a CPU, where it can. On a device the mask that keeps sequences apart takes the fastest attention
-    away.
+    "auto" shares on a CPU, where the model can (it is tried). On a device the mask that keeps sequences apart takes the
+    fastest attention away, and a forward of as many tokens has more targets: there it is asked for.
 
     Raises:
         ConfigError: "shared" for a model that would mix its sequences, or laid over ranks that need rows of one shape.
     """
-    able, alone = can_pack(model), parallelism.tp * parallelism.pp == 1
-    here = next(model.parameters()).device.type == "cpu"
-    if layout == "shared" and not (able and alone):
-        what = (f"shared rows need full attention in every layer, {model.config.model_type} has something else"
-                if alone else "shared rows are learned with data parallelism alone")  # fmt: skip
-        raise ConfigError([Problem("layout", what, "use 'bucketed': it has the same loss")])
-    return Sharing.of(model) if layout == "shared" or (layout == "auto" and able and alone and here) else None
+    alone, here = parallelism.tp * parallelism.pp == 1, next(model.parameters()).device.type == "cpu"
+    if layout not in ("auto", "shared") or (layout == "auto" and not (parallelism.mesh.size == 1 and here)):
+        return None
+    if alone and can_pack(model) and _keeps_apart(model):
+        return Sharing.of(model)
+    if layout == "auto":
+        return None
+    what = "are learned with data parallelism alone"
+    if alone:
+        what = f"need full attention and positions as they are given, {model.config.model_type} has something else"
+    raise ConfigError([Problem("layout", f"shared rows {what}", "use 'bucketed': it has the same loss")])
+
+
+def _keeps_apart(model: Any) -> bool:
+    """Whether a model says of sequences in one row what it says of each alone: tried on two short ones."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if "position_ids" not in signature(base.forward).parameters:
+        return False  # where a token stands is then counted in the row
+    words = int(model.get_input_embeddings().weight.shape[0])
+    drawn = np.random.default_rng(0).integers(0, words, (2, _TRIED)).astype(np.int32)
+    drawn[1, : _TRIED // 3] = drawn[0, : _TRIED // 3]
+    drawn[1, _TRIED // 3] = (drawn[0, _TRIED // 3] + 1) % words
+    no, weight = np.zeros(_TRIED, np.bool_), np.append(0, np.ones(_TRIED - 1)).astype(np.float32)
+    parts = [Parts("tried", ids, no, no, no.astype(np.float32), no.astype(np.int32), no.astype(np.int32), weight)
+             for ids in drawn]  # fmt: skip
+    device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
+    with torch.no_grad(), calm(model):
+        try:
+            apart, tree = (
+                outputs(model, batch.to(device)).logprobs
+                for batch in (collate_padded(parts, [[0], [1]]), Sharing(inf).collated(parts, [0, 1], most=2 * _TRIED))
+            )
+        except (ValueError, TypeError, RuntimeError):  # its attention takes no mask of four dimensions, say
+            return False
+    if apart is None or tree is None:
+        return False
+    return bool((apart - tree).abs().max() <= _TOLERANCE.get(dtype, 1e-4))
 
 
 def batches(
@@ -120,14 +169,19 @@ def batches(
 ) -> list[Batch]:
     """Batches of at most `most` tokens, padding included, of rows of like width; see `packing.bucket`.
 
-    Sequences that have branches of their own stay apart.
+    Sequences that have branches of their own stay apart, and so do all where sharing would take more batches, or no
+    fewer tokens.
     """
-    if sharing is None or any(parts[index].parent is not None for index in chosen):
-        cuts = bucket([parts[index].feed for index in chosen], most, rng=rng)
-        return [collate(parts, [chosen[place] for place in group]) for group in cuts]
-    trees = sharing.rows(parts, chosen, most=most)
-    cuts = bucket([tree.width for tree in trees], most, rng=rng)
-    return [collate_shared(parts, [trees[place] for place in group]) for group in cuts]
+    plain = bucket([parts[index].feed for index in chosen], most, rng=rng)
+    if sharing is not None and all(parts[index].parent is None for index in chosen):
+        trees = sharing.rows(parts, chosen, most=most)
+        cuts = bucket([tree.size for tree in trees], most, rng=rng)
+        held = sum(len(group) * max(trees[place].width for place in group) for group in cuts)
+        if len(cuts) <= len(plain) and held < sum(
+            len(group) * max(parts[chosen[place]].feed for place in group) for group in plain
+        ):
+            return [collate_shared(parts, [trees[place] for place in group]) for group in cuts]
+    return [collate(parts, [chosen[place] for place in group]) for group in plain]
 
 
 def collate_shared(parts: Held, trees: Sequence[Tree], *, order: Sequence[int] | None = None) -> Batch:

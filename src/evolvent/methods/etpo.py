@@ -31,9 +31,9 @@ from torch import Tensor
 
 from evolvent.config import Config
 from evolvent.learn.advantages import Credit, q_targets
-from evolvent.learn.forward import outputs, target_logits
+from evolvent.learn.forward import calm, outputs, target_logits
 from evolvent.learn.learner import Learner
-from evolvent.learn.look import calm, said_of
+from evolvent.learn.look import said_of
 from evolvent.learn.objectives import Objective, Outputs, given
 from evolvent.learn.packing import Batch
 from evolvent.learn.practice import Practice, PracticeConfig, Setup
