@@ -33,7 +33,7 @@ def test_all_of_them_at_once(capsys, here):
         "  job.toml: unknown key 'sede' (did you mean 'seed'?)",
         "  --method.iteratoins: unknown key 'method.iteratoins' (did you mean 'method.iterations'?)",
         "  train.lr: got 'fast', expected float > 0 (from job.toml)",
-        "  train.layout: got 'pakced', expected 'auto' or 'bucketed' or 'packed' (did you mean 'packed'?)",
+        "  train.layout: got 'pakced', expected 'auto' or 'bucketed' or 'packed' or 'shared' (did you mean 'packed'?)",
         "  slots: got '0', expected int >= 1",
         "  train.batch_tokens: got '1.5', expected int >= 1",
     ]

@@ -34,7 +34,7 @@ from evolvent.learn.passes import minibatch
 from evolvent.learn.practice import Setup
 from evolvent.learn.presets import POAD
 from evolvent.learn.seen import see
-from evolvent.learn.sharing import Sharing, Tree, batches, collate_shared, sharing_of
+from evolvent.learn.sharing import Sharing, Tree, batches, collate_shared, in_practice, sharing_of
 
 FREE, DEAR = Sharing(1e9), Sharing(0.01)  # attention that costs nothing, and so much that rows are never shared
 
@@ -280,15 +280,15 @@ def test_a_practice_shares_its_prompts(tmp_path) -> None:
 
 def test_who_shares() -> None:
     policy, alone = small_policy(), Parallelism()
-    assert (
-        sharing_of(policy.model, "auto", alone) == sharing_of(policy.model, "shared", alone) == Sharing.of(policy.model)
-    )
+    assert sharing_of(policy.model, "shared", alone) == Sharing.of(policy.model)
+    assert in_practice(TrainConfig(), policy.model).layout == "shared"
+    assert in_practice(TrainConfig(layout="packed"), policy.model).layout == "packed"
+    assert sharing_of(policy.model, "auto", alone) is None, "fit shares where it is asked to"
     assert sharing_of(policy.model, "bucketed", alone) is None and sharing_of(policy.model, "packed", alone) is None
-    assert sharing_of(policy.model, "auto", Parallelism(tp=2)) is None
     with pytest.raises(ConfigError, match="layout: shared rows are learned with data parallelism alone"):
         sharing_of(policy.model, "shared", Parallelism(pp=2))
     policy.model.config.sliding_window = 8
-    assert sharing_of(policy.model, "auto", alone) is None
+    assert in_practice(TrainConfig(), policy.model).layout == "auto"
     with pytest.raises(ConfigError, match="layout: shared rows need full attention and positions"):
         sharing_of(policy.model, "shared", alone)
 
@@ -307,7 +307,7 @@ def test_who_shares() -> None:
 )  # fmt: skip
 def test_models_that_would_mix_their_sequences_are_found_out(config) -> None:
     model = AutoModelForCausalLM.from_config(config)
-    assert sharing_of(model, "auto", Parallelism()) is None and model.training
+    assert in_practice(TrainConfig(), model).layout == "auto" and model.training
     with pytest.raises(ConfigError, match=f"positions as they are given, {config.model_type} has something else"):
         sharing_of(model, "shared", Parallelism())
 

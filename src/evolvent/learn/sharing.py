@@ -26,12 +26,13 @@ from evolvent.learn.forward import Layout, calm, can_pack, outputs
 from evolvent.learn.packing import Batch, Held, bucket, collate_padded, common_columns
 from evolvent.learn.parallel.mesh import Parallelism
 from evolvent.learn.parts import Parts
+from evolvent.learn.settings import TrainConfig
 from evolvent.learn.trees import collate
 
 _TRIED = 24  # tokens of the sequences that a model is tried on
 _TOLERANCE = {torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 2e-1}
 
-__all__ = ["Sharing", "Tree", "batches", "collate_shared", "shared", "sharing_of"]
+__all__ = ["Sharing", "Tree", "batches", "collate_shared", "in_practice", "shared", "sharing_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,23 +120,30 @@ class Sharing:
 def sharing_of(model: Any, layout: Layout, parallelism: Parallelism) -> Sharing | None:
     """How sequences share rows in a layout; None where each has its own.
 
-    "auto" shares on a CPU, where the model can (it is tried). On a device the mask that keeps sequences apart takes the
-    fastest attention away, and a forward of as many tokens has more targets: there it is asked for.
-
     Raises:
         ConfigError: "shared" for a model that would mix its sequences, or laid over ranks that need rows of one shape.
     """
-    alone, here = parallelism.tp * parallelism.pp == 1, next(model.parameters()).device.type == "cpu"
-    if layout not in ("auto", "shared") or (layout == "auto" and not (parallelism.mesh.size == 1 and here)):
+    if layout != "shared":
         return None
-    if alone and can_pack(model) and _keeps_apart(model):
-        return Sharing.of(model)
-    if layout == "auto":
-        return None
-    what = "are learned with data parallelism alone"
-    if alone:
+    if parallelism.tp * parallelism.pp > 1:
+        what = "are learned with data parallelism alone"
+    elif not (can_pack(model) and _keeps_apart(model)):
         what = f"need full attention and positions as they are given, {model.config.model_type} has something else"
+    else:
+        return Sharing.of(model)
     raise ConfigError([Problem("layout", f"shared rows {what}", "use 'bucketed': it has the same loss")])
+
+
+def in_practice(train: TrainConfig, model: Any) -> TrainConfig:
+    """What "auto" means where a policy practises: rows are shared on a CPU, if the model can (it is tried).
+
+    On a device the mask that keeps sequences apart takes the fastest attention away, and a forward of as many tokens
+    has more targets: there it is asked for.
+    """
+    here = next(model.parameters()).device.type == "cpu"
+    if train.layout != "auto" or not (here and can_pack(model) and _keeps_apart(model)):
+        return train
+    return train.model_copy(update={"layout": "shared"})
 
 
 def _keeps_apart(model: Any) -> bool:

@@ -32,6 +32,7 @@ from evolvent.learn.objectives import Objective
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.parts import Parts, flatten
 from evolvent.learn.practice import Practice, Setup
+from evolvent.learn.sharing import in_practice
 from evolvent.models.policy import Policy, load_policy
 from evolvent.reward.labelling import Labelling
 from evolvent.rollout.branches import Branching, Origins
@@ -224,7 +225,7 @@ class LocalVerbs:
             yield from (found[name] for name in names)
 
         def trains(learning: Policy, objective: Objective, name: str) -> Learner:
-            train = self.practising or self.train
+            train = in_practice(self.practising or self.train, learning.model)
             if name != "policy" and config.critic_lr is not None:
                 train = train.model_copy(update={"lr": config.critic_lr})
             return Learner(learning, objective, train, seed=sample_seed(stage.seed, name), optimizer=self.optimizer)
