@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -94,6 +95,18 @@ def test_tries_end_at_the_deadline_with_the_last_failure():
         with pytest.raises(EndpointError, match=r"got 503.*it says: 'busy'") as failed:
             say(endpoint)
     assert failed.value.value == 503 and len(script.asked) >= 2
+
+
+def test_a_try_that_the_deadline_cuts_hides_no_failure_before_it():
+    def answer(number, path, body):
+        if number:
+            time.sleep(1.5)  # longer than there is
+        return FAILURES["busy"]
+
+    with scripted(answer) as (url, script), Endpoint(url, "m", timeout_s=0.8) as endpoint:
+        with pytest.raises(EndpointError, match=r"got 503.*it says: 'busy'"):
+            say(endpoint)
+    assert len(script.asked) == 2
 
 
 def test_nobody_there_is_said_so():

@@ -239,12 +239,16 @@ class Endpoint:
 
     def _answered(self, method: str, url: str, body: Json, headers: Mapping[str, str], *, wait_s: float) -> Any:
         """The JSON value of a good answer; tries again, with pauses, what may pass."""
-        deadline = Deadline(wait_s)
+        deadline, problem = Deadline(wait_s), None
         for attempt in itertools.count():
             try:
                 value = self._tried(method, url, body=body, headers=headers, deadline=deadline)
             except _Passing as passing:
                 problem = passing
+            except EndpointError:
+                if problem is not None and deadline.expired:  # it cut this try: what the one before said, says more
+                    raise problem.error from problem
+                raise
             else:
                 with self._lock:
                     self._requests += 1
