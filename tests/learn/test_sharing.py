@@ -22,7 +22,8 @@ from transformers import (
     RobertaConfig,
 )
 
-from evolvent.errors import BatchMismatch, ConfigError
+from evolvent.errors import BatchMismatch, ConfigError, DeviceMemory
+from evolvent.learn import sharing
 from evolvent.learn.critic import critic
 from evolvent.learn.forward import outputs
 from evolvent.learn.learner import Learner, TrainConfig
@@ -310,6 +311,22 @@ def test_models_that_would_mix_their_sequences_are_found_out(config) -> None:
     assert in_practice(TrainConfig(), model).layout == "auto" and model.training
     with pytest.raises(ConfigError, match=f"positions as they are given, {config.model_type} has something else"):
         sharing_of(model, "shared", Parallelism())
+
+
+def test_a_model_is_tried_within_its_context() -> None:
+    config = GPT2Config(vocab_size=16, n_layer=1, n_head=2, n_embd=16, n_positions=10)
+    assert in_practice(TrainConfig(), AutoModelForCausalLM.from_config(config)).layout == "shared"
+
+
+def test_a_trial_that_finds_no_memory_is_told(monkeypatch) -> None:
+    """It says nothing of the model."""
+
+    def refused(*given: object, **named: object) -> None:
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(sharing, "outputs", refused)
+    with pytest.raises(DeviceMemory, match="does not fit the device's memory"):
+        in_practice(TrainConfig(), small_policy().model)
 
 
 def test_a_head_of_values_changes_no_row() -> None:

@@ -7,6 +7,7 @@ therefore chosen for the least work. (The same idea for groups of samples: Prefi
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from inspect import signature
@@ -22,13 +23,15 @@ from torch import Tensor
 
 from evolvent.errors import ConfigError, Problem
 from evolvent.learn.cost import Cost
-from evolvent.learn.forward import Layout, calm, can_pack, outputs
+from evolvent.learn.forward import Layout, calm, can_pack, fitting, outputs
+from evolvent.learn.objectives import given
 from evolvent.learn.packing import Batch, Held, bucket, collate_padded, common_columns
 from evolvent.learn.parallel.mesh import Parallelism
 from evolvent.learn.parts import Parts
 from evolvent.learn.settings import TrainConfig
 from evolvent.learn.trees import collate
 
+log = logging.getLogger(__name__)
 _TRIED = 24  # tokens of the sequences that a model is tried on
 _TOLERANCE = {torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 2e-1}
 
@@ -152,24 +155,31 @@ def _keeps_apart(model: Any) -> bool:
     if "position_ids" not in signature(base.forward).parameters:
         return False  # where a token stands is then counted in the row
     words = int(model.get_input_embeddings().weight.shape[0])
-    drawn = np.random.default_rng(0).integers(0, words, (2, _TRIED)).astype(np.int32)
-    drawn[1, : _TRIED // 3] = drawn[0, : _TRIED // 3]
-    drawn[1, _TRIED // 3] = (drawn[0, _TRIED // 3] + 1) % words
-    no, weight = np.zeros(_TRIED, np.bool_), np.append(0, np.ones(_TRIED - 1)).astype(np.float32)
+    size = min(_TRIED, int(getattr(model.config, "max_position_embeddings", None) or _TRIED))
+    drawn = np.random.default_rng(0).integers(0, words, (2, size)).astype(np.int32)
+    drawn[1, : size // 3] = drawn[0, : size // 3]
+    drawn[1, size // 3] = (drawn[0, size // 3] + 1) % words
+    no, weight = np.zeros(size, np.bool_), np.append(0, np.ones(size - 1)).astype(np.float32)
     parts = [Parts("tried", ids, no, no, no.astype(np.float32), no.astype(np.int32), no.astype(np.int32), weight)
              for ids in drawn]  # fmt: skip
     device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
     with torch.no_grad(), calm(model):
         try:
-            apart, tree = (
-                outputs(model, batch.to(device)).logprobs
-                for batch in (collate_padded(parts, [[0], [1]]), Sharing(inf).collated(parts, [0, 1], most=2 * _TRIED))
-            )
-        except (ValueError, TypeError, RuntimeError):  # its attention takes no mask of four dimensions, say
+            with fitting((2, size), "practise with a smaller model"):
+                apart, tree = (
+                    given(outputs(model, batch.to(device)).logprobs, "logprobs")
+                    for batch in (
+                        collate_padded(parts, [[0], [1]]),
+                        Sharing(inf).collated(parts, [0, 1], most=2 * size),
+                    )
+                )
+        except (ValueError, TypeError, IndexError, RuntimeError) as problem:  # it takes no mask of four dimensions, say
+            log.info("rows of a %s model are not shared: %s", model.config.model_type, problem)
             return False
-    if apart is None or tree is None:
-        return False
-    return bool((apart - tree).abs().max() <= _TOLERANCE.get(dtype, 1e-4))
+    found = bool((apart - tree).abs().max() <= _TOLERANCE.get(dtype, 1e-4))
+    if not found:
+        log.info("rows of a %s model are not shared: it mixes sequences of a row", model.config.model_type)
+    return found
 
 
 def batches(
