@@ -153,8 +153,14 @@ def decisions(episodes: int, n: int, *, quick: bool) -> dict[str, Any]:
     plain = cpu_s(
         lambda: [scores(w[i], theta[:, i], places[i], z=z[i].tolist(), sensor=batch.sensor) for i in rows], rounds
     ) / len(rows)
-    return {"episodes": episodes, "particles": n, "table_us": mine * 1e6, "go_to_mean_us": mean * 1e6,
-            "numpy_us": plain * 1e6, "x": plain / mine}  # fmt: skip
+    return {
+        "episodes": episodes,
+        "particles": n,
+        "table_us": mine * 1e6,
+        "go_to_mean_us": mean * 1e6,
+        "numpy_us": plain * 1e6,
+        "x": plain / mine,
+    }
 
 
 def report(options: argparse.Namespace) -> dict[str, Any]:
@@ -166,10 +172,17 @@ def report(options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {f"x_numpy_{row['episodes']}x{row['particles']}": round(row["update_x"], 2) for row in rows}
     chosen: Sequence[tuple[int, int]] = ((16, 1000),) if options.quick else ((64, 1000), (1, 1000), (1, 10_000))
     found |= {"updates": rows, "decisions": [decisions(*each, quick=options.quick) for each in chosen]}
-    found |= {"goals": GOALS, "quick": options.quick, "fused": fused, "sweeps": SWEEPS, "steps": STEPS,
-              "sensor": PlumeWorld().preset.sensor.id, **versions("torch", "python"),
-              **about("torch", "numpy", "numba", threads=1),
-              "cpu_capability": torch.backends.cpu.get_cpu_capability()}  # fmt: skip
+    found |= {
+        "goals": GOALS,
+        "quick": options.quick,
+        "fused": fused,
+        "sweeps": SWEEPS,
+        "steps": STEPS,
+        "sensor": PlumeWorld().preset.sensor.id,
+        **versions("torch", "python"),
+        **about("torch", "numpy", "numba", threads=1),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+    }
     return found
 
 
@@ -180,11 +193,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for row in found["updates"]:
         told = ", ".join(f"{name} {value:.0f}" for name, value in row["update_us"].items())
         bare = ", ".join(f"{name} {value:.1f}" for name, value in row["weigh_us"].items())
-        print(f"{row['episodes']:4} x {row['particles']:6}: update us {told} ({row['update_x']:.1f}x); "
-              f"weigh us {bare} ({row['weigh_x']:.1f}x); limit {row['limit_us']:.1f} us")  # fmt: skip
+        print(
+            f"{row['episodes']:4} x {row['particles']:6}: update us {told} ({row['update_x']:.1f}x); "
+            f"weigh us {bare} ({row['weigh_x']:.1f}x); limit {row['limit_us']:.1f} us"
+        )
     for row in found["decisions"]:
-        print(f"{row['episodes']:4} x {row['particles']:6}: decision {row['table_us']:.0f} us, NumPy "
-              f"{row['numpy_us']:.0f} us ({row['x']:.1f}x); to the mean {row['go_to_mean_us']:.1f} us")  # fmt: skip
+        print(
+            f"{row['episodes']:4} x {row['particles']:6}: decision {row['table_us']:.0f} us, NumPy "
+            f"{row['numpy_us']:.0f} us ({row['x']:.1f}x); to the mean {row['go_to_mean_us']:.1f} us"
+        )
     finish(found, options)
 
 

@@ -127,11 +127,20 @@ def peer_answers(python: str, asked: Sequence[Asked], data: Path) -> tuple[list[
     names = list(dict.fromkeys(one.item.id for one in asked))
     items = {one.item.id: one.item for one in asked}
     sent = {
-        "items": [{"functions": rows[name]["function"], "gold": rows[name]["ground_truth"],
-                   "category": items[name].category, "language": items[name].language} for name in names],
-        "answers": [[names.index(one.item.id), [{c.name: sourced(one.item, c, quoted=False).arguments}
-                                                for c in one.calls]] for one in asked],
-    }  # fmt: skip
+        "items": [
+            {
+                "functions": rows[name]["function"],
+                "gold": rows[name]["ground_truth"],
+                "category": items[name].category,
+                "language": items[name].language,
+            }
+            for name in names
+        ],
+        "answers": [
+            [names.index(one.item.id), [{c.name: sourced(one.item, c, quoted=False).arguments} for c in one.calls]]
+            for one in asked
+        ],
+    }
     child = str(Path(__file__).with_name("bfcl_peer.py"))
     done = subprocess.run([python, child], input=json.dumps(sent), capture_output=True, text=True, check=False)
     if done.returncode:
@@ -150,8 +159,13 @@ def compare(asked: Sequence[Asked], ours: Sequence[Verdict], theirs: Sequence[An
         reasons[why] += 1
         listed.append({"id": one.item.id, "change": one.change, "ours": own.valid, "peer": other, "why": why})
     crashed = Counter(str(other) for other in theirs if other not in (True, False))
-    return {"verdicts": len(asked), "differences": len(listed), "reasons": dict(sorted(reasons.items())),
-            "peer_crashes": dict(sorted(crashed.items())), "listed": listed}  # fmt: skip
+    return {
+        "verdicts": len(asked),
+        "differences": len(listed),
+        "reasons": dict(sorted(reasons.items())),
+        "peer_crashes": dict(sorted(crashed.items())),
+        "listed": listed,
+    }
 
 
 def reason(one: Asked, own: Verdict, other: Any) -> str:
@@ -193,20 +207,30 @@ def figures(folder: Path, *, quick: bool, peer: str | None) -> dict[str, Any]:
     several, changed = order_dependent(judged)
     decided, asked_for = relevance([item for item in calls if not item.gold])
     found: dict[str, Any] = {
-        "benchmark": "bfcl", "quick": quick, "data": "BFCL v4" if len(present) == len(CATEGORIES) else "miniature",
-        "gold_accepted": len(right) - len(refused), "gold_total": len(right), "gold_refused": refused,
+        "benchmark": "bfcl",
+        "quick": quick,
+        "data": "BFCL v4" if len(present) == len(CATEGORIES) else "miniature",
+        "gold_accepted": len(right) - len(refused),
+        "gold_total": len(right),
+        "gold_refused": refused,
         "bad_items": {name: why for name, why in BAD_ITEMS.items() if name in refused},
         "refused_unpublished": sorted(refused.keys() - BAD_ITEMS.keys()),
-        "corrupted_accepted": sum(v.valid for _, v in wrong), "corrupted_total": len(wrong),
+        "corrupted_accepted": sum(v.valid for _, v in wrong),
+        "corrupted_total": len(wrong),
         "corrupted_listed": [[one.item.id, one.change, one.text] for one, v in wrong if v.valid],
         "corrupted_unreadable": sum(v.kind == "unreadable" for _, v in wrong),
         "corrupted_kinds": dict(sorted(Counter(one.change for one, _ in wrong).items())),
-        "several_calls": several, "order_dependent": changed, "relevance_right": decided, "relevance_total": asked_for,
-        "seconds": round(seconds, 3), "problems": [str(one) for one in items.problems],
+        "several_calls": several,
+        "order_dependent": changed,
+        "relevance_right": decided,
+        "relevance_total": asked_for,
+        "seconds": round(seconds, 3),
+        "problems": [str(one) for one in items.problems],
         "counts": [str(one) for one in count_problems(items, present)] if len(present) == len(CATEGORIES) else [],
         **multi_turn(items if not quick else Items(items.calls, items.turns[::40], ())),
-        "seed": SEED, **about("evolvent", threads=1),
-    }  # fmt: skip
+        "seed": SEED,
+        **about("evolvent", threads=1),
+    }
     if peer:
         theirs, peer_seconds = peer_answers(peer, asked, folder)
         own = [[sourced(one.item, call, quoted=True) for call in one.calls] for one in asked]
@@ -214,9 +238,13 @@ def figures(folder: Path, *, quick: bool, peer: str | None) -> dict[str, Any]:
         for one, said in zip(asked, own, strict=True):
             judge_calls(one.item, said)
         checked = time.process_time() - begin
-        found["peer"] = {"package": "bfcl-eval 2026.3.23", **compare(asked, verdicts, theirs),
-                         "seconds": round(peer_seconds, 3), "own_seconds": round(checked, 3),
-                         "x_peer": round(checked / peer_seconds, 3)}  # fmt: skip
+        found["peer"] = {
+            "package": "bfcl-eval 2026.3.23",
+            **compare(asked, verdicts, theirs),
+            "seconds": round(peer_seconds, 3),
+            "own_seconds": round(checked, 3),
+            "x_peer": round(checked / peer_seconds, 3),
+        }
     return found
 
 
@@ -226,8 +254,10 @@ def show(found: Mapping[str, Any]) -> None:
     print(f"corrupted accepted {found['corrupted_accepted']} of {found['corrupted_total']}")
     print(f"order-dependent    {len(found['order_dependent'])} of {found['several_calls']}")
     print(f"relevance right    {found['relevance_right']} of {found['relevance_total']}, each asked three ways")
-    print(f"multi-turn         gold {found['multi_turn_gold']}, cut {found['multi_turn_corrupted']} "
-          f"of {found['multi_turn_total']}")  # fmt: skip
+    print(
+        f"multi-turn         gold {found['multi_turn_gold']}, cut {found['multi_turn_corrupted']} "
+        f"of {found['multi_turn_total']}"
+    )
     print(f"seconds            {found['seconds']}")
     if "peer" in found:
         peer = found["peer"]

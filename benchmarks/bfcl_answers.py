@@ -144,9 +144,10 @@ def _drop_parameter(item: CallItem, calls: tuple[Call, ...], at: int, rng: Gener
     tool = next(tool for tool in item.tools if tool.name == calls[at].name)
     same = [one for one in item.gold if one.name == calls[at].name]
     needed = [
-        name for name in calls[at].arguments
+        name
+        for name in calls[at].arguments
         if name in tool.parameters.get("required", ()) or all("" not in _choices(one, name) for one in same)
-    ]  # fmt: skip
+    ]
     if not needed:
         return None
     dropped = needed[int(rng.integers(len(needed)))]
@@ -275,13 +276,23 @@ def _true_for_one(value: Any, taken: list[Any]) -> Any:
 
 
 CHANGES: Mapping[str, Change] = {
-    "drop_call": _drop_call, "call_twice": _call_twice, "call_instead": _call_instead,
-    "rename_function": _rename_function, "other_function": _other_function, "rename_parameter": _rename_parameter,
-    "extra_parameter": _extra_parameter, "drop_parameter": _drop_parameter,
-    "other_value": _argument_change(_other_value), "next_number": _argument_change(_next_number),
-    "other_type": _argument_change(_other_type), "whole_as_decimal": _argument_change(_whole_as_decimal),
-    "shorter_list": _argument_change(_shorter_list), "turned_list": _argument_change(_turned_list),
-    "empty_list": _argument_change(_empty_list), "true_for_one": _argument_change(_true_for_one),
-    "changed_key": _argument_change(_changed_key), "changed_entry": _argument_change(_changed_entry),
-}  # fmt: skip
+    "drop_call": _drop_call,
+    "call_twice": _call_twice,
+    "call_instead": _call_instead,
+    "rename_function": _rename_function,
+    "other_function": _other_function,
+    "rename_parameter": _rename_parameter,
+    "extra_parameter": _extra_parameter,
+    "drop_parameter": _drop_parameter,
+    "other_value": _argument_change(_other_value),
+    "next_number": _argument_change(_next_number),
+    "other_type": _argument_change(_other_type),
+    "whole_as_decimal": _argument_change(_whole_as_decimal),
+    "shorter_list": _argument_change(_shorter_list),
+    "turned_list": _argument_change(_turned_list),
+    "empty_list": _argument_change(_empty_list),
+    "true_for_one": _argument_change(_true_for_one),
+    "changed_key": _argument_change(_changed_key),
+    "changed_entry": _argument_change(_changed_entry),
+}
 """The kinds of change."""

@@ -81,9 +81,12 @@ def refuse(wrong: Sequence[Problem]) -> None:
 
 
 def interval(
-    own: Sequence[Sequence[float]], other: Sequence[Sequence[float]] | None = None, *, kinds: Sequence[Hashable],
+    own: Sequence[Sequence[float]],
+    other: Sequence[Sequence[float]] | None = None,
+    *,
+    kinds: Sequence[Hashable],
     name: str,
-) -> list[float]:  # fmt: skip
+) -> list[float]:
     """[mean, low, high] of a difference `[seeds, tasks]` over seeds and kinds; the ends of one seed are the mean.
 
     Args:

@@ -53,9 +53,31 @@ SIZES = (200, 100_000)  # characters of a file
 PER_LANGUAGE, PER_LANGUAGE_QUICK = 240, 12
 NOTES, CORRUPTIONS = 12, 3  # a file
 WORDS = (
-    "keeps", "the", "widest", "row", '"quoted"', "it's", "(open", "[1", "{x", "größer", "→", "50%", "C:\\dir\\x",
-    "$HOME", "${x}", "#{y}", "<b>", "&&", "0x1F", "日本", "e.g.", "\\n", "=begin", "'''",
-)  # fmt: skip
+    "keeps",
+    "the",
+    "widest",
+    "row",
+    '"quoted"',
+    "it's",
+    "(open",
+    "[1",
+    "{x",
+    "größer",
+    "→",
+    "50%",
+    "C:\\dir\\x",
+    "$HOME",
+    "${x}",
+    "#{y}",
+    "<b>",
+    "&&",
+    "0x1F",
+    "日本",
+    "e.g.",
+    "\\n",
+    "=begin",
+    "'''",
+)
 LARGE = ("by_language", "by_suite", "notes", "gain", "pass_at_1")  # not shown to people once more
 LEXERS = {"csharp": "csharp", "tsx": "tsx", "php": "php", "bash": "bash", "r": "splus"}
 
@@ -241,9 +263,20 @@ def files(options: argparse.Namespace) -> dict[str, Any]:
         if not options.json:
             print(row(language, tallies[language]), flush=True)
     every = list(tallies.values())
-    total = {name: sum(getattr(tally, name) for tally in every) for name in (
-        "files", "unparsable", "notes", "code_changed", "corruptions", "megabytes", "scan_s", "pygments_s", "comment_s",
-    )}  # fmt: skip
+    total = {
+        name: sum(getattr(tally, name) for tally in every)
+        for name in (
+            "files",
+            "unparsable",
+            "notes",
+            "code_changed",
+            "corruptions",
+            "megabytes",
+            "scan_s",
+            "pygments_s",
+            "comment_s",
+        )
+    }
     return {
         **{name: total[name] for name in ("files", "unparsable", "code_changed", "notes", "corruptions")},
         "languages": len(tallies),

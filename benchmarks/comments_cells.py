@@ -63,8 +63,11 @@ from evolvent.worlds.code.world import Code
 __all__ = ["ARMS", "DENSITIES", "MAIN", "MODELS", "Cell", "Protocol", "panel", "run_cell", "thinned"]
 
 ARMS: Mapping[str, Mapping[str, object]] = {
-    "raw": RAW, "filtered raw": FILTERED_RAW, "commented": COMMENTED, "commented + filtered": COMMENTED_FILTERED,
-}  # fmt: skip
+    "raw": RAW,
+    "filtered raw": FILTERED_RAW,
+    "commented": COMMENTED,
+    "commented + filtered": COMMENTED_FILTERED,
+}
 DENSITIES: Mapping[str, float] = {"density 0.1": 0.1, "density 0.2": 0.2, "density 0.3": 0.3}
 MAIN = ("generator", *ARMS)
 MODELS: Mapping[str, Mapping[str, int]] = {
@@ -147,17 +150,26 @@ def tokenizer(context: int) -> PreTrainedTokenizerFast:
         [pre_tokenizers.Split(Regex(_PIECES), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
     )
     core.decoder = decoders.ByteLevel()
-    core.train_from_iterator(_texts(), trainers.BpeTrainer(
-        vocab_size=_WORDS, special_tokens=[*CONTROL_WORDS], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    ))  # fmt: skip
+    core.train_from_iterator(
+        _texts(),
+        trainers.BpeTrainer(
+            vocab_size=_WORDS,
+            special_tokens=[*CONTROL_WORDS],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
     core.post_processor = processors.TemplateProcessing(
         single="<bos> $A", special_tokens=[("<bos>", CONTROL_WORDS.index("<bos>"))]
     )
     made = PreTrainedTokenizerFast(
-        tokenizer_object=core, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>", model_max_length=context,
+        tokenizer_object=core,
+        pad_token="<pad>",
+        bos_token="<bos>",
+        eos_token="<eos>",
+        model_max_length=context,
         clean_up_tokenization_spaces=False,
-    )  # fmt: skip
+    )
     made.chat_template = _TEMPLATE
     return made
 
@@ -208,11 +220,13 @@ def requests(protocol: Protocol, policy: Policy, seed: int) -> list[Parts]:
     """The pairs of requests and programs among them, in both forms."""
     return [
         conversation(
-            f"{form}/{number}", [Message("user", _prompt(one, form)), Message("assistant", reply(one, form))],
+            f"{form}/{number}",
+            [Message("user", _prompt(one, form)), Message("assistant", reply(one, form))],
             policy.dialect,
         )
-        for form in FORMS for number, one in enumerate(problems("train", protocol.pairs, seed=seed))
-    ]  # fmt: skip
+        for form in FORMS
+        for number, one in enumerate(problems("train", protocol.pairs, seed=seed))
+    ]
 
 
 def corpus(protocol: Protocol, seed: int) -> list[Source]:
@@ -225,8 +239,11 @@ def corpus(protocol: Protocol, seed: int) -> list[Source]:
 
 def thinned(every: Sequence[Written], share: float, *, seed: int) -> list[str]:
     """The texts with so many of their notes, drawn by name, that comments are this share of all characters, or less."""
-    told = [(sample_seed(seed, one.source.id, place), at, place)
-            for at, one in enumerate(every) for place in range(len(one.notes))]  # fmt: skip
+    told = [
+        (sample_seed(seed, one.source.id, place), at, place)
+        for at, one in enumerate(every)
+        for place in range(len(one.notes))
+    ]
     letters, notes = sum(len(one.source.text) for one in every), 0
     marks = sum(density(one.source.text, one.source.language).comment_chars for one in every)
     kept: dict[int, list[int]] = {}
@@ -264,10 +281,15 @@ def run_cell(protocol: Protocol, folder: Path, cell: Cell, *, split: str = "test
             learned, about = _arm(protocol, cell, learned, run=run.arm(cell.arm.replace(" ", "")))
     right, generated = measured(protocol, learned, folder, split=split)
     return {
-        **asdict(cell), "digest": protocol.digest, "right": right, "generated": generated, "corpus": about,
-        "learned_tokens": 0 if cell.arm == "generator" else protocol.tokens, "parameters": learned.parameters(),
+        **asdict(cell),
+        "digest": protocol.digest,
+        "right": right,
+        "generated": generated,
+        "corpus": about,
+        "learned_tokens": 0 if cell.arm == "generator" else protocol.tokens,
+        "parameters": learned.parameters(),
         "cpu_s": round(time.process_time() - began, 1),
-    }  # fmt: skip
+    }
 
 
 def _verbs(protocol: Protocol, train: TrainConfig) -> LocalVerbs:
@@ -277,10 +299,14 @@ def _verbs(protocol: Protocol, train: TrainConfig) -> LocalVerbs:
 def _arm(protocol: Protocol, cell: Cell, generator: Policy, *, run: Run[Policy]) -> tuple[Policy, dict[str, Any]]:
     """The policy of an arm, and what became of the corpus."""
     sources, beside = corpus(protocol, cell.seed), requests(protocol, generator, cell.seed)
-    config = Comments.model_validate({
-        "teach": False, "tokens": protocol.tokens, "temperature": protocol.temperature,
-        **ARMS.get(cell.arm, COMMENTED_FILTERED),
-    })  # fmt: skip
+    config = Comments.model_validate(
+        {
+            "teach": False,
+            "tokens": protocol.tokens,
+            "temperature": protocol.temperature,
+            **ARMS.get(cell.arm, COMMENTED_FILTERED),
+        }
+    )
     about: dict[str, Any] = {}
     if cell.arm in ARMS:
         learned = comments(generator, sources, config=config, run=run, beside=beside)
@@ -305,7 +331,7 @@ def _density(texts: Sequence[str]) -> float:
 
 def measured(
     protocol: Protocol, policy: Policy, folder: Path, *, split: str = "test"
-) -> tuple[dict[str, list[int]], int]:  # fmt: skip
+) -> tuple[dict[str, list[int]], int]:
     """Form -> whether each problem is solved by the greedy answer, in the order of the panel; and generated tokens."""
     agent, engine = LanguageAgent(policy, GREEDY, max_tokens=protocol.max_tokens), LocalEngine(policy, slots=64)
     made, right = panel(protocol, split), dict[str, list[int]]()

@@ -26,9 +26,18 @@ from evolvent.files import write_atomic
 from evolvent.trajectory import sample_rng, sample_seed
 
 __all__ = [
-    "FORMS", "OPERATIONS", "SPLITS", "Operation", "Problem", "low_value", "problems", "reply", "source", "split_of",
+    "FORMS",
+    "OPERATIONS",
+    "SPLITS",
+    "Operation",
+    "Problem",
+    "low_value",
+    "problems",
+    "reply",
+    "source",
+    "split_of",
     "write_suite",
-]  # fmt: skip
+]
 
 FORMS = ("humaneval", "mbpp")
 SPLITS = ("train", "dev", "test")
@@ -62,31 +71,79 @@ class Operation:
 
 _C, _SHORT = (2, 3, 4, 5), (1, 2, 3)
 OPERATIONS: tuple[Operation, ...] = (
-    Operation("even", "L", "L", "[x for x in {v} if x % 2 == 0]", ("keep the even numbers",),
-              lambda v, c: [x for x in v if x % 2 == 0]),
-    Operation("odd", "L", "L", "[x for x in {v} if x % 2 == 1]", ("keep the odd numbers",),
-              lambda v, c: [x for x in v if x % 2 == 1]),
-    Operation("above", "L", "L", "[x for x in {v} if x > {c}]", ("keep those above {c}",),
-              lambda v, c: [x for x in v if x > c], _C),
-    Operation("below", "L", "L", "[x for x in {v} if x < {c}]", ("keep those below {c}",),
-              lambda v, c: [x for x in v if x < c], _C),
-    Operation("added", "L", "L", "[x + {c} for x in {v}]", ("raise each of them by {c}",),
-              lambda v, c: [x + c for x in v], _C),
-    Operation("less", "L", "L", "[x - {c} for x in {v}]", ("lower each of them by {c}",),
-              lambda v, c: [x - c for x in v], _C),
-    Operation("times", "L", "L", "[x * {c} for x in {v}]", ("multiply each of them by {c}",),
-              lambda v, c: [x * c for x in v], _C),
+    Operation(
+        "even",
+        "L",
+        "L",
+        "[x for x in {v} if x % 2 == 0]",
+        ("keep the even numbers",),
+        lambda v, c: [x for x in v if x % 2 == 0],
+    ),
+    Operation(
+        "odd",
+        "L",
+        "L",
+        "[x for x in {v} if x % 2 == 1]",
+        ("keep the odd numbers",),
+        lambda v, c: [x for x in v if x % 2 == 1],
+    ),
+    Operation(
+        "above",
+        "L",
+        "L",
+        "[x for x in {v} if x > {c}]",
+        ("keep those above {c}",),
+        lambda v, c: [x for x in v if x > c],
+        _C,
+    ),
+    Operation(
+        "below",
+        "L",
+        "L",
+        "[x for x in {v} if x < {c}]",
+        ("keep those below {c}",),
+        lambda v, c: [x for x in v if x < c],
+        _C,
+    ),
+    Operation(
+        "added", "L", "L", "[x + {c} for x in {v}]", ("raise each of them by {c}",), lambda v, c: [x + c for x in v], _C
+    ),
+    Operation(
+        "less", "L", "L", "[x - {c} for x in {v}]", ("lower each of them by {c}",), lambda v, c: [x - c for x in v], _C
+    ),
+    Operation(
+        "times",
+        "L",
+        "L",
+        "[x * {c} for x in {v}]",
+        ("multiply each of them by {c}",),
+        lambda v, c: [x * c for x in v],
+        _C,
+    ),
     Operation("square", "L", "L", "[x * x for x in {v}]", ("square each of them",), lambda v, c: [x * x for x in v]),
     Operation("negate", "L", "L", "[-x for x in {v}]", ("negate each of them",), lambda v, c: [-x for x in v]),
-    Operation("cap", "L", "L", "[min(x, {c}) for x in {v}]", ("cap each of them at {c}",),
-              lambda v, c: [min(x, c) for x in v], _C),
+    Operation(
+        "cap",
+        "L",
+        "L",
+        "[min(x, {c}) for x in {v}]",
+        ("cap each of them at {c}",),
+        lambda v, c: [min(x, c) for x in v],
+        _C,
+    ),
     Operation("sort", "L", "L", "sorted({v})", ("sort them",), lambda v, c: sorted(v)),
     Operation("turn", "L", "L", "{v}[::-1]", ("reverse their order",), lambda v, c: v[::-1]),
     Operation("head", "L", "L", "{v}[:{c}]", ("keep the first {c}",), lambda v, c: v[:c], _SHORT),
     Operation("tail", "L", "L", "{v}[{c}:]", ("drop the first {c}",), lambda v, c: v[c:], _SHORT),
     Operation("append", "L", "L", "{v} + [{c}]", ("append {c}",), lambda v, c: [*v, c], _C),
-    Operation("steps", "L", "L", "[b - a for a, b in zip({v}, {v}[1:])]", ("take differences of neighbours",),
-              lambda v, c: [b - a for a, b in pairwise(v)]),
+    Operation(
+        "steps",
+        "L",
+        "L",
+        "[b - a for a, b in zip({v}, {v}[1:])]",
+        ("take differences of neighbours",),
+        lambda v, c: [b - a for a, b in pairwise(v)],
+    ),
     Operation("sum", "L", "I", "sum({v})", ("add them up",), lambda v, c: sum(v)),
     Operation("most", "L", "I", "max({v}, default=0)", ("find the maximum",), lambda v, c: max(v, default=0)),
     Operation("least", "L", "I", "min({v}, default=0)", ("find the minimum",), lambda v, c: min(v, default=0)),
@@ -96,15 +153,21 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("fold", "I", "I", "{v} * {c}", ("multiply it by {c}",), lambda v, c: v * c, _C),
     Operation("power", "I", "I", "{v} * {v}", ("square it",), lambda v, c: v * v),
     Operation("mod", "I", "I", "{v} % {c}", ("take it modulo {c}",), lambda v, c: v % c, _C),
-    Operation("digits", "I", "L", "[int(d) for d in str(abs({v}))]", ("split it into digits",),
-              lambda v, c: [int(d) for d in str(abs(v))]),
+    Operation(
+        "digits",
+        "I",
+        "L",
+        "[int(d) for d in str(abs({v}))]",
+        ("split it into digits",),
+        lambda v, c: [int(d) for d in str(abs(v))],
+    ),
     Operation("back", "S", "S", "{v}[::-1]", ("write it backwards",), lambda v, c: v[::-1]),
     Operation("swap", "S", "S", "{v}.swapcase()", ("swap the case of its letters",), lambda v, c: v.swapcase()),
     Operation("begin", "S", "S", "{v}[:{c}]", ("cut it after {c} letters",), lambda v, c: v[:c], _SHORT),
     Operation("letters", "S", "S", "''.join(sorted({v}))", ("sort its letters",), lambda v, c: "".join(sorted(v))),
     Operation("double", "S", "S", "{v} + {v}", ("repeat it",), lambda v, c: v + v),
     Operation("length", "S", "I", "len({v})", ("count its letters",), lambda v, c: len(v)),
-)  # fmt: skip
+)
 _BY_NAME = {one.name: one for one in OPERATIONS}
 Chain = tuple[tuple[str, int], ...]  # (name of an operation, its number)
 
@@ -159,15 +222,18 @@ class Problem:
             about = _TAKEN[_BY_NAME[self.chain[0][0]].takes][1]
             lines = "".join(f"    assert candidate{call} == {value}\n" for call, value in calls)
             return {
-                "task_id": f"made/{number}", "entry_point": self.name,
+                "task_id": f"made/{number}",
+                "entry_point": self.name,
                 "prompt": f'def {self.name}({self.taken}):\n    """Take {about}, {self.told}."""',
                 "canonical_solution": "\n" + "\n".join(f"    {line}" for line in self.body) + "\n",
                 "test": f"def check(candidate):\n{lines}",
-            }  # fmt: skip
+            }
         return {
-            "task_id": number, "text": f"Write a function to {self.told}.", "code": self.program,
+            "task_id": number,
+            "text": f"Write a function to {self.told}.",
+            "code": self.program,
             "test_list": [f"assert {self.name}{call} == {value}" for call, value in calls],
-        }  # fmt: skip
+        }
 
 
 def _value(chain: Chain, value: Value) -> Value:
@@ -248,8 +314,9 @@ def _arguments(chain: Chain, rng: np.random.Generator, tests: int) -> tuple[Valu
     own = [_value(chain, one) for one in offered]
     if len({repr(one) for one in own}) < 3:
         return ()
-    told = np.asarray([[_value(miss, one) != value for one, value in zip(offered, own, strict=True)]
-                       for miss in _misses(chain)])  # fmt: skip
+    told = np.asarray(
+        [[_value(miss, one) != value for one, value in zip(offered, own, strict=True)] for miss in _misses(chain)]
+    )
     if not told.size:
         return ()
     left, chosen = np.ones(len(told), bool), list[int]()
@@ -276,8 +343,9 @@ def source(problem: Problem, name: str, *, noted: bool) -> Source:
     """A problem's function as a piece of a corpus; bare, or with a comment on each line and one on several."""
     if not noted:
         return Source(name, problem.program, "python")
-    lines = [part for said, line in zip(problem.said, problem.body, strict=True)
-             for part in (f"    # {said}", f"    {line}")]  # fmt: skip
+    lines = [
+        part for said, line in zip(problem.said, problem.body, strict=True) for part in (f"    # {said}", f"    {line}")
+    ]
     head = (
         (f"# {problem.told}",) if len(problem.said) > 1 else ()
     )  # a comment that comes again would be a repeated line

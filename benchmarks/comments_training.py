@@ -50,12 +50,8 @@ def report(rows: Rows, protocol: Protocol) -> dict[str, Any]:
             arm: {form: interval([row["right"][form] for row in each], **named) for form in FORMS}
             for arm, each in cells.items()
         }
-        found["gain"][model] = {
-            arm: interval(both[BEST], each, **named) for arm, each in both.items() if arm != BEST
-        }  # fmt: skip
-        found["density"][model] = {
-            share: found["pass_at_1"][model][arm] for share, arm in CURVE.items() if arm in both
-        }  # fmt: skip
+        found["gain"][model] = {arm: interval(both[BEST], each, **named) for arm, each in both.items() if arm != BEST}
+        found["density"][model] = {share: found["pass_at_1"][model][arm] for share, arm in CURVE.items() if arm in both}
         found["seeds"][model] = seeds
         found["notes"][model] = [row["corpus"] for row in cells[BEST]]
         for arm in MAIN:
@@ -74,15 +70,21 @@ def solved(row: Mapping[str, Any]) -> list[float]:
 def effects(shared: Mapping[str, Mapping[int, list[list[float]]]], models: int, kinds: Sequence[str]) -> dict[str, Any]:
     """Arm -> what the paper's arm gains over it, over the models together, on the seeds that all models have."""
     means = {
-        arm: {seed: [sum(each) / models for each in zip(*all_, strict=True)]
-              for seed, all_ in sorted(by.items()) if len(all_) == models}
+        arm: {
+            seed: [sum(each) / models for each in zip(*all_, strict=True)]
+            for seed, all_ in sorted(by.items())
+            if len(all_) == models
+        }
         for arm, by in shared.items()
-    }  # fmt: skip
+    }
     if not means or not means[BEST]:
         return {}
     own = list(means[BEST].values())
-    return {arm: interval(own, list(each.values()), kinds=kinds, name="comments")
-            for arm, each in means.items() if arm != BEST}  # fmt: skip
+    return {
+        arm: interval(own, list(each.values()), kinds=kinds, name="comments")
+        for arm, each in means.items()
+        if arm != BEST
+    }
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,8 +103,10 @@ def training(options: argparse.Namespace) -> dict[str, Any]:
     protocol = QUICK if options.quick else PROTOCOL
     wanted = [
         Cell(model, arm, seed)
-        for seed in options.seeds or protocol.seeds for model in options.models for arm in options.arms
-    ]  # fmt: skip
+        for seed in options.seeds or protocol.seeds
+        for model in options.models
+        for arm in options.arms
+    ]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) if options.quick else RESULTS
         rows = {Cell(row["model"], row["arm"], row["seed"]): row for row in kept(folder, protocol.digest)}

@@ -61,8 +61,12 @@ ENOUGH = 0.7  # of a rival's steps to the threshold
 PROTOCOL = Protocol()
 QUICK = Protocol(
     practice=PracticeConfig(iterations=5000, tasks=4, samples=2, minibatches=2, save_every=5000),
-    rates=(1e-3,), development=(100,), seeds=(0, 1), scale=0.01, panel=4,
-)  # fmt: skip
+    rates=(1e-3,),
+    development=(100,),
+    seeds=(0, 1),
+    scale=0.01,
+    panel=4,
+)
 
 
 @dataclass(frozen=True)
@@ -141,14 +145,19 @@ def wanted(cells: Cells, asked: Asked, kind: str) -> list[Cell]:
     if kind == "tuning":
         found = [
             Cell(world, seed, name, rate)
-            for seed in protocol.development for name in names for world in asked.worlds for rate in protocol.rates
-        ]  # fmt: skip
+            for seed in protocol.development
+            for name in names
+            for world in asked.worlds
+            for rate in protocol.rates
+        ]
     else:
         rates = {(world, name): cells.rate(world, name) for name in names for world in asked.worlds}
         found = [
             Cell(world, seed, name, rate)
-            for seed in asked.seeds for (world, name), rate in rates.items() if rate is not None
-        ]  # fmt: skip
+            for seed in asked.seeds
+            for (world, name), rate in rates.items()
+            if rate is not None
+        ]
     return [cell for cell in found if cell not in cells.kept]
 
 
@@ -201,8 +210,9 @@ def over_tasks(cells: Cells, own: Sequence[Cell], panel: str) -> list[float | No
     world, measure = own[0].world, PLACES[own[0].world].measure
     tasks = getattr(panels(world, cells.protocol.panel)[1], panel)
     scores = [cells.kept[cell][panel][measure] for cell in own]
-    found = crossed(scores, [[0.0] * len(tasks)] * len(own), kinds=[task.kind for task in tasks],
-                    rng=sample_rng("credit intervals"))  # fmt: skip
+    found = crossed(
+        scores, [[0.0] * len(tasks)] * len(own), kinds=[task.kind for task in tasks], rng=sample_rng("credit intervals")
+    )
     return rounded(found, least=0.0, most=1.0) if measure == "success" else rounded(found)
 
 
@@ -225,12 +235,15 @@ def compared(cells: Cells, world: str) -> dict[str, Any]:
         "steps": {name: round(count) for name, count in took.items()},
         "reached": {name: sum(done for _, done in own) for name, own in steps.items()},
         "steps_ratio": {name: round(took["poad"] / took[name], 3) for name in RIVALS if took[name]},
-        "cost": {what: {name: round(float(np.mean([cells.kept[cell][what] for cell in own])), 1)
-                        for name, own in by.items()} for what in costs},
-        "one_start": {name: sum(a == b for a, b in zip(own, begun["poad"], strict=True))
-                      for name, own in begun.items()},
+        "cost": {
+            what: {name: round(float(np.mean([cells.kept[cell][what] for cell in own])), 1) for name, own in by.items()}
+            for what in costs
+        },
+        "one_start": {
+            name: sum(a == b for a, b in zip(own, begun["poad"], strict=True)) for name, own in begun.items()
+        },
         "seeds": [cell.seed for cell in by["poad"]],
-    }  # fmt: skip
+    }
 
 
 def discounts(cells: Cells, world: str) -> dict[str, Any]:
@@ -248,31 +261,48 @@ def report(cells: Cells) -> dict[str, Any]:
     """All figures as one JSON object; what is not played yet is missing from them."""
     found = {world: own for world in PLACES if (own := compared(cells, world))}
     inner = {world: own for world in PLACES if (own := discounts(cells, world))}
-    names = ("auc", "final", "generalisation", "poad_over", "steps", "reached", "steps_ratio", "cost", "one_start",
-             "seeds")  # fmt: skip
+    names = (
+        "auc",
+        "final",
+        "generalisation",
+        "poad_over",
+        "steps",
+        "reached",
+        "steps_ratio",
+        "cost",
+        "one_start",
+        "seeds",
+    )
     wins = [world for world, own in found.items() if all((own["poad_over"][one][1] or 0.0) > 0 for one in RIVALS)]
     quick = [world for world, own in found.items() if all(own["steps_ratio"].get(one, 1.0) <= ENOUGH for one in RIVALS)]
     tried = {world: {name: cells.tried(world, name) for name in STUDIED} for world in PLACES}
     return {
-        "benchmark": "credit", "digest": cells.protocol.digest,
+        "benchmark": "credit",
+        "digest": cells.protocol.digest,
         **{name: {world: own[name] for world, own in found.items()} for name in names},
-        "poad_wins": len(wins), "poad_wins_in": wins, "poad_quick_in": quick,
+        "poad_wins": len(wins),
+        "poad_wins_in": wins,
+        "poad_quick_in": quick,
         "fails": [world for world in found if world not in wins],
         "not_played": {world: [name for name in STUDIED if name not in own["auc"]] for world, own in found.items()},
         "inner_discount": inner,
         "inner_discount_monotone": bool(inner) and all(own["monotone"] for own in inner.values()),
         "thresholds": {world: [place.measure, place.threshold] for world, place in PLACES.items()},
         "rates": {world: {name: cells.rate(world, name) for name in own} for world, own in tried.items()},
-        "tried": {world: {name: {f"{rate:g}": round(value, 4) for rate, value in rates.items()}
-                          for name, rates in own.items()} for world, own in tried.items()},
+        "tried": {
+            world: {
+                name: {f"{rate:g}": round(value, 4) for rate, value in rates.items()} for name, rates in own.items()
+            }
+            for world, own in tried.items()
+        },
         "effort": f"{len(cells.protocol.rates)} rates x {len(cells.protocol.development)} development seeds a method",
-        "cells": len(cells.kept), "ended_early": {cell.key: row["note"] for cell, row in cells.kept.items()
-                                                  if row["note"]},
+        "cells": len(cells.kept),
+        "ended_early": {cell.key: row["note"] for cell, row in cells.kept.items() if row["note"]},
         "cpu_s": round(sum(row["cpu_train_s"] + row["cpu_play_s"] for row in cells.kept.values()), 1),
         "interval": "95 %: areas over seeds, panels over seeds and kinds of tasks (pigeonhole bootstrap)",
         "sources": sorted({row["sources"] for row in cells.kept.values()}),
         **about("evolvent", "torch", "numpy", threads=1),
-    }  # fmt: skip
+    }
 
 
 def shown(interval: Sequence[float | None]) -> str:
@@ -301,9 +331,11 @@ def show(found: Mapping[str, Any]) -> None:
         for name, rates in own.items():
             if rates:
                 print(f"  {name:10} " + ", ".join(f"{rate}: {height:.3f}" for rate, height in rates.items()))
-    print(f"\nPOAD is above action-level PPO and NTPO, interval above 0, in {found['poad_wins_in'] or 'no world'}; "
-          f"it fails to be in {found['fails'] or 'none that is played'}; at most {ENOUGH} of their steps in "
-          f"{found['poad_quick_in'] or 'no world'}; {found['cells']} cells, {found['cpu_s']:.0f} cpu-s")  # fmt: skip
+    print(
+        f"\nPOAD is above action-level PPO and NTPO, interval above 0, in {found['poad_wins_in'] or 'no world'}; "
+        f"it fails to be in {found['fails'] or 'none that is played'}; at most {ENOUGH} of their steps in "
+        f"{found['poad_quick_in'] or 'no world'}; {found['cells']} cells, {found['cpu_s']:.0f} cpu-s"
+    )
 
 
 def asked_of(options: argparse.Namespace, protocol: Protocol, folder: Path) -> Asked:

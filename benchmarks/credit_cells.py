@@ -278,12 +278,21 @@ def run_cell(protocol: Protocol, folder: Path, cell: Cell) -> dict[str, Any]:
     curve = curve_of([row for row in rows if "success" in row])
     final, swapped = (measured(protocol, world, policy, own) for own in (tasks.final, tasks.swapped))
     return {
-        **asdict(cell), "digest": protocol.digest, "start": digest, "curve": curve, "env_steps": verbs.env_steps,
-        "budget": most, "iterations": len(rows), "final": final, "swapped": swapped,
+        **asdict(cell),
+        "digest": protocol.digest,
+        "start": digest,
+        "curve": curve,
+        "env_steps": verbs.env_steps,
+        "budget": most,
+        "iterations": len(rows),
+        "final": final,
+        "swapped": swapped,
         **{f"tokens_{name}": used[name] for name in ("generated", "computed", "trained", "fed")},
-        "cpu_train_s": round(trained - began, 1), "cpu_play_s": round(time.process_time() - trained, 1),
-        "note": note, "sources": sources(),
-    }  # fmt: skip
+        "cpu_train_s": round(trained - began, 1),
+        "cpu_play_s": round(time.process_time() - trained, 1),
+        "note": note,
+        "sources": sources(),
+    }
 
 
 def curve_of(rows: Iterable[Mapping[str, Any]]) -> list[list[float]]:

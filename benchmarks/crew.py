@@ -38,9 +38,13 @@ def _serve(rank, size, calls, results, path):
     while (call := calls.get()) is not None:
         module, name, arguments, port, seconds = call
         os.environ.update(
-            RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size),
-            MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-        )  # fmt: skip
+            RANK=str(rank),
+            LOCAL_RANK=str(rank),
+            WORLD_SIZE=str(size),
+            LOCAL_WORLD_SIZE=str(size),
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(port),
+        )
         try:
             with warnings.catch_warnings(), boundary(TrainingError, f"rank {rank} failed"):
                 warnings.simplefilter("ignore")

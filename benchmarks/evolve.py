@@ -39,42 +39,69 @@ RESULTS = Path(__file__).parent / "results"
 SEEDS = {"evolve": tuple(range(1000, 1008)), "variants": tuple(range(2000, 2006))}
 LEARNER = TrainConfig(lr=5e-3, betas=(0.9, 0.95), batch_tokens=512)
 PLAN = Plan(
-    worlds=("crafting:0", "lookup"), demonstrated=(200, 50), explored=(600, 600), namings=10,
-    clone_tokens=150_000, clones=10, train=LEARNER,
+    worlds=("crafting:0", "lookup"),
+    demonstrated=(200, 50),
+    explored=(600, 600),
+    namings=10,
+    clone_tokens=150_000,
+    clones=10,
+    train=LEARNER,
     method=AgentEvol(iterations=4, samples=6, revisit=False, select="best", round_tokens=100_000, lr_scale=0.7),
-)  # fmt: skip
+)
 VARIANTS = Plan(
-    worlds=("lookup",), demonstrated=(60,), explored=(600,), namings=1,
-    clone_tokens=40_000, clones=6, train=LEARNER,
+    worlds=("lookup",),
+    demonstrated=(60,),
+    explored=(600,),
+    namings=1,
+    clone_tokens=40_000,
+    clones=6,
+    train=LEARNER,
     method=AgentEvol(iterations=3, samples=6, revisit=False, select="best", round_tokens=60_000, lr_scale=0.7),
-)  # fmt: skip
+)
 ARMS = {
     "evolve": ("base", "evolve", "train", "total", "regardless", "upper"),
     "variants": ("base", "evolve", "total", "published", "formulated"),
 }
 BUDGET = 8_000_000  # computed tokens of an arm, updates included
 QUICK = Plan(
-    worlds=("lookup",), demonstrated=(70,), explored=(60,), namings=1, clone_tokens=12_000, clones=2, train=LEARNER,
-    method=AgentEvol(iterations=1, samples=2, select="best", round_tokens=8_000, lr_scale=0.7), limit=40,
-)  # fmt: skip
+    worlds=("lookup",),
+    demonstrated=(70,),
+    explored=(60,),
+    namings=1,
+    clone_tokens=12_000,
+    clones=2,
+    train=LEARNER,
+    method=AgentEvol(iterations=1, samples=2, select="best", round_tokens=8_000, lr_scale=0.7),
+    limit=40,
+)
 
 
 def quick_plan(names: Sequence[str]) -> Plan:
     """A plan over any worlds with closed vocabularies: a few tasks of each, long contexts, no claim."""
     count = len(worlds(tuple(names)))
     return Plan(
-        worlds=tuple(names), demonstrated=(20,) * count, explored=(4,) * count, namings=1,
-        clone_tokens=40_000, clones=1, train=LEARNER, context=1024, limit=2, tiers=("seen",),
+        worlds=tuple(names),
+        demonstrated=(20,) * count,
+        explored=(4,) * count,
+        namings=1,
+        clone_tokens=40_000,
+        clones=1,
+        train=LEARNER,
+        context=1024,
+        limit=2,
+        tiers=("seen",),
         method=AgentEvol(iterations=1, samples=2, select="best", round_tokens=6_000, lr_scale=0.7),
-    )  # fmt: skip
+    )
 
 
 def study(name: str, plan: Plan, seeds: Sequence[int], names: Sequence[str]) -> Study:
     """The study with all that its result depends on."""
     panels = {
         f"{name}/{tier}/{split}": digest(world.tasks(split, tier))
-        for name, world in worlds(plan.worlds).items() for tier in world.tiers for split in SPLITS
-    }  # fmt: skip
+        for name, world in worlds(plan.worlds).items()
+        for tier in world.tiers
+        for split in SPLITS
+    }
     facts: dict[str, Any] = {
         "plan": plan.described(),
         "panels": panels,
@@ -119,9 +146,10 @@ def report(found: Summary, gains: Sequence[float], *, quick: bool) -> dict[str, 
         own = by_arm.setdefault(rate.arm, {})
         own[f"{rate.world}/{rate.tier}"] = [rate.interval.mean, *ends(rate.interval)]
     against_base = [
-        ends(one.interval)[0] for one in found.differences
+        ends(one.interval)[0]
+        for one in found.differences
         if one.arm == found.primary["arm"] and one.against == found.primary["base"] and one.world and not one.tier
-    ]  # fmt: skip
+    ]
     primary = found.difference.interval if found.difference else None
     return {
         "arms": by_arm,

@@ -178,9 +178,11 @@ def _ready(plan: Plan, seat: Seat) -> _Ready:
 def _played(run: Run[Policy], rows: Rows, notes: Mapping[str, Json]) -> Played:
     tokens, cpu_s = spent(run.folder)
     return Played(
-        outcomes(rows), {**tokens, "computed": tokens["computed"] + tokens["fed"]}, cpu_s,
+        outcomes(rows),
+        {**tokens, "computed": tokens["computed"] + tokens["fed"]},
+        cpu_s,
         {**notes, "sources": sources()},
-    )  # fmt: skip
+    )
 
 
 @cache
@@ -214,8 +216,11 @@ def _arm(
     """
     ready = _ready(plan, seat)
     if outcomes(ready.rows) != dict(seat.others["base"].played.outcomes):
-        raise ConfigError(f"the base of seed {seat.seed} is not the one of its result", expected="the same outcomes",
-                          hint="play the seed again on one machine: remove its results and its runs")  # fmt: skip
+        raise ConfigError(
+            f"the base of seed {seat.seed} is not the one of its result",
+            expected="the same outcomes",
+            hint="play the seed again on one machine: remove its results and its runs",
+        )
     tokens = {"round_tokens": ready.fits * plan.clone_tokens} if fits else {}
     config = config.model_copy(update={"iterations": plan.method.iterations, "select": "best", **tokens})
     counts: list[int] = []
@@ -261,17 +266,41 @@ def arms(plan: Plan, chosen: Sequence[str]) -> tuple[Arm, ...]:
     every = (
         Arm("base", "where all start: cloning, the best fit on dev", at(_base)),
         Arm("evolve", "the claim", lambda seat: _arm(plan, seat, plan.method), ("base",)),
-        Arm("train", "is it only more training? cloning with evolve's learned tokens",
-            lambda seat: _arm(plan, seat, _idle(plan)), ("base",)),
-        Arm("total", "was exploring worth its cost? cloning with all tokens that evolve computed",
-            at(_total), ("base", "evolve")),
-        Arm("regardless", "does the reward matter? as many samples kept, whatever their reward",
-            at(_regardless), ("base", "evolve")),
-        Arm("upper", "what could be had: cloning with expert plans of the explored tasks",
-            lambda seat: _arm(plan, seat, _idle(plan), plans=True), ("base",)),
-        Arm("published", "AgentEvol as its code has it",
-            lambda seat: _arm(plan, seat, AgentEvol.model_validate(PUBLISHED), fits=True), ("base",)),
-        Arm("formulated", "AgentEvol as it is formulated",
-            lambda seat: _arm(plan, seat, AgentEvol.model_validate(FORMULATED), fits=True), ("base",)),
-    )  # fmt: skip
+        Arm(
+            "train",
+            "is it only more training? cloning with evolve's learned tokens",
+            lambda seat: _arm(plan, seat, _idle(plan)),
+            ("base",),
+        ),
+        Arm(
+            "total",
+            "was exploring worth its cost? cloning with all tokens that evolve computed",
+            at(_total),
+            ("base", "evolve"),
+        ),
+        Arm(
+            "regardless",
+            "does the reward matter? as many samples kept, whatever their reward",
+            at(_regardless),
+            ("base", "evolve"),
+        ),
+        Arm(
+            "upper",
+            "what could be had: cloning with expert plans of the explored tasks",
+            lambda seat: _arm(plan, seat, _idle(plan), plans=True),
+            ("base",),
+        ),
+        Arm(
+            "published",
+            "AgentEvol as its code has it",
+            lambda seat: _arm(plan, seat, AgentEvol.model_validate(PUBLISHED), fits=True),
+            ("base",),
+        ),
+        Arm(
+            "formulated",
+            "AgentEvol as it is formulated",
+            lambda seat: _arm(plan, seat, AgentEvol.model_validate(FORMULATED), fits=True),
+            ("base",),
+        ),
+    )
     return tuple(arm for arm in every if arm.name in chosen)

@@ -79,11 +79,14 @@ def judged(found: dict[int, Seen]) -> dict[str, Any]:
     ran = [number for number in numbers if (seen := found.get(number)) and seen.passed + seen.failed]
     good = [number for number in ran if not found[number].failed and found[number].passed]
     return {
-        "listed": LISTED, "provoked": len(ran), "as_expected": len(good),
-        "not_provoked": sorted(set(numbers) - set(ran)), "unexpected": sorted(set(ran) - set(good)),
+        "listed": LISTED,
+        "provoked": len(ran),
+        "as_expected": len(good),
+        "not_provoked": sorted(set(numbers) - set(ran)),
+        "unexpected": sorted(set(ran) - set(good)),
         "tests": sum(seen.passed + seen.failed for seen in found.values()),
         "tests_skipped": sum(seen.skipped for seen in found.values()),
-    }  # fmt: skip
+    }
 
 
 def report(soak_minutes: float, tests: Sequence[str]) -> dict[str, Any]:

@@ -217,9 +217,12 @@ def report(found: Parity | None, figures: dict[str, float], *, quick: bool) -> d
     result["official"] = None
     if found is not None:
         result |= {
-            "parity_states": found.states, "parity_games": found.games, "parity_mismatches": found.mismatches,
-            "parity_families": len(found.families), "differences": found.differences,
-        }  # fmt: skip
+            "parity_states": found.states,
+            "parity_games": found.games,
+            "parity_mismatches": found.mismatches,
+            "parity_families": len(found.families),
+            "differences": found.differences,
+        }
         step, load, reset = map(statistics.mean, (found.official_steps, found.official_loads, found.official_resets))
         result["official"] = {
             "steps_per_cpu_s": round(1 / step, 2),
@@ -229,8 +232,15 @@ def report(found: Parity | None, figures: dict[str, float], *, quick: bool) -> d
             "x_first_reset": round(1000 * load / figures["first_reset_cpu_ms"]),
             "x_reset": round(1000 * reset / figures["reset_cpu_ms"]),
         }
-    return {**result, "goals": GOALS, "quick": quick, "parity_seed": PARITY_SEED, **versions("python"),
-            "seed": PARITY_SEED, **about("evolvent", threads=1)}  # fmt: skip
+    return {
+        **result,
+        "goals": GOALS,
+        "quick": quick,
+        "parity_seed": PARITY_SEED,
+        **versions("python"),
+        "seed": PARITY_SEED,
+        **about("evolvent", threads=1),
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

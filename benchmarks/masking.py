@@ -42,8 +42,9 @@ Rows = Mapping[Cell, Mapping[str, Any]]
 def report(rows: Rows, protocol: Protocol) -> dict[str, Any]:
     """All figures as one JSON object."""
     shown = panels(protocol)
-    kinds = {name: [one.calls[0].name if one.calls else one.tools[0].name for one in side]
-             for name, side in shown.items()}  # fmt: skip
+    kinds = {
+        name: [one.calls[0].name if one.calls else one.tools[0].name for one in side] for name, side in shown.items()
+    }
     kinds["renamed"] = kinds["plain"]
     named: dict[str, dict[str, Any]] = {name: {"kinds": side, "name": "masking"} for name, side in kinds.items()}
     seeds = [seed for seed in protocol.seeds if all(Cell(name, seed) in rows for name in MAIN)]
@@ -54,22 +55,28 @@ def report(rows: Rows, protocol: Protocol) -> dict[str, Any]:
 
     if not seeds:
         return {"seeds": []}
-    accuracy = {name: {panel: interval(right(name, panel), **named[panel]) for panel in PANELS}
-                for name in every}  # fmt: skip
+    accuracy = {name: {panel: interval(right(name, panel), **named[panel]) for panel in PANELS} for name in every}
     drop = {name: np.asarray(right(name, "plain"), float) - np.asarray(right(name, "renamed"), float) for name in every}
     saved = interval(drop["plain"].tolist(), drop["both"].tolist(), **named["plain"])
     lost = float(drop["plain"].mean())
     return {
-        "accuracy": accuracy, "drop": {name: round(float(each.mean()), 4) for name, each in drop.items()},
-        "drop_saved": round(saved[0] / lost, 4) if lost > 0 else None, "drop_saved_ci": saved,
+        "accuracy": accuracy,
+        "drop": {name: round(float(each.mean()), 4) for name, each in drop.items()},
+        "drop_saved": round(saved[0] / lost, 4) if lost > 0 else None,
+        "drop_saved_ci": saved,
         "irrelevant_gain": interval(right("both", "irrelevant"), right("plain", "irrelevant"), **named["irrelevant"]),
-        **{f"plain_change{longer.replace(', ', '_').replace(' ', '_')}":
-           interval(right(f"both{longer}", "plain"), right(f"plain{longer}", "plain"), **named["plain"])
-           for longer in ("", ", 3x tokens") if {f"both{longer}", f"plain{longer}"} <= set(every)},
-        "seeds": seeds, "cpu_s": round(sum(row["cpu_s"] for row in rows.values()), 1),
+        **{
+            f"plain_change{longer.replace(', ', '_').replace(' ', '_')}": interval(
+                right(f"both{longer}", "plain"), right(f"plain{longer}", "plain"), **named["plain"]
+            )
+            for longer in ("", ", 3x tokens")
+            if {f"both{longer}", f"plain{longer}"} <= set(every)
+        },
+        "seeds": seeds,
+        "cpu_s": round(sum(row["cpu_s"] for row in rows.values()), 1),
         "computed": sum(row["computed"] for row in rows.values()),
         "generated": sum(one["generated"] for row in rows.values() for one in row["panels"].values()),
-    }  # fmt: skip
+    }
 
 
 def speed(count: int = 2000) -> dict[str, float]:
@@ -94,8 +101,10 @@ def speed(count: int = 2000) -> dict[str, float]:
 def show(found: Mapping[str, Any]) -> None:
     """The table for people."""
     for name, sides in found.get("accuracy", {}).items():
-        cells = "  ".join(f"{panel} {100 * mean:5.1f} [{100 * low:5.1f}, {100 * high:5.1f}]"
-                          for panel, (mean, low, high) in sides.items())  # fmt: skip
+        cells = "  ".join(
+            f"{panel} {100 * mean:5.1f} [{100 * low:5.1f}, {100 * high:5.1f}]"
+            for panel, (mean, low, high) in sides.items()
+        )
         print(f"{name:12} {cells}")
     for name in (
         "drop",

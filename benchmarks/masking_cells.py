@@ -41,8 +41,24 @@ RATES = {"xs": 1.0, "s": 0.5}
 """Learning rates by size, in those of the protocol: the best of 3e-3, 1.5e-3 and 8e-4 for the base's first tokens."""
 PANELS = ("plain", "renamed", "irrelevant")
 MAIN = ("plain", "irrelevance", "masking", "both")
-_MARKS = ("user", "assistant", "tool", "string", "integer", "number", "boolean", "array", "object", "of", "any", "?",
-          *"|[](){}:,='.-\"", "True", "False", "None")  # fmt: skip
+_MARKS = (
+    "user",
+    "assistant",
+    "tool",
+    "string",
+    "integer",
+    "number",
+    "boolean",
+    "array",
+    "object",
+    "of",
+    "any",
+    "?",
+    *"|[](){}:,='.-\"",
+    "True",
+    "False",
+    "None",
+)
 
 
 @dataclass(frozen=True)
@@ -171,11 +187,18 @@ def run_cell(protocol: Protocol, folder: Path, cell: Cell) -> dict[str, Any]:
     for name, panel in panels(protocol).items():
         found = answer(panel, prompt, learned.dialect, engine=engine, max_tokens=48)
         row["panels"][name] = {
-            "right": [int(one.verdict.valid) for one in found], "generated": sum(one.generated for one in found),
+            "right": [int(one.verdict.valid) for one in found],
+            "generated": sum(one.generated for one in found),
             "unreadable": sum(one.calls is None for one in found),
-            "named": sum(bool(one.calls) and [c.name for c in one.calls or ()] == [c.name for c in one.sample.calls]
-                         for one in found),
-        }  # fmt: skip
+            "named": sum(
+                bool(one.calls) and [c.name for c in one.calls or ()] == [c.name for c in one.sample.calls]
+                for one in found
+            ),
+        }
     parameters = sum(one.numel() for one in learned.model.parameters())
-    return {**row, "computed": engine.usage.computed, "parameters": parameters,
-            "cpu_s": round(time.process_time() - began, 1)}  # fmt: skip
+    return {
+        **row,
+        "computed": engine.usage.computed,
+        "parameters": parameters,
+        "cpu_s": round(time.process_time() - began, 1),
+    }

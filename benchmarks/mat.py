@@ -98,15 +98,17 @@ class Study:
         lr = self.rate(task, method)
         if lr is None:
             return []
-        rows = [self._trained(task, method, lr=lr, seed=seed, decisions=self.decisions(task), policy=True)
-                for seed in self.seeds]  # fmt: skip
+        rows = [
+            self._trained(task, method, lr=lr, seed=seed, decisions=self.decisions(task), policy=True)
+            for seed in self.seeds
+        ]
         found = [row for row in rows if row is not None]
         self.cells += found
         return found
 
     def _trained(
         self, task: str, method: str, *, lr: float, seed: int, decisions: int, policy: bool
-    ) -> dict[str, Any] | None:  # fmt: skip
+    ) -> dict[str, Any] | None:
         config = settings_of(task, method, lr=lr, seed=seed, decisions=decisions)
         said = protocol(task, config)
         row = self._kept(said)
@@ -159,15 +161,24 @@ def areas(trained: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]) -> d
 
     Differences are between trainings of the same seed.
     """
-    auc = {task: {method: spread([row["auc"] for row in rows]) for method, rows in each.items() if rows}
-           for task, each in trained.items()}  # fmt: skip
+    auc = {
+        task: {method: spread([row["auc"] for row in rows]) for method, rows in each.items() if rows}
+        for task, each in trained.items()
+    }
     above = {
-        task: {method: spread([row["auc"] for row in each["mat"]], [row["auc"] for row in rows])
-               for method, rows in each.items() if method != "mat" and len(rows) == len(each["mat"]) > 0}
-        for task, each in trained.items() if "mat" in each
-    }  # fmt: skip
-    first = {task: all(own[0] < each["mat"][0] for method, own in each.items() if method != "mat")
-             for task, each in auc.items() if set(each) == set(METHODS)}  # fmt: skip
+        task: {
+            method: spread([row["auc"] for row in each["mat"]], [row["auc"] for row in rows])
+            for method, rows in each.items()
+            if method != "mat" and len(rows) == len(each["mat"]) > 0
+        }
+        for task, each in trained.items()
+        if "mat" in each
+    }
+    first = {
+        task: all(own[0] < each["mat"][0] for method, own in each.items() if method != "mat")
+        for task, each in auc.items()
+        if set(each) == set(METHODS)
+    }
     return {"auc": auc, "above": above, "mat_first": first.get(HEAD), "mat_first_by_task": first}
 
 
@@ -205,30 +216,48 @@ def report(folder: Path, only: Sequence[str], *, quick: bool, making: bool) -> d
         if move.task in trained and (not quick or move.task != HEAD):
             begun = trained[move.task]["mat" if move.arm == "scratch" else move.arm]
             moved += [row for row in (study.moved(move, one) for one in begun) if row is not None]
-    rates = {task: {method: rows[0]["config"]["update"]["lr"] for method, rows in each.items() if rows}
-             for task, each in trained.items()}  # fmt: skip
-    spent = {"training": sum(row["cpu_s"] for row in study.cells if not row["place"]),
-             "tuning": sum(row["cpu_s"] for row in study.tuning),
-             "transfer": sum(row["cpu_s"] for row in moved)}  # fmt: skip
+    rates = {
+        task: {method: rows[0]["config"]["update"]["lr"] for method, rows in each.items() if rows}
+        for task, each in trained.items()
+    }
+    spent = {
+        "training": sum(row["cpu_s"] for row in study.cells if not row["place"]),
+        "tuning": sum(row["cpu_s"] for row in study.tuning),
+        "transfer": sum(row["cpu_s"] for row in moved),
+    }
     return {
-        **areas(trained), **transfers(moved), "learning_rates": rates, "grid": list(GRID), "seeds": list(study.seeds),
-        "dev_seed": DEV_SEED, "decisions": {task: study.decisions(task) for task in tasks},
+        **areas(trained),
+        **transfers(moved),
+        "learning_rates": rates,
+        "grid": list(GRID),
+        "seeds": list(study.seeds),
+        "dev_seed": DEV_SEED,
+        "decisions": {task: study.decisions(task) for task in tasks},
         "not_installed": [task for task in asked if task not in tasks],
         "cpu_s": {name: round(seconds, 1) for name, seconds in spent.items()},
-        "cpu_minutes": round(sum(spent.values()) / 60, 1), "quick": quick,
+        "cpu_minutes": round(sum(spent.values()) / 60, 1),
+        "quick": quick,
         **about("python", *_VERSIONS, threads=1),
-        "last": {task: {method: spread([row["last"] for row in rows]) for method, rows in each.items() if rows}
-                 for task, each in trained.items()},
-    }  # fmt: skip
+        "last": {
+            task: {method: spread([row["last"] for row in rows]) for method, rows in each.items() if rows}
+            for task, each in trained.items()
+        },
+    }
 
 
 def shown(found: Mapping[str, Any]) -> list[str]:
     """The figures as lines."""
-    lines = [f"{task:16} {method:8} area {mean:9.2f} [{low:.2f}, {high:.2f}]  "
-             f"last {found['last'][task][method][0]:9.2f}  lr {found['learning_rates'][task][method]:g}"
-             for task, each in found["auc"].items() for method, (mean, low, high) in each.items()]  # fmt: skip
-    lines += [f"{task:16} mat minus {method:8} {mean:+.2f} [{low:+.2f}, {high:+.2f}]"
-              for task, each in found["above"].items() for method, (mean, low, high) in each.items()]  # fmt: skip
+    lines = [
+        f"{task:16} {method:8} area {mean:9.2f} [{low:.2f}, {high:.2f}]  "
+        f"last {found['last'][task][method][0]:9.2f}  lr {found['learning_rates'][task][method]:g}"
+        for task, each in found["auc"].items()
+        for method, (mean, low, high) in each.items()
+    ]
+    lines += [
+        f"{task:16} mat minus {method:8} {mean:+.2f} [{low:+.2f}, {high:+.2f}]"
+        for task, each in found["above"].items()
+        for method, (mean, low, high) in each.items()
+    ]
     for task, places in found["few_shot"].items():
         for place, arms in places.items():
             for arm in (arm for arm in ARMS if arm in arms):

@@ -27,8 +27,24 @@ from evolvent.worlds.teams.extras import ForeignWorld
 from evolvent.worlds.teams.games import GameWorld
 from evolvent.worlds.teams.rescue import RescueWorld
 
-__all__ = ["ARMS", "GRID", "METHODS", "MOVES", "PARTS", "TASKS", "Move", "Play", "cell_of", "curve_of", "digest",
-           "installed", "protocol", "settings_of", "train", "transfer"]  # fmt: skip
+__all__ = [
+    "ARMS",
+    "GRID",
+    "METHODS",
+    "MOVES",
+    "PARTS",
+    "TASKS",
+    "Move",
+    "Play",
+    "cell_of",
+    "curve_of",
+    "digest",
+    "installed",
+    "protocol",
+    "settings_of",
+    "train",
+    "transfer",
+]
 
 METHODS = ("mat", "mat_dec", "mappo", "happo")
 ARMS = ("mat", "scratch", "mappo", "happo")  # of a transfer; "scratch" is MAT that begins anew
@@ -94,14 +110,20 @@ def _distinct(place: str) -> tuple[Any, Sequence[Task]]:
 
 
 TASKS: Mapping[str, Play] = {
-    "halfcheetah_6x1": Play(102_400, 16, _robot("HalfCheetah", "6x1"), "gymnasium_robotics", entropy=0.001,
-                            places=tuple(f"joint {joint}" for joint in range(6))),
+    "halfcheetah_6x1": Play(
+        102_400,
+        16,
+        _robot("HalfCheetah", "6x1"),
+        "gymnasium_robotics",
+        entropy=0.001,
+        places=tuple(f"joint {joint}" for joint in range(6)),
+    ),
     "ant_4x2": Play(40_960, 16, _robot("Ant", "4x2"), "gymnasium_robotics", entropy=0.001),
     "walker2d_2x3": Play(61_440, 16, _robot("Walker2d", "2x3"), "gymnasium_robotics", entropy=0.001),
     "foraging": Play(61_440, 16, _foraging, "lbforaging"),
     "rescue": Play(102_400, 32, _rescue, episodes=64, places=("2 agents", "4 agents", "6 agents")),
     "distinct": Play(20_480, 64, _distinct, episodes=256, places=("2 agents", "4 agents", "6 agents")),
-}  # fmt: skip
+}
 """Robots are cut after 200 steps, so that a small budget holds many episodes; foraging is 3 agents, 3 pieces of food on
 6 x 6. "distinct" is for quick runs."""
 
@@ -129,8 +151,15 @@ def settings_of(task: str, method: str, *, lr: float, seed: int, decisions: int)
     play = TASKS[task]
     update = TeamUpdates(lr=lr, epochs=5, minibatches=4, clip=0.2, entropy=play.entropy, grad_norm=0.5)
     kind: Any = "mat" if method == "scratch" else method
-    return MAT(kind=kind, rows=play.rows, steps=ROLLOUT // play.rows, decisions=decisions, update=update, seed=seed,
-               keep_every=10**6)  # fmt: skip
+    return MAT(
+        kind=kind,
+        rows=play.rows,
+        steps=ROLLOUT // play.rows,
+        decisions=decisions,
+        update=update,
+        seed=seed,
+        keep_every=10**6,
+    )
 
 
 def protocol(task: str, config: MAT, *, place: str = "", start: str = "", arm: str = "") -> dict[str, Any]:
@@ -141,9 +170,17 @@ def protocol(task: str, config: MAT, *, place: str = "", start: str = "", arm: s
     """
     play = TASKS[task]
     tasks = [one.id for one in play.world(place)[1]]
-    return {"task": task, "config": as_dict(config), "place": place, "start": start, "arm": arm or config.kind,
-            "tasks": tasks, "episodes": play.episodes if arm else 0, "parts": list(PARTS) if arm else [],
-            "edition": 1}  # fmt: skip
+    return {
+        "task": task,
+        "config": as_dict(config),
+        "place": place,
+        "start": start,
+        "arm": arm or config.kind,
+        "tasks": tasks,
+        "episodes": play.episodes if arm else 0,
+        "parts": list(PARTS) if arm else [],
+        "edition": 1,
+    }
 
 
 def digest(said: Mapping[str, Any]) -> str:
@@ -195,8 +232,9 @@ def transfer(move: Move, config: MAT, *, decisions: int, start: Path | None) -> 
     play, found = TASKS[move.task], {}
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder, closing(play.batch(move.place)) as batch:
-        shape = shape_of(batch.spec, config.kind, width=config.width, heads=config.heads, blocks=config.blocks,
-                         share=config.share)  # fmt: skip
+        shape = shape_of(
+            batch.spec, config.kind, width=config.width, heads=config.heads, blocks=config.blocks, share=config.share
+        )
         model = make_team(shape, seed=config.seed) if start is None else load_team(start, expected=shape)
         policy = TeamPolicy(model, batch.spec)
         for part in PARTS:

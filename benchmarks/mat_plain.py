@@ -82,11 +82,13 @@ class PlainMat(nn.Module):
         super().__init__()
         shape, width = model.shape, model.shape.width
         self.discrete, self.outputs = bool(shape.sizes), shape.outputs
-        self.observe = nn.Sequential(nn.LayerNorm(shape.observation), nn.Linear(shape.observation, width), nn.GELU(),
-                                     nn.LayerNorm(width))  # fmt: skip
+        self.observe = nn.Sequential(
+            nn.LayerNorm(shape.observation), nn.Linear(shape.observation, width), nn.GELU(), nn.LayerNorm(width)
+        )
         self.encode, self.decode = _Encode(width), _Decode(width)
-        self.embed = nn.Sequential(nn.Linear(shape.outputs + self.discrete, width, bias=not self.discrete), nn.GELU(),
-                                   nn.LayerNorm(width))  # fmt: skip
+        self.embed = nn.Sequential(
+            nn.Linear(shape.outputs + self.discrete, width, bias=not self.discrete), nn.GELU(), nn.LayerNorm(width)
+        )
         self.value_head, self.policy_head = _head(width, 1), _head(width, shape.outputs)
         self.log_std = nn.Parameter(torch.ones(shape.outputs)) if not self.discrete else None
         self._copy(model)
@@ -229,8 +231,17 @@ class PlainLoop:
     def _minibatches(
         self, kept: dict[str, Floats], returns: Floats, advantages: Floats, available: Floats | None
     ) -> Iterator[tuple[list[Floats], Floats | None]]:
-        flat = [x.reshape(-1, *x.shape[2:]) for x in (kept["observations"][:-1], kept["actions"], kept["logp"],
-                                                      kept["values"][:-1], returns, advantages)]  # fmt: skip
+        flat = [
+            x.reshape(-1, *x.shape[2:])
+            for x in (
+                kept["observations"][:-1],
+                kept["actions"],
+                kept["logp"],
+                kept["values"][:-1],
+                returns,
+                advantages,
+            )
+        ]
         masks = None if available is None else available[:-1].reshape(-1, *available.shape[2:])
         order = torch.randperm(len(flat[0])).numpy()
         size = len(order) // self.minibatches

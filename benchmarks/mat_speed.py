@@ -75,8 +75,9 @@ class Sides:
         self.policy = TeamPolicy(model, self.spec)
         self.learner = TeamLearner(self.policy, case.updates, seed=0)
         updates = case.updates
-        self.loop = PlainLoop(PlainMat(model), lr=updates.lr, epochs=updates.epochs, minibatches=updates.minibatches,
-                              clip=updates.clip)  # fmt: skip
+        self.loop = PlainLoop(
+            PlainMat(model), lr=updates.lr, epochs=updates.epochs, minibatches=updates.minibatches, clip=updates.clip
+        )
         self.masks = None if self.available is None else self.available.astype(np.float32)
         self._same(model)
         self.rollout = self.ours()
@@ -86,8 +87,11 @@ class Sides:
         """Both say the same of the same actions."""
         n, k = self.case.agents, model.shape.parts
         seen = torch.from_numpy(self.observation[0])
-        actions = torch.zeros(len(seen), n, k) if isinstance(self.case.actions, Continuous) else torch.zeros(
-            len(seen), n, k, dtype=torch.long)  # fmt: skip
+        actions = (
+            torch.zeros(len(seen), n, k)
+            if isinstance(self.case.actions, Continuous)
+            else torch.zeros(len(seen), n, k, dtype=torch.long)
+        )
         masks = None if self.available is None else torch.from_numpy(self.available[0])
         with torch.no_grad():
             one = model.evaluate(Seen(seen, None, masks), actions)
@@ -99,9 +103,13 @@ class Sides:
     def view(self, t: int) -> TeamView:
         """Step t of the rollout."""
         rows, n = self.case.rows, self.case.agents
-        return TeamView(observation=self.observation[t], alive=np.ones((rows, n), np.bool_),
-                        available=None if self.available is None else self.available[t], number=np.arange(rows),
-                        time=np.full(rows, t))  # fmt: skip
+        return TeamView(
+            observation=self.observation[t],
+            alive=np.ones((rows, n), np.bool_),
+            available=None if self.available is None else self.available[t],
+            number=np.arange(rows),
+            time=np.full(rows, t),
+        )
 
     def ours(self) -> ArrayRollout:
         """All decisions of a rollout."""
@@ -110,14 +118,23 @@ class Sides:
         made = [self.policy.act(view, seed=0) for view in views]
         never = np.zeros((steps, rows), np.bool_)
         return ArrayRollout(
-            spec=self.spec, observation=np.stack([v.observation for v in views]),
-            alive=np.stack([v.alive for v in views]), state=None, success=None, lost=never, truncated=never,
+            spec=self.spec,
+            observation=np.stack([v.observation for v in views]),
+            alive=np.stack([v.alive for v in views]),
+            state=None,
+            success=None,
+            lost=never,
+            truncated=never,
             available=None if self.available is None else self.available[:-1].copy(),
             **{name: np.stack([getattr(d, name) for d in made]) for name in ("actions", "logp", "value")},
-            reward=self.reward, terminated=self.over, number=np.cumsum(self.over, 0) - self.over,
-            time=np.zeros((steps, rows), np.int64), last=self.view(steps), final=None,
+            reward=self.reward,
+            terminated=self.over,
+            number=np.cumsum(self.over, 0) - self.over,
+            time=np.zeros((steps, rows), np.int64),
+            last=self.view(steps),
+            final=None,
             final_at=np.zeros((0, 2), np.int64),
-        )  # fmt: skip
+        )
 
     def plain(self) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
         """The same, the straightforward way."""
@@ -174,8 +191,11 @@ def growth(rounds: int, *, steps: int) -> dict[str, Any]:
     updates = TeamUpdates(minibatches=max(1, 40 * steps // 100), epochs=2)
     every = {n: measured(Case(n, 23, Continuous(1), 40, steps, updates), rounds, both=False) for n in AGENTS}
     total = {n: row["action_s"] + row["update_s"] for n, row in every.items()}
-    return {"growth_exponent": slope(total), "growth_action": slope({n: row["action_s"] for n, row in every.items()}),
-            "seconds": total}  # fmt: skip
+    return {
+        "growth_exponent": slope(total),
+        "growth_action": slope({n: row["action_s"] for n, row in every.items()}),
+        "seconds": total,
+    }
 
 
 def report(*, quick: bool) -> dict[str, Any]:
@@ -187,11 +207,17 @@ def report(*, quick: bool) -> dict[str, Any]:
     head = found["halfcheetah_6x1"]
     grown = growth(rounds, steps=10 if quick else 25)
     return {
-        "x_action": head["x_action"], "x_total": head["x_total"], "growth_exponent": grown["growth_exponent"],
-        "growth_action": grown["growth_action"], "growth_seconds": grown["seconds"], "cases": found,
-        "reached": {name: head[name] >= goal for name, goal in GOALS.items()}, "goals": GOALS, "quick": quick,
+        "x_action": head["x_action"],
+        "x_total": head["x_total"],
+        "growth_exponent": grown["growth_exponent"],
+        "growth_action": grown["growth_action"],
+        "growth_seconds": grown["seconds"],
+        "cases": found,
+        "reached": {name: head[name] >= goal for name, goal in GOALS.items()},
+        "goals": GOALS,
+        "quick": quick,
         **about("python", "torch", "numpy", threads=1),
-    }  # fmt: skip
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -31,8 +31,17 @@ from evolvent.learn.optim import OptimizerConfig
 from evolvent.learn.parallel.memory import Load, MemoryEstimate, estimate
 from evolvent.learn.parallel.mesh import Parallelism
 
-METHODS = {"adamw": "AdamW", "sgd": "SGD", "adafactor": "Adafactor", "lion": "Lion", "adan": "Adan",
-           "sophiag": "SophiaG", "lomo": "LOMO", "adalomo": "AdaLomo", "lora": "LoRA, AdamW"}  # fmt: skip
+METHODS = {
+    "adamw": "AdamW",
+    "sgd": "SGD",
+    "adafactor": "Adafactor",
+    "lion": "Lion",
+    "adan": "Adan",
+    "sophiag": "SophiaG",
+    "lomo": "LOMO",
+    "adalomo": "AdaLomo",
+    "lora": "LoRA, AdamW",
+}
 PEERS = {
     "adamw": ("torch",),
     "sgd": ("torch",),
@@ -51,8 +60,11 @@ SIZES = {"llama": (20, 40, 80, 160, 300), "qwen3": (20, 80, 160)}
 TIED = ("adamw", "lomo", "adalomo", "lora")  # the methods of the second family
 WAITING = ((20, 4, 128), (40, 1, 512), (80, 2, 256))  # size, rows, tokens where activations are measured
 # LOMO's table 1, GiB: parameters, gradients, optimizer state, activations, total
-PUBLISHED = {"adamw": (12.55, 12.55, 75.31, 1.79, 102.20), "sgd": (12.55, 12.55, 25.10, 1.79, 51.99),
-             "lomo": (12.55, 0.24, 0.00, 1.79, 14.58)}  # fmt: skip
+PUBLISHED = {
+    "adamw": (12.55, 12.55, 75.31, 1.79, 102.20),
+    "sgd": (12.55, 12.55, 25.10, 1.79, 51.99),
+    "lomo": (12.55, 0.24, 0.00, 1.79, 14.58),
+}
 KINDS = ("parameters", "gradients", "optimizer")
 
 
@@ -118,8 +130,13 @@ def table(device: str) -> list[dict[str, Any]]:
     """LOMO's table 1: published, planned and, on a GPU, measured. GiB."""
     shape = Cell("evolvent", "", "llama", 7000, rows=8, tokens=512, recompute=True, device=device, dtype="bfloat16")
     rows = []
-    for name, weights in (("adamw", "float32"), ("adamw", "bfloat16"), ("sgd", "bfloat16"), ("lomo", "bfloat16"),
-                          ("adalomo", "bfloat16")):  # fmt: skip
+    for name, weights in (
+        ("adamw", "float32"),
+        ("adamw", "bfloat16"),
+        ("sgd", "bfloat16"),
+        ("lomo", "bfloat16"),
+        ("adalomo", "bfloat16"),
+    ):
         cell = replace(shape, optimizer=name, weights=weights)
         guess = {kind: round(size / 2**30, 2) for kind, size in asdict(planned(cell)).items() if kind != "stage"}
         row = {"optimizer": name, "weights": weights, "planned": guess, "published": PUBLISHED.get(name)}
@@ -138,11 +155,18 @@ def cells_of(options: argparse.Namespace) -> tuple[list[Cell], list[Cell], list[
     main = [Cell(side, name, size=top, **given) for name in METHODS for side in ("evolvent", *PEERS[name])]
     rungs = [(family, size) for family in SIZES for size in SIZES[family] if (family, size) != ("llama", top)]
     rungs = [("qwen3", 20)] if options.quick else rungs
-    rest = [Cell("evolvent", name, family, size, **given)
-            for family, size in rungs for name in (METHODS if family == "llama" else TIED)]  # fmt: skip
+    rest = [
+        Cell("evolvent", name, family, size, **given)
+        for family, size in rungs
+        for name in (METHODS if family == "llama" else TIED)
+    ]
     shapes = WAITING[:1] if options.quick else WAITING
-    still = [Cell("evolvent", "sgd", family, size, rows, tokens, 0.125, recompute, words=2000, **given)
-             for family in SIZES for size, rows, tokens in shapes for recompute in (False, True)]  # fmt: skip
+    still = [
+        Cell("evolvent", "sgd", family, size, rows, tokens, 0.125, recompute, words=2000, **given)
+        for family in SIZES
+        for size, rows, tokens in shapes
+        for recompute in (False, True)
+    ]
     return main, rest, still
 
 
@@ -181,8 +205,11 @@ def report(options: argparse.Namespace) -> dict[str, Any]:
 
 def _above(sides: dict[str, float | None]) -> dict[str, float]:
     ours = sides.get("evolvent")
-    return {side: value for side, value in sides.items()
-            if side != "evolvent" and value is not None and ours is not None and ours > value + NOISE}  # fmt: skip
+    return {
+        side: value
+        for side, value in sides.items()
+        if side != "evolvent" and value is not None and ours is not None and ours > value + NOISE
+    }
 
 
 # ---------------------------------------------------------------------- the picture

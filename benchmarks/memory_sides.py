@@ -74,9 +74,16 @@ def config_of(cell: Cell) -> Any:
     from transformers import LlamaConfig, Qwen3Config
 
     hidden, inner, layers, heads, kv = SHAPES[cell.family, cell.size]
-    common = {"vocab_size": cell.words, "hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers,
-              "num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": hidden // heads,
-              "attn_implementation": "sdpa"}  # fmt: skip
+    common = {
+        "vocab_size": cell.words,
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv,
+        "head_dim": hidden // heads,
+        "attn_implementation": "sdpa",
+    }
     return LlamaConfig(**common) if cell.family == "llama" else Qwen3Config(**common, tie_word_embeddings=True)
 
 
@@ -276,8 +283,12 @@ def _measured(cell: Cell, model: Any) -> dict[str, Any]:
     for _ in range(cell.updates):
         made.update(batch)
     peak, parameters = gauge.peak(), sum(weight.nbytes for weight in weights)
-    found = {"parameters": parameters, "gradients": most[0], "peak": peak - before,
-             "beyond": round((peak - before) / parameters, 4)}  # fmt: skip
+    found = {
+        "parameters": parameters,
+        "gradients": most[0],
+        "peak": peak - before,
+        "beyond": round((peak - before) / parameters, 4),
+    }
     if made.optimizer is not None:
         state = [value for entry in made.optimizer.state.values() for value in entry.values()]
         found["optimizer"] = sum(value.nbytes for value in state if isinstance(value, Tensor))

@@ -43,10 +43,17 @@ from evolvent.reward.labelling import Labelling
 FOLDER = Path(__file__).parent / "results" / "openr"
 PROTOCOL = Protocol()
 QUICK = Protocol(
-    seeds=(0,), tasks=6, samples=2, labelling=Labelling(kind="shepherd", count=2), labels=100,
-    practice=PracticeConfig(iterations=2, tasks=4, samples=2, epochs=1, minibatches=1, save_every=1000), paths=2,
-    votes=3, panel=6, quick=True,
-)  # fmt: skip
+    seeds=(0,),
+    tasks=6,
+    samples=2,
+    labelling=Labelling(kind="shepherd", count=2),
+    labels=100,
+    practice=PracticeConfig(iterations=2, tasks=4, samples=2, epochs=1, minibatches=1, save_every=1000),
+    paths=2,
+    votes=3,
+    panel=6,
+    quick=True,
+)
 Row = Mapping[str, Any]
 
 
@@ -68,30 +75,45 @@ def of_task(rows: Mapping[Cell, Row], task: str) -> dict[str, Any]:
         "accuracy": {arm: against(arm, None) for arm in ARMS},
         "gain": {arm: against(arm, "base") for arm in ARMS if arm != "base"},
         "rl_minus_imitated": {arm: against(arm, "imitated") for arm in LEARNING},
-        "guided_minus_majority": against("guided", "majority"), "all_minus_majority": against("all", "majority"),
+        "guided_minus_majority": against("guided", "majority"),
+        "all_minus_majority": against("all", "majority"),
         "by_seed": {arm: [round(sum(row["right"]) / len(row["right"]), 4) for row in own] for arm, own in by.items()},
-        "tokens": {arm: {name: round(sum(row["tokens"][name] for row in own) / len(own)) for name in own[0]["tokens"]}
-                   for arm, own in by.items()},
-        "decoding": {arm: round(sum(row["computed"] for row in own) / len(own) / len(ids), 1)
-                     for arm, own in by.items()},
-        "seeds": seeds, "panel": len(ids), "bases_cpu_s": round(sum(row["base"] for row in by["base"]), 1),
-    }  # fmt: skip
+        "tokens": {
+            arm: {name: round(sum(row["tokens"][name] for row in own) / len(own)) for name in own[0]["tokens"]}
+            for arm, own in by.items()
+        },
+        "decoding": {
+            arm: round(sum(row["computed"] for row in own) / len(own) / len(ids), 1) for arm, own in by.items()
+        },
+        "seeds": seeds,
+        "panel": len(ids),
+        "bases_cpu_s": round(sum(row["base"] for row in by["base"]), 1),
+    }
 
 
 def report(rows: Mapping[Cell, Row], protocol: Protocol) -> dict[str, Any]:
     """All figures as one JSON object."""
     found = {task: own for task in TASKS if (own := of_task(rows, task))}
     return {
-        "benchmark": "openr", "quick": protocol.quick, "digest": protocol.digest,
+        "benchmark": "openr",
+        "quick": protocol.quick,
+        "digest": protocol.digest,
         "accuracy": {task: own["accuracy"] for task, own in found.items()},
         "rl_gain_ci": {task: {arm: own["gain"][arm][1:] for arm in LEARNING} for task, own in found.items()},
-        "tasks": found, "cpu_s": round(sum(row["cpu_s"] for row in rows.values()), 1),
-        "settings": {"online": protocol.online, "reward": protocol.reward, "outcome": protocol.outcome,
-                     "offline": protocol.offline, "paths": protocol.paths, "tasks": protocol.tasks,
-                     "samples": protocol.samples},
+        "tasks": found,
+        "cpu_s": round(sum(row["cpu_s"] for row in rows.values()), 1),
+        "settings": {
+            "online": protocol.online,
+            "reward": protocol.reward,
+            "outcome": protocol.outcome,
+            "offline": protocol.offline,
+            "paths": protocol.paths,
+            "tasks": protocol.tasks,
+            "samples": protocol.samples,
+        },
         "interval": "95 %, pigeonhole bootstrap over seeds and tasks, Student's t below 5 seeds; of one seed the mean",
         **about("evolvent", "torch", "numpy", threads=1),
-    }  # fmt: skip
+    }
 
 
 def show(found: Mapping[str, Any]) -> None:
@@ -106,8 +128,10 @@ def show(found: Mapping[str, Any]) -> None:
             print(f"{arm:10}{_cell(own['accuracy'][arm]):>22}{gain}  {spent}; {own['decoding'][arm]:.0f}")
         for arm in LEARNING:
             print(f"{arm} less imitated: {_cell(own['rl_minus_imitated'][arm])}")
-        print(f"guided less majority: {_cell(own['guided_minus_majority'])}, all less majority: "
-              f"{_cell(own['all_minus_majority'])}")  # fmt: skip
+        print(
+            f"guided less majority: {_cell(own['guided_minus_majority'])}, all less majority: "
+            f"{_cell(own['all_minus_majority'])}"
+        )
 
 
 def _cell(ends: Sequence[float]) -> str:
@@ -130,14 +154,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     protocol = QUICK if options.quick else PROTOCOL
     with tempfile.TemporaryDirectory() as scratch:
         folder, bases = (Path(scratch), Path(scratch)) if options.quick else (options.folder, BASES)
-        rows: dict[Cell, Row] = {Cell(row["task"], row["seed"], row["arm"]): row
-                                 for row in kept(folder, protocol.digest)}  # fmt: skip
+        rows: dict[Cell, Row] = {
+            Cell(row["task"], row["seed"], row["arm"]): row for row in kept(folder, protocol.digest)
+        }
 
         def note(cell: Cell, row: Row) -> None:
             keep(folder, cell.key, row)
             rows[cell] = row
-            print(f"{cell.key:24} {sum(row['right']) / len(row['right']):.3f}  {row['tokens']}  {row['cpu_s']} cpu-s",
-                  flush=True)  # fmt: skip
+            print(
+                f"{cell.key:24} {sum(row['right']) / len(row['right']):.3f}  {row['tokens']}  {row['cpu_s']} cpu-s",
+                flush=True,
+            )
 
         for seed in () if options.report else options.seeds or protocol.seeds:
             for task in options.tasks:

@@ -67,9 +67,10 @@ class Protocol:
     offline: str = "rft"
     per_task: int = 2
     practice: PracticeConfig = field(
-        default_factory=lambda: PracticeConfig(iterations=8, tasks=16, samples=4, epochs=2, minibatches=2,
-                                               save_every=1000)
-    )  # fmt: skip
+        default_factory=lambda: PracticeConfig(
+            iterations=8, tasks=16, samples=4, epochs=2, minibatches=2, save_every=1000
+        )
+    )
     lr: float = 2e-4
     fitting: TrainConfig = field(
         default_factory=lambda: TrainConfig(lr=1e-3, batch_tokens=1536, weight_decay=0.01, warmup_updates=10)
@@ -90,20 +91,29 @@ class Protocol:
         """The settings of the method in an arm; tokens: that are learned offline."""
         labelling = self.labelling.model_copy(update={"max_tokens": self.bases[task].max_tokens})
         practice = self.practice.model_copy(update={"iterations": max(1, self.practice.iterations // 2)})
-        return OpenR.model_validate({
-            "samples": self.samples, "labelling": labelling, "prm_tokens": self.labels, "reward": self.reward,
-            "online": self.online if arm in ("online", "all") else "none",
-            "offline": self.offline if arm in ("offline", "all") else "none", "per_task": self.per_task,
-            "outcome": self.outcome, "offline_tokens": tokens, "lr_scale": self.lr_scale,
-            "practice": practice if arm == "all" else self.practice,
-            "search": self.guided(task) if arm in ("guided", "all") else _NONE,
-        })  # fmt: skip
+        return OpenR.model_validate(
+            {
+                "samples": self.samples,
+                "labelling": labelling,
+                "prm_tokens": self.labels,
+                "reward": self.reward,
+                "online": self.online if arm in ("online", "all") else "none",
+                "offline": self.offline if arm in ("offline", "all") else "none",
+                "per_task": self.per_task,
+                "outcome": self.outcome,
+                "offline_tokens": tokens,
+                "lr_scale": self.lr_scale,
+                "practice": practice if arm == "all" else self.practice,
+                "search": self.guided(task) if arm in ("guided", "all") else _NONE,
+            }
+        )
 
     def guided(self, task: str) -> SearchConfig:
         """Decoding with the judge: best of n, a vote by the least of the spans' scores."""
         most = self.bases[task].max_tokens
-        return SearchConfig(method="best_of_n", score="process", paths=self.paths, reduce="min", rule="vote",
-                            max_tokens=most)  # fmt: skip
+        return SearchConfig(
+            method="best_of_n", score="process", paths=self.paths, reduce="min", rule="vote", max_tokens=most
+        )
 
     def majority(self, task: str) -> SearchConfig:
         """Self-consistency."""
@@ -141,9 +151,15 @@ class Cell:
 
 
 def run_arms(
-    protocol: Protocol, folder: Path, bases: Path, task: str, seed: int, *,
-    rows: Mapping[Cell, Mapping[str, Any]], note: Callable[[Cell, Mapping[str, Any]], None],
-) -> None:  # fmt: skip
+    protocol: Protocol,
+    folder: Path,
+    bases: Path,
+    task: str,
+    seed: int,
+    *,
+    rows: Mapping[Cell, Mapping[str, Any]],
+    note: Callable[[Cell, Mapping[str, Any]], None],
+) -> None:
     """Play the arms of a task and seed that have no row yet, and note each.
 
     A run that was stopped goes on in its folder: a row names the stages that its arm was the first to need, and what
@@ -158,8 +174,15 @@ def run_arms(
     online = protocol.fitting.model_copy(
         update={"lr": protocol.lr, "final_lr": 1.0, "warmup_updates": 0, "clip": 0.5, "batch_tokens": 4096}
     )
-    verbs = LocalVerbs({world.name: world}, protocol.fitting, panels, _SLOTS, recipe.max_tokens,
-                       practising=online, optimizer=OptimizerConfig())  # fmt: skip
+    verbs = LocalVerbs(
+        {world.name: world},
+        protocol.fitting,
+        panels,
+        _SLOTS,
+        recipe.max_tokens,
+        practising=online,
+        optimizer=OptimizerConfig(),
+    )
     known = {cell.arm: dict(row) for cell, row in rows.items() if (cell.task, cell.seed) == (task, seed)}
     with (
         claimed(folder / "locks" / place.name, wait_s=60.0),
@@ -173,10 +196,15 @@ def run_arms(
             named = {name for row in known.values() for name in row["stages"]}
             spent = [row for row in read_rows(place / "stages.jsonl") if row["name"] not in named]
             known[arm] = {
-                "task": task, "seed": seed, "arm": arm, "digest": protocol.digest, **_right(found),
-                "stages": [row["name"] for row in spent], **_spent(spent, epochs=protocol.practice.epochs),
+                "task": task,
+                "seed": seed,
+                "arm": arm,
+                "digest": protocol.digest,
+                **_right(found),
+                "stages": [row["name"] for row in spent],
+                **_spent(spent, epochs=protocol.practice.epochs),
                 "base": took(task, seed, bases, bases=protocol.bases)["cpu_s"],
-            }  # fmt: skip
+            }
             note(Cell(task, seed, arm), known[arm])
 
 
@@ -218,9 +246,11 @@ def _right(found: Sequence[Evaluation]) -> Row:
     if lost:
         raise ConfigError("tasks that could not be scored", value=lost[:3], expected="a verdict on each")
     return {
-        "ids": [name for name, _, _ in outcomes], "right": [int(bool(success)) for _, _, success in outcomes],
-        "generated": sum(row.generated for row in found), "computed": sum(row.computed for row in found),
-    }  # fmt: skip
+        "ids": [name for name, _, _ in outcomes],
+        "right": [int(bool(success)) for _, _, success in outcomes],
+        "generated": sum(row.generated for row in found),
+        "computed": sum(row.computed for row in found),
+    }
 
 
 def _spent(rows: Sequence[Mapping[str, Any]], *, epochs: int) -> Row:
@@ -234,5 +264,7 @@ def _spent(rows: Sequence[Mapping[str, Any]], *, epochs: int) -> Row:
         row["counts"]["generated"] * epochs if row["verb"] == "practise" else row["counts"].get("trained", 0)
         for row in made
     )
-    return {"tokens": {**{name: sum(row["counts"].get(name, 0) for row in made) for name in names}, "learned": learned},
-            "cpu_s": round(sum(row["cpu_s"] for row in rows), 1)}  # fmt: skip
+    return {
+        "tokens": {**{name: sum(row["counts"].get(name, 0) for row in made) for name in names}, "learned": learned},
+        "cpu_s": round(sum(row["cpu_s"] for row in rows), 1),
+    }

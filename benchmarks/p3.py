@@ -76,8 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--report", action="store_true", help="only print what is there")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK", help=", ".join(TASKS))
-    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(MAIN), metavar="VARIANT",
-                        help=", ".join(VARIANTS))  # fmt: skip
+    parser.add_argument(
+        "--variants", nargs="+", choices=list(VARIANTS), default=list(MAIN), metavar="VARIANT", help=", ".join(VARIANTS)
+    )
     parser.add_argument("--seeds", nargs="+", type=int)
     asked = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -94,8 +95,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 row = rows[cell] = run_cell(protocol, folder, cell)
                 keep(folder, cell.key, row)
                 right = sum(row["right"]) / len(row["right"])
-                print(f"{cell.key:28} {sum(row['base']) / len(row['base']):.3f} -> {right:.3f}  {row['cpu_s']} cpu-s",
-                      flush=True)  # fmt: skip
+                print(
+                    f"{cell.key:28} {sum(row['base']) / len(row['base']):.3f} -> {right:.3f}  {row['cpu_s']} cpu-s",
+                    flush=True,
+                )
         found = report(rows, protocol, asked.tasks)
     show(found)
     own = {"benchmark": "p3", "quick": asked.quick, "digest": protocol.digest}

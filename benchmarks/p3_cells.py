@@ -163,8 +163,10 @@ def _unequal(kinds: Sequence[Sequence[Task]], count: int) -> list[Task]:
     """So many problems, of each kind a share that falls as one over its rank, or all that there are."""
     taken = [0] * len(kinds)
     while sum(taken) < min(count, sum(map(len, kinds))):
-        left = [(taken[rank] + 1) * (rank + 1) if taken[rank] < len(kinds[rank]) else float("inf")
-                for rank in range(len(kinds))]  # fmt: skip
+        left = [
+            (taken[rank] + 1) * (rank + 1) if taken[rank] < len(kinds[rank]) else float("inf")
+            for rank in range(len(kinds))
+        ]
         taken[left.index(min(left))] += 1
     return [one for kind, number in zip(kinds, taken, strict=True) for one in kind[:number]]
 
@@ -231,7 +233,13 @@ def run_cell(protocol: Protocol, folder: Path, cell: Cell, *, split: str = "test
     before, _ = solved(protocol, base, world, tasks)
     right, generated = solved(protocol, learned, world, tasks)
     return {
-        **asdict(cell), "digest": protocol.digest, "right": right, "base": before, "generated": generated,
-        "pool": len(parts), "kinds": len({one.kind for one in pool}),
-        "learned_tokens": protocol.rounds * protocol.tokens, "cpu_s": round(time.process_time() - began, 1),
-    }  # fmt: skip
+        **asdict(cell),
+        "digest": protocol.digest,
+        "right": right,
+        "base": before,
+        "generated": generated,
+        "pool": len(parts),
+        "kinds": len({one.kind for one in pool}),
+        "learned_tokens": protocol.rounds * protocol.tokens,
+        "cpu_s": round(time.process_time() - began, 1),
+    }

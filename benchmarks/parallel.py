@@ -64,9 +64,18 @@ def measure(chosen: Sequence[Cell], crews: Crews) -> list[dict[str, Any]]:
             worst, error = difference(alone[key].losses, found.losses), ""
         except AssertionError as failure:
             worst, error = float("inf"), str(failure).strip().splitlines()[-1][:300]
-        rows.append({"cell": str(cell), "ranks": cell.parallelism.mesh.size, "diff": worst, "bound": cell.bound,
-                     "adapter": cell.adapter, "same_order": not error and found.order == alone[key].order,
-                     "fall": alone[key].losses[0] - alone[key].losses[-1], "error": error})  # fmt: skip
+        rows.append(
+            {
+                "cell": str(cell),
+                "ranks": cell.parallelism.mesh.size,
+                "diff": worst,
+                "bound": cell.bound,
+                "adapter": cell.adapter,
+                "same_order": not error and found.order == alone[key].order,
+                "fall": alone[key].losses[0] - alone[key].losses[-1],
+                "error": error,
+            }
+        )
         print(f"{rows[-1]['diff']:9.1e} of {cell.bound:.0e}  {cell.parallelism.mesh.size}  {cell} {error}", flush=True)
     return rows
 

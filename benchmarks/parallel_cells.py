@@ -78,10 +78,20 @@ def small_policy(cell: Cell) -> Policy:
     """Four layers of width 32, four heads over two of keys and values, 64 words; the same in every process."""
     tokenizer = word_tokenizer(WORDS, context=64)
     config = FAMILIES[cell.family](
-        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=8, max_position_embeddings=64, tie_word_embeddings=cell.tied,
-        sliding_window=None, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-    )  # fmt: skip
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=64,
+        tie_word_embeddings=cell.tied,
+        sliding_window=None,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
     with torch.random.fork_rng():
         torch.manual_seed(3)
         model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
@@ -124,9 +134,13 @@ def train(cell: Cell, folder: str | None = None, updates: int = UPDATES) -> Trai
     policy = small_policy(cell)
     fused = cell.optimizer in ("lomo", "adalomo") and cell.options.get("fused", True)
     config = TrainConfig(
-        lr=cell.lr, updates=UPDATES, warmup_updates=2, batch_tokens=260, micro_tokens=260 if fused else 130,
+        lr=cell.lr,
+        updates=UPDATES,
+        warmup_updates=2,
+        batch_tokens=260,
+        micro_tokens=260 if fused else 130,
         layout="packed" if cell.packed else "bucketed",
-    )  # fmt: skip
+    )
     optimizer = OptimizerConfig(name=cell.optimizer, **cell.options)
     with ranks_of(cell.parallelism.mesh) as ranks:
         learner = Learner(
@@ -135,9 +149,11 @@ def train(cell: Cell, folder: str | None = None, updates: int = UPDATES) -> Trai
         order: list[tuple[str, ...]] = []
         keeper = None if folder is None else Checkpointer(Path(folder), every=100, ranks=ranks)
         report = learner.fit(
-            episodes(policy), checkpoint=keeper, on_update=lambda _: order.append(learner.taken),
+            episodes(policy),
+            checkpoint=keeper,
+            on_update=lambda _: order.append(learner.taken),
             should_stop=lambda: learner.updates >= updates,
-        )  # fmt: skip
+        )
     return Trained(report.losses, tuple(order))
 
 
@@ -152,10 +168,24 @@ def cells() -> list[Cell]:
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "looped_bfs", "zero_bubble", "zbv")
 TWO = ({"shard": 2}, {"replicate": 2}, {"tp": 2})
-FOUR = ({"shard": 4}, {"replicate": 2, "shard": 2}, {"shard": 2, "tp": 2}, {"pp": 2, "shard": 2}, {"pp": 2, "tp": 2},
-        {"replicate": 2, "tp": 2}, {"pp": 4}, {"pp": 2, "replicate": 2})  # fmt: skip
-EIGHT = ({"pp": 2, "shard": 2, "tp": 2}, {"replicate": 2, "shard": 2, "tp": 2}, {"pp": 2, "replicate": 2, "shard": 2},
-         {"pp": 4, "shard": 2}, {"pp": 2, "shard": 4}, {"shard": 4, "tp": 2})  # fmt: skip
+FOUR = (
+    {"shard": 4},
+    {"replicate": 2, "shard": 2},
+    {"shard": 2, "tp": 2},
+    {"pp": 2, "shard": 2},
+    {"pp": 2, "tp": 2},
+    {"replicate": 2, "tp": 2},
+    {"pp": 4},
+    {"pp": 2, "replicate": 2},
+)
+EIGHT = (
+    {"pp": 2, "shard": 2, "tp": 2},
+    {"replicate": 2, "shard": 2, "tp": 2},
+    {"pp": 2, "replicate": 2, "shard": 2},
+    {"pp": 4, "shard": 2},
+    {"pp": 2, "shard": 4},
+    {"shard": 4, "tp": 2},
+)
 
 
 def _layouts() -> Iterator[Cell]:

@@ -80,8 +80,14 @@ def protocol(name: str, seed: int, *, quick: bool) -> dict[str, Any]:
     if name.partition("/")[0] in LEARNED:
         told = {key: value for key, value in as_dict(config).items() if key != "fused"}
         told["learner"] = dict(LEARNERS[config.algorithm])
-    return {"name": name, "config": told, "world": [world.name, world.version, world.preset.sensor.id],
-            "episodes": 24 if quick else EPISODES, "particles": 200 if quick else PARTICLES, "edition": 1}  # fmt: skip
+    return {
+        "name": name,
+        "config": told,
+        "world": [world.name, world.version, world.preset.sensor.id],
+        "episodes": 24 if quick else EPISODES,
+        "particles": 200 if quick else PARTICLES,
+        "edition": 1,
+    }
 
 
 def cell(name: str, seed: int, *, quick: bool) -> dict[str, Any]:
@@ -105,23 +111,49 @@ def cell(name: str, seed: int, *, quick: bool) -> dict[str, Any]:
     played = play(
         chooser, world, starts, name=name, detector=detector_of(config), particles=said["particles"], fused=fused
     )
-    return {**said, "seed": seed, "digest": digest(said), "episodes_played": rows_of(played), "curve": thin(curve),
-            "arithmetic": "fused" if fused else "torch", "train_cpu_s": cpu_s,
-            "play_cpu_s": time.process_time() - began,
-            "decision_ms": [played.decision_ms.mean, played.decision_ms.low, played.decision_ms.high]}  # fmt: skip
+    return {
+        **said,
+        "seed": seed,
+        "digest": digest(said),
+        "episodes_played": rows_of(played),
+        "curve": thin(curve),
+        "arithmetic": "fused" if fused else "torch",
+        "train_cpu_s": cpu_s,
+        "play_cpu_s": time.process_time() - began,
+        "decision_ms": [played.decision_ms.mean, played.decision_ms.low, played.decision_ms.high],
+    }
 
 
 def rows_of(played: Played) -> list[list[Any]]:
     """[task, kind, sample, stopped, right or None, steps, metres, error in metres] of each episode."""
-    return [[one.task.id, one.task.kind, one.sample, one.ended_by == "agent", one.success, len(one.steps),
-             one.meta["travelled_m"], one.meta["error_m"]] for one in played.trajectories]  # fmt: skip
+    return [
+        [
+            one.task.id,
+            one.task.kind,
+            one.sample,
+            one.ended_by == "agent",
+            one.success,
+            len(one.steps),
+            one.meta["travelled_m"],
+            one.meta["error_m"],
+        ]
+        for one in played.trajectories
+    ]
 
 
 def thin(curve: Sequence[Sequence[Any]], points: int = 40) -> list[list[float]]:
     """[step, share of right stops, share of stops, mean length] over as many stretches of training."""
     parts = np.array_split(np.array(curve, np.float64).reshape(-1, 4), min(points, max(1, len(curve))))
-    return [[float(part[-1, 0]), float((part[:, 1] * part[:, 2]).mean()), float(part[:, 1].mean()),
-             float(part[:, 3].mean())] for part in parts if len(part)]  # fmt: skip
+    return [
+        [
+            float(part[-1, 0]),
+            float((part[:, 1] * part[:, 2]).mean()),
+            float(part[:, 1].mean()),
+            float(part[:, 3].mean()),
+        ]
+        for part in parts
+        if len(part)
+    ]
 
 
 def digest(said: Mapping[str, Any]) -> str:
@@ -144,8 +176,9 @@ def measured(cells: Sequence[Mapping[str, Any]], measure: str) -> list[list[floa
     read: dict[str, Callable[[Sequence[Any]], float]] = {
         "success": lambda row: float(row[3] and row[4] is True),
         "false_cessation": lambda row: float(row[3] and row[4] is False),
-        "steps": lambda row: float(row[5]), "distance": lambda row: float(row[6]),
-    }  # fmt: skip
+        "steps": lambda row: float(row[5]),
+        "distance": lambda row: float(row[6]),
+    }
     return [[read[measure](row) for row in each["episodes_played"]] for each in cells]
 
 
@@ -176,12 +209,14 @@ def row_of(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         **{name: spread(cells, name) for name in ("success", "false_cessation", "steps", "distance")},
         "decision_ms": round(float(np.mean([each["decision_ms"][0] for each in cells])), 5),
-        "seeds": len(cells), "episodes": len(rows), "sensor": cells[0]["world"][2],
+        "seeds": len(cells),
+        "episodes": len(rows),
+        "sensor": cells[0]["world"][2],
         "outcomes": {cell: getattr(table, cell) for cell in (*CELLS, "unknown")},
         "success_of_seeds": [float(np.mean(one)) for one in measured(cells, "success")],
         "train_cpu_s": round(float(np.mean([each["train_cpu_s"] for each in cells])), 1),
         "arithmetic": sorted({each["arithmetic"] for each in cells}),
-    }  # fmt: skip
+    }
 
 
 def report(folder: Path, only: Sequence[str], *, quick: bool) -> dict[str, Any]:
@@ -192,9 +227,14 @@ def report(folder: Path, only: Sequence[str], *, quick: bool) -> dict[str, Any]:
         if not only or name in only or name.partition("/")[0] in only:
             seeds = (1 if quick else SEEDS) if name.partition("/")[0] in LEARNED else 1
             cells[name] = [done(folder, name, seed, quick=quick) for seed in range(seeds)]
-    found = {"policies": {name: row_of(each) for name, each in cells.items()}, "quick": quick,
-             "detector": DETECTOR, "seeds": list(range(1 if quick else SEEDS)), **versions("torch"),
-             **about("evolvent", "torch", "numpy", "stable-baselines3", threads=1)}  # fmt: skip
+    found = {
+        "policies": {name: row_of(each) for name, each in cells.items()},
+        "quick": quick,
+        "detector": DETECTOR,
+        "seeds": list(range(1 if quick else SEEDS)),
+        **versions("torch"),
+        **about("evolvent", "torch", "numpy", "stable-baselines3", threads=1),
+    }
     return {**found, **compared_with_planners(cells)}
 
 
@@ -208,20 +248,42 @@ def compared_with_planners(cells: Mapping[str, Sequence[Mapping[str, Any]]]) -> 
     """
     agents = [f"{name}/agdc" for name in LEARNED if f"{name}/agdc" in cells]
     against = {
-        name: {rival: {measure: spread(cells[name], measure, cells[rival][0]) for measure in MEASURES}
-               for rival in rivals_of(name) if rival in cells}
-        for name in cells if name.partition("/")[0] in LEARNED
-    }  # fmt: skip
+        name: {
+            rival: {measure: spread(cells[name], measure, cells[rival][0]) for measure in MEASURES}
+            for rival in rivals_of(name)
+            if rival in cells
+        }
+        for name in cells
+        if name.partition("/")[0] in LEARNED
+    }
     complete = len(agents) == len(LEARNED) and all(rival in cells for name in agents for rival in rivals_of(name))
-    above = {name: all(above_all(against[name][rival]) for rival in rivals_of(name) if rival.split("/")[0] in RIVALS)
-             for name in agents} if complete else {}  # fmt: skip
-    better = {
-        measure: all(above_all({measure: against[name][rival][measure]})
-                     for name in agents for rival in rivals_of(name) if rival.split("/")[0] in RIVALS)
-        for measure in MEASURES
-    } if complete else {}  # fmt: skip
-    found = {"against": against, "above_by_agent": above, "above_by_measure": better,
-             "agdc_above_infotaxis": all(above.values()) if above else None}  # fmt: skip
+    above = (
+        {
+            name: all(above_all(against[name][rival]) for rival in rivals_of(name) if rival.split("/")[0] in RIVALS)
+            for name in agents
+        }
+        if complete
+        else {}
+    )
+    better = (
+        {
+            measure: all(
+                above_all({measure: against[name][rival][measure]})
+                for name in agents
+                for rival in rivals_of(name)
+                if rival.split("/")[0] in RIVALS
+            )
+            for measure in MEASURES
+        }
+        if complete
+        else {}
+    )
+    found = {
+        "against": against,
+        "above_by_agent": above,
+        "above_by_measure": better,
+        "agdc_above_infotaxis": all(above.values()) if above else None,
+    }
     if complete:
         found |= best_beside_dcee(cells, against)
     return found
@@ -248,12 +310,13 @@ def best_beside_dcee(
     beside = against[best]["dcee"]
     share = rows[best]["decision_ms"] / rows["dcee"]["decision_ms"]
     return {
-        "best": best, "best_decision_of_dcee": round(share, 5),
+        "best": best,
+        "best_decision_of_dcee": round(share, 5),
         "best_reaches_dcee": beside["success"][2] >= 0 and beside["steps"][1] <= 0 and share <= 0.1,
         "false_cessation_at_most_2_percent": {
             f"{name}/agdc": rows[f"{name}/agdc"]["false_cessation"][0] <= 0.02 for name in LEARNED
         },
-    }  # fmt: skip
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -265,13 +328,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = report(options.folder, options.only, quick=options.quick)
     for name, row in found["policies"].items():
         mean, low, high = row["success"]
-        print(f"{name:20} success {mean:.3f} [{low:.3f}, {high:.3f}]  false {row['false_cessation'][0]:.3f}  "
-              f"steps {row['steps'][0]:5.1f}  m {row['distance'][0]:5.1f}  decision {row['decision_ms']:.4f} ms  "
-              f"training {row['train_cpu_s']:.0f} CPU s")  # fmt: skip
+        print(
+            f"{name:20} success {mean:.3f} [{low:.3f}, {high:.3f}]  false {row['false_cessation'][0]:.3f}  "
+            f"steps {row['steps'][0]:5.1f}  m {row['distance'][0]:5.1f}  decision {row['decision_ms']:.4f} ms  "
+            f"training {row['train_cpu_s']:.0f} CPU s"
+        )
     for name, rivals in found["against"].items():
         for rival, each in rivals.items():
-            told = "  ".join(f"{measure} {mean:+.3f} [{low:+.3f}, {high:+.3f}]"
-                             for measure, (mean, low, high) in each.items())  # fmt: skip
+            told = "  ".join(
+                f"{measure} {mean:+.3f} [{low:+.3f}, {high:+.3f}]" for measure, (mean, low, high) in each.items()
+            )
             print(f"{name:14} minus {rival:20} {told}")
     print(f"every agent above infotaxis and entrotaxis: {found['agdc_above_infotaxis']}")
     finish(found, options)

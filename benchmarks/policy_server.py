@@ -52,17 +52,24 @@ PEER = ("-c", "from transformers.cli.transformers import main; main()", "serve")
 SIDES = (sys.executable, "-m", "benchmarks.policy_server_sides")
 PEERS: Mapping[str, Sequence[str]] = {
     "transformers": (),
-    "transformers_batching": ("--continuous-batching", "--cb-num-blocks", "512", "--cb-max-batch-tokens", "512",
-                              "--no-cb-use-cuda-graph"),
-}  # fmt: skip
+    "transformers_batching": (
+        "--continuous-batching",
+        "--cb-num-blocks",
+        "512",
+        "--cb-max-batch-tokens",
+        "512",
+        "--no-cb-use-cuda-graph",
+    ),
+}
 
 
 class Worker:
     """A process that answers lines of JSON: the clients, or the bare loop."""
 
     def __init__(self, words: Sequence[str], env: Mapping[str, str]) -> None:
-        self.process = subprocess.Popen([*SIDES, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                        env={**os.environ, **env})  # fmt: skip
+        self.process = subprocess.Popen(
+            [*SIDES, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **env}
+        )
         self._line()
 
     def _line(self) -> str:
@@ -214,8 +221,10 @@ def figures(made: Mapping[str, Side], each: Mapping[int, int]) -> dict[str, Any]
     good = {name: side for name, side in made.items() if not side.why}
     speed = {name: side.row(most)["tokens_per_s"] for name, side in good.items()}
     over = {name: round(speed["ours"] / speed[name], 2) if name in speed else None for name in PEERS}
-    rows = {name: {clients: {**side.row(clients), "same_text": round(same(made, name, clients), 4)} for clients in each}
-            for name, side in good.items()}  # fmt: skip
+    rows = {
+        name: {clients: {**side.row(clients), "same_text": round(same(made, name, clients), 4)} for clients in each}
+        for name, side in good.items()
+    }
     loops = {clients: rows["ours"][clients]["tokens_per_s"] / rows["loop"][clients]["tokens_per_s"] for clients in each}
     return {
         f"x_transformers_serve_{most}": over["transformers"],
@@ -225,7 +234,7 @@ def figures(made: Mapping[str, Side], each: Mapping[int, int]) -> dict[str, Any]
         "over_bare_loop_of": {clients: round(ratio, 3) for clients, ratio in loops.items()},
         "ttft_ms_of": {clients: rows["ours"][clients]["ttft_ms"] for clients in each},
         "rows": rows,
-    }  # fmt: skip
+    }
 
 
 def report(*, quick: bool, peers: str | None, threads: int) -> dict[str, Any]:
@@ -240,19 +249,31 @@ def report(*, quick: bool, peers: str | None, threads: int) -> dict[str, Any]:
     if {"ours", "loop"} & why.keys():
         raise RuntimeError(f"a side of ours did not do its work: {why}")
     return {
-        "benchmark": "policy_server", **figures(made, each), "goals": GOALS, "not_measured": why, "weights": weights,
-        "requests_of_a_client": each, "prompt_tokens": PROMPT + 5, "written_tokens": WRITTEN, "rounds": rounds,
-        "threads": threads, "quick": quick, "seed": SEED, "peer": _peer_versions(peers),
+        "benchmark": "policy_server",
+        **figures(made, each),
+        "goals": GOALS,
+        "not_measured": why,
+        "weights": weights,
+        "requests_of_a_client": each,
+        "prompt_tokens": PROMPT + 5,
+        "written_tokens": WRITTEN,
+        "rounds": rounds,
+        "threads": threads,
+        "quick": quick,
+        "seed": SEED,
+        "peer": _peer_versions(peers),
         **about("evolvent", "torch", "transformers", "uvicorn", "starlette", cores=True),
         "load_before_and_after": [before, load()[0]],
-    }  # fmt: skip
+    }
 
 
 def _peer_versions(peers: str | None) -> dict[str, str] | None:
     if peers is None:
         return None
-    code = ("import json; from importlib.metadata import version as v;"
-            "print(json.dumps({n: v(n) for n in ('transformers', 'torch', 'fastapi', 'uvicorn')}))")  # fmt: skip
+    code = (
+        "import json; from importlib.metadata import version as v;"
+        "print(json.dumps({n: v(n) for n in ('transformers', 'torch', 'fastapi', 'uvicorn')}))"
+    )
     found: dict[str, str] = json.loads(subprocess.run([peers, "-c", code], check=True, capture_output=True).stdout)
     return found
 

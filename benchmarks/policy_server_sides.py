@@ -21,8 +21,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 WORDS = 4096
-SHAPE = {"hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 6,
-         "num_key_value_heads": 6, "max_position_embeddings": 512}  # fmt: skip
+SHAPE = {
+    "hidden_size": 384,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 6,
+    "max_position_embeddings": 512,
+}
 START, END, NONE = "<|im_start|>", "<|im_end|>", "<|none|>"
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -49,9 +55,13 @@ def make_checkpoint(folder: Path, *, seed: int) -> int:
     tokenizer.chat_template = CHATML
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=len(tokenizer), tie_word_embeddings=False, eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id, bos_token_id=None, **SHAPE,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        tie_word_embeddings=False,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+        **SHAPE,
+    )
     model = LlamaForCausalLM(config)
     with torch.no_grad():
         model.lm_head.weight[tokenizer.all_special_ids] = 0
@@ -63,8 +73,9 @@ def make_checkpoint(folder: Path, *, seed: int) -> int:
 def texts(seed: str, clients: int, each: int, length: int) -> list[list[str]]:
     """What every client says, request by request: words that no other request begins with, so no prefix is shared."""
     rng = Random(seed)
-    return [[" ".join(f"w{rng.randrange(WORDS - 6)}" for _ in range(length)) for _ in range(each)]
-            for _ in range(clients)]  # fmt: skip
+    return [
+        [" ".join(f"w{rng.randrange(WORDS - 6)}" for _ in range(length)) for _ in range(each)] for _ in range(clients)
+    ]
 
 
 async def ask(url: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -94,8 +105,12 @@ async def ask(url: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
                 usage = row.get("usage") or usage
     finally:
         writer.close()
-    return {"first_s": first, "text": "".join(said), "prompt": usage.get("prompt_tokens"),
-            "written": usage.get("completion_tokens")}  # fmt: skip
+    return {
+        "first_s": first,
+        "text": "".join(said),
+        "prompt": usage.get("prompt_tokens"),
+        "written": usage.get("completion_tokens"),
+    }
 
 
 async def clients(job: dict[str, Any]) -> dict[str, Any]:

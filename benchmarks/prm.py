@@ -54,16 +54,16 @@ def choice(task: Row, n: int, *, way: str, span: Span, rule: Rule) -> tuple[int,
         way: whose scores; nobody's for the rule "majority".
     """
     scores = [None] * n if rule == "majority" else task["scores"][way][span][:n]
-    samples = [Sample(None if said < 0 else said, () if score is None else (score,))
-               for said, score in zip(task["answers"][:n], scores, strict=True)]  # fmt: skip
+    samples = [
+        Sample(None if said < 0 else said, () if score is None else (score,))
+        for said, score in zip(task["answers"][:n], scores, strict=True)
+    ]
     found = aggregate(samples, span="last", rule=rule)  # what is handed in is the solution's score already
     proven = found.chosen is not None and task["proven"][found.chosen]
     return int(found.answer == task["truth"]), int(proven)
 
 
-def compared(
-    cells: Sequence[Row], *, way: str, span: Span, rule: Rule, ends: bool = True
-) -> dict[str, dict[str, Any]]:  # fmt: skip
+def compared(cells: Sequence[Row], *, way: str, span: Span, rule: Rule, ends: bool = True) -> dict[str, dict[str, Any]]:
     """By budget: "right" and "proven", each [mean, low, high] of the share and less the majority's; "passed".
 
     Args:
@@ -93,28 +93,44 @@ def report(cells: Sequence[Row], protocol: Protocol) -> dict[str, Any]:
         return {"benchmark": "prm", "quick": protocol.quick, "seeds": []}
     ways = {way: [cell["ways"][way] for cell in cells] for way in WAYS}
     plain = compared(cells, way="", span="last", rule="majority")
-    chosen = {f"{way} {span} {rule}": compared(cells, way=way, span=span, rule=rule, ends=(way, span, rule) == PRIMARY)
-              for way in WAYS for span in REDUCTIONS for rule in _RULES}  # fmt: skip
+    chosen = {
+        f"{way} {span} {rule}": compared(cells, way=way, span=span, rule=rule, ends=(way, span, rule) == PRIMARY)
+        for way in WAYS
+        for span in REDUCTIONS
+        for rule in _RULES
+    }
     first = chosen[" ".join(PRIMARY)]
     ratios = {name: [_ratio(cell, name) for cell in cells] for name in ("", "inside_", "following")}
     return {
-        "benchmark": "prm", "quick": protocol.quick, "digest": protocol.digest, "seeds": [one["seed"] for one in cells],
+        "benchmark": "prm",
+        "quick": protocol.quick,
+        "digest": protocol.digest,
+        "seeds": [one["seed"] for one in cells],
         "label_accuracy": {way: _spread([own["accuracy"] for own in rows]) for way, rows in ways.items()},
-        "rollouts_ratio": _spread(ratios[""]), "rollouts_ratio_inside": _spread(ratios["inside_"]),
+        "rollouts_ratio": _spread(ratios[""]),
+        "rollouts_ratio_inside": _spread(ratios["inside_"]),
         "rollouts_ratio_following": _spread(ratios["following"]),
         "prm_minus_majority": {n: row["right_minus_majority"] for n, row in first.items()},
-        "chosen_by": " ".join(PRIMARY), "labels": {way: _summed(rows) for way, rows in ways.items()},
+        "chosen_by": " ".join(PRIMARY),
+        "labels": {way: _summed(rows) for way, rows in ways.items()},
         "majority": {n: row["right"] for n, row in plain.items()},
         "single": _mean([np.equal(task["answers"], task["truth"]).mean() for cell in cells for task in cell["votes"]]),
         "proven": _mean([np.mean(task["proven"]) for cell in cells for task in cell["votes"]]),
-        "choices": chosen, "judges": {way: {name: _spread([cell["judges"][way][name] for cell in cells])
-                                            for name in ("accuracy", "auc", "auc_end")} for way in WAYS},
-        "cpu_s": {"bases": round(sum(cell["base"]["cpu_s"] for cell in cells), 1),
-                  "cells": round(sum(cell["cpu_s"] for cell in cells), 1)},
+        "choices": chosen,
+        "judges": {
+            way: {
+                name: _spread([cell["judges"][way][name] for cell in cells]) for name in ("accuracy", "auc", "auc_end")
+            }
+            for way in WAYS
+        },
+        "cpu_s": {
+            "bases": round(sum(cell["base"]["cpu_s"] for cell in cells), 1),
+            "cells": round(sum(cell["cpu_s"] for cell in cells), 1),
+        },
         "interval": "95 %, pigeonhole bootstrap over seeds and tasks, Student's t below 5 seeds; of label "
-                    "figures [mean, lowest, highest] of the seeds",
+        "figures [mean, lowest, highest] of the seeds",
         **about("evolvent", "torch", "numpy", threads=1),
-    }  # fmt: skip
+    }
 
 
 _RULES: tuple[Rule, ...] = ("max", "vote")
@@ -124,8 +140,10 @@ _FOLLOWING = ("labels", "right", "accuracy", "rollouts_per_right")
 def _ratio(cell: Row, name: str) -> float | None:
     """Rollouts for a right label, Math-Shepherd's over OmegaPRM's."""
     rows = [cell["ways"][way] for way in WAYS]
-    own, other = (row["following"]["rollouts_per_right"] if name == "following" else row[f"{name}rollouts_per_right"]
-                  for row in rows)  # fmt: skip
+    own, other = (
+        row["following"]["rollouts_per_right"] if name == "following" else row[f"{name}rollouts_per_right"]
+        for row in rows
+    )
     return None if own is None or other is None else own / other
 
 
@@ -154,8 +172,10 @@ def show(found: Mapping[str, Any]) -> None:
     print(f"seeds {found['seeds']}; one sample is right {found['single']:.3f}, proven {found['proven']:.3f}")
     for way, own in found["labels"].items():
         print(f"{way:10}" + "  ".join(f"{name} {value}" for name, value in own.items()))
-    print(f"rollouts for a right label, shepherd / omega: {found['rollouts_ratio']}, inside a response "
-          f"{found['rollouts_ratio_inside']}, with labels that follow {found['rollouts_ratio_following']}")  # fmt: skip
+    print(
+        f"rollouts for a right label, shepherd / omega: {found['rollouts_ratio']}, inside a response "
+        f"{found['rollouts_ratio_inside']}, with labels that follow {found['rollouts_ratio_following']}"
+    )
     for way, own in found["judges"].items():
         print(f"reward model of {way}: " + ", ".join(f"{name} {value}" for name, value in own.items()))
     budgets = [*found["majority"]]

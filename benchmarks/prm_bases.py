@@ -61,9 +61,19 @@ class Proofs(Deduction):
 
 
 _PROOFS = replace(
-    BASES["deduction"], world=Proofs, settings=(("longest", 4),), longest=None, first=None, tier="evo", pool=2000,
-    shown=150, tokens=120_000, theta=5000.0, max_tokens=64, train=TrainConfig(lr=3e-3, batch_tokens=1024),
-)  # fmt: skip
+    BASES["deduction"],
+    world=Proofs,
+    settings=(("longest", 4),),
+    longest=None,
+    first=None,
+    tier="evo",
+    pool=2000,
+    shown=150,
+    tokens=120_000,
+    theta=5000.0,
+    max_tokens=64,
+    train=TrainConfig(lr=3e-3, batch_tokens=1024),
+)
 RECIPES: Mapping[bool, Mapping[str, Base]] = {
     False: {**BASES, "deduction": _PROOFS},
     True: {**QUICK, "deduction": replace(_PROOFS, pool=120, shown=40, tokens=4000)},
@@ -109,8 +119,13 @@ def _made(task: str, seed: int, bases: Mapping[str, Base]) -> tuple[Policy, dict
     learner = Learner(policy, weighted_nll, base.train.model_copy(update={"tokens": base.tokens}), seed=own)
     report = learner.fit(flat.parts)
     note = {
-        "task": task, "seed": seed, "shown": len(shown), "parameters": policy.parameters(), "learned": report.tokens,
-        "fed": report.fed, "loss": round(float(np.mean(report.losses[-50:])), 4),
+        "task": task,
+        "seed": seed,
+        "shown": len(shown),
+        "parameters": policy.parameters(),
+        "learned": report.tokens,
+        "fed": report.fed,
+        "loss": round(float(np.mean(report.losses[-50:])), 4),
         "cpu_s": round(time.process_time() - began, 1),
-    }  # fmt: skip
+    }
     return learner.policy.advanced(), note

@@ -132,10 +132,13 @@ def run_cell(protocol: Protocol, folder: Path, seed: int) -> Row:
         judges[way] = _judge(place, rows)
     asked = panel("deduction", protocol.split, protocol.panel, bases=protocol.bases)
     return {
-        "seed": seed, "digest": protocol.digest, "ways": ways,
-        **_votes(place, judges, asked), "base": took("deduction", seed, folder, bases=protocol.bases),
+        "seed": seed,
+        "digest": protocol.digest,
+        "ways": ways,
+        **_votes(place, judges, asked),
+        "base": took("deduction", seed, folder, bases=protocol.bases),
         "cpu_s": round(time.process_time() - began, 1),
-    }  # fmt: skip
+    }
 
 
 # ---------------------------------------------------------------------- labels
@@ -143,14 +146,21 @@ def run_cell(protocol: Protocol, folder: Path, seed: int) -> Row:
 
 def _labelled(
     place: _Place, way: str, tasks: Sequence[Task], tried: Mapping[str, Sequence[Trajectory]]
-) -> tuple[Row, list[Row]]:  # fmt: skip
+) -> tuple[Row, list[Row]]:
     """What labelling came to, beside the truth, and its rows."""
     asked = place.protocol
-    how = Labelling(kind="omega" if way == "omega" else "shepherd", count=asked.completions, rollouts=asked.rollouts,
-                    temperature=asked.temperature, max_tokens=place.most)  # fmt: skip
+    how = Labelling(
+        kind="omega" if way == "omega" else "shepherd",
+        count=asked.completions,
+        rollouts=asked.rollouts,
+        temperature=asked.temperature,
+        max_tokens=place.most,
+    )
     wanted = [(task, one) for task in tasks for one in tried[task.id][: 1 if way == "omega" else None]]
-    works = [how.work(place.policy, one, partial(place.proven, task), seed=sample_seed(way, place.seed, one.id))
-             for task, one in wanted]  # fmt: skip
+    works = [
+        how.work(place.policy, one, partial(place.proven, task), seed=sample_seed(way, place.seed, one.id))
+        for task, one in wanted
+    ]
     began, found = time.process_time(), dict[int, list[Row]]()
     for done in drive(works, LocalEngine(place.policy, slots=_SLOTS), slots=_SLOTS):
         if done.error is not None:
@@ -167,9 +177,12 @@ def _labelled(
     own = len(wanted) if way == "shepherd" else 0  # omega's solutions are completions of the empty prefix
     spent = sum(row.get("rollouts", 0) for row in rows) + own
     told = {**_accuracy(known.values(), rollouts=spent), "following": _accuracy(following.values(), rollouts=spent)}
-    return {**told, "solutions": sum(bool(row["spans"]) for row in rows),
-            "generated": sum(row.get("generated", 0) for row in rows), "cpu_s": round(time.process_time() - began, 1),
-            }, rows  # fmt: skip
+    return {
+        **told,
+        "solutions": sum(bool(row["spans"]) for row in rows),
+        "generated": sum(row.get("generated", 0) for row in rows),
+        "cpu_s": round(time.process_time() - began, 1),
+    }, rows
 
 
 def _closed(labels: Sequence[float | None]) -> list[float | None]:
@@ -217,12 +230,13 @@ def _accuracy(known: Iterable[tuple[float, float, bool]], *, rollouts: int) -> R
         right = sum((label > 0) == (known == 1) for label, known in zip(labels, truth, strict=True))
         good, bad = ([label for label, known in zip(labels, truth, strict=True) if known == each] for each in (1, 0))
         found |= {
-            f"{name}labels": len(own), f"{name}right": right,
+            f"{name}labels": len(own),
+            f"{name}right": right,
             f"{name}accuracy": _known(label_accuracy(labels, truth, above=0.0)),
             f"{name}good": _known(label_accuracy(good, np.ones(len(good)), above=0.0)),
             f"{name}bad": _known(label_accuracy(bad, np.zeros(len(bad)), above=0.0)),
             f"{name}rollouts_per_right": _known(rollouts / right if right else np.nan),
-        }  # fmt: skip
+        }
     return found
 
 
@@ -237,8 +251,9 @@ def _judge(place: _Place, rows: Iterable[Row]) -> Policy:
     """A process reward model of the labels that follow, from a copy of the policy, as `methods/openr.py` fits it."""
     ready = prepare(solutions_of(rows), default_tags(place.policy.tokenizer), context=place.policy.context)
     config = place.protocol.train.model_copy(update={"tokens": place.protocol.labels})
-    learner = Learner(place.policy.clone(), span_labels(soft=False), config,
-                      seed=sample_seed("judge", place.seed) % 2**31)  # fmt: skip
+    learner = Learner(
+        place.policy.clone(), span_labels(soft=False), config, seed=sample_seed("judge", place.seed) % 2**31
+    )
     if ready.parts:  # else nothing was labelled, and its scores say nothing
         learner.fit(ready.parts)
     return learner.policy.advanced()
@@ -260,13 +275,19 @@ def _votes(place: _Place, judges: Mapping[str, Policy], asked: Sequence[Task]) -
         answers = [
             place.world.grade(str(one.steps[-1].action), question).extracted if one.steps else None for one in own
         ]
-        votes.append({
-            "id": task.id, "kind": task.kind, "truth": ANSWERS.index(question.answer),
-            "answers": [-1 if said is None else ANSWERS.index(said) for said in answers],
-            "proven": [int(bool(one.success)) for one in own],
-            "scores": {way: {name: [_score(found.get(one.id), name) for one in own] for name in REDUCTIONS}
-                       for way, found in scores.items()},
-        })  # fmt: skip
+        votes.append(
+            {
+                "id": task.id,
+                "kind": task.kind,
+                "truth": ANSWERS.index(question.answer),
+                "answers": [-1 if said is None else ANSWERS.index(said) for said in answers],
+                "proven": [int(bool(one.success)) for one in own],
+                "scores": {
+                    way: {name: [_score(found.get(one.id), name) for one in own] for name in REDUCTIONS}
+                    for way, found in scores.items()
+                },
+            }
+        )
     return {"votes": votes, "judges": {way: _worth(place, tried, solutions, own) for way, own in scores.items()}}
 
 
@@ -279,9 +300,11 @@ def _score(scores: Floats | None, name: Span) -> float | None:
 
 
 def _worth(
-    place: _Place, tried: Mapping[str, Sequence[Trajectory]], solutions: Mapping[str, Solution],
+    place: _Place,
+    tried: Mapping[str, Sequence[Trajectory]],
+    solutions: Mapping[str, Solution],
     scores: Mapping[str, Floats],
-) -> dict[str, float | None]:  # fmt: skip
+) -> dict[str, float | None]:
     """How well a judge tells right spans from wrong ones, and proofs from other responses, within tasks."""
     said: list[float] = []
     truth, ids, ends = [], [], []
@@ -299,6 +322,7 @@ def _worth(
                 ends.append(whole)
     last = [at for at, end in enumerate(ends) if end]
     return {
-        "accuracy": _known(label_accuracy(said, truth)), "auc": _known(auc_within(said, truth, ids)),
+        "accuracy": _known(label_accuracy(said, truth)),
+        "auc": _known(auc_within(said, truth, ids)),
         "auc_end": _known(auc_within([said[at] for at in last], [truth[at] for at in last], [ids[at] for at in last])),
-    }  # fmt: skip
+    }

@@ -43,10 +43,17 @@ OTHER_MODELS = {"programs": ("wide", "qwen3")}
 _AGAIN_S = 5.0  # until it is looked at what another process has done
 PROTOCOL = Protocol()
 QUICK = Protocol(
-    pool=24, scale=0.004, dev=4, test=4, env_steps=60, slots=16, rates=(1e-3,), imitated=(1e-3,),
+    pool=24,
+    scale=0.004,
+    dev=4,
+    test=4,
+    env_steps=60,
+    slots=16,
+    rates=(1e-3,),
+    imitated=(1e-3,),
     tuned=("arithmetic",),
     r3=R3(practice=PracticeConfig(iterations=40, tasks=16, samples=1, save_every=40, critic="own")),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -97,9 +104,11 @@ def tuning(protocol: Protocol) -> list[Cell]:
     """The cells that rates are chosen by, in the order in which they are trained."""
     return [
         Cell(task, "xs", method, seed, rate)
-        for seed in protocol.development for task in protocol.tuned for method in reversed(METHODS)
+        for seed in protocol.development
+        for task in protocol.tuned
+        for method in reversed(METHODS)
         for rate in protocol.tries(method)
-    ]  # fmt: skip
+    ]
 
 
 def studied(kept: Cells, tasks: Sequence[str], seeds: Sequence[int]) -> Iterator[Cell]:
@@ -166,10 +175,12 @@ def interval(
 
     tasks = [tasks[at] for at in used]
     found = crossed(
-        scores(own), scores(other) or [[0.0] * len(tasks)] * len(own),
-        kinds=[f"{name}: {one.kind}" for name, one in tasks], strata=[f"{name}: {one.tier}" for name, one in tasks],
+        scores(own),
+        scores(other) or [[0.0] * len(tasks)] * len(own),
+        kinds=[f"{name}: {one.kind}" for name, one in tasks],
+        strata=[f"{name}: {one.tier}" for name, one in tasks],
         rng=sample_rng("r3 intervals"),
-    )  # fmt: skip
+    )
     least = -1.0 if other else 0.0
     ends = (found.mean, max(least, found.low), min(1.0, found.high)) if found.low == found.low else (found.mean,) * 3
     return [round(end, 4) for end in ends]
@@ -198,8 +209,10 @@ def average(kept: Cells, rows: Mapping[str, Mapping[str, Sequence[Cell]]]) -> li
     """[mean, low, high] of R3 - outcome over all panels of the smallest model, of the seeds that all have played."""
     panels = [row for row in rows.values() if row["mixed"][0].model == "xs"]
     seeds = sorted(set.intersection(*({cell.seed for cell in row["mixed"]} for row in panels))) if panels else []
-    sides = ([[next(c for c in row[method] if c.seed == seed) for row in panels] for seed in seeds]
-             for method in ("mixed", "outcome"))  # fmt: skip
+    sides = (
+        [[next(c for c in row[method] if c.seed == seed) for row in panels] for seed in seeds]
+        for method in ("mixed", "outcome")
+    )
     return interval(kept, *sides) if seeds else []
 
 
@@ -223,22 +236,29 @@ def report(kept: Cells, *, quick: bool) -> dict[str, Any]:
         return round(float(sum(kept.kept[cell][what] for cell in own)) / len(own), 4)
 
     return {
-        "benchmark": "r3", "quick": quick, "digest": kept.protocol.digest, "accuracy": accuracy,
+        "benchmark": "r3",
+        "quick": quick,
+        "digest": kept.protocol.digest,
+        "accuracy": accuracy,
         "base": {name: mean(own["mixed"], "base") for name, own in rows.items()},
         "r3_minus_outcome": {name: gain[0] for name, gain in gains.items()},
         "r3_minus_outcome_ci": {name: gain[1:] for name, gain in gains.items()},
         "r3_minus_outcome_mean": average(kept, rows),
         "r3_minus_outcome_by_depth": {name: depths(kept, own["mixed"], own["outcome"]) for name, own in rows.items()},
-        "staged_minus_outcome": {name: interval(kept, alone(own["staged"]), alone(own["outcome"]))
-                                 for name, own in rows.items()},
-        "cost": {what: {name: {method: mean(own[method], what) for method in METHODS} for name, own in rows.items()}
-                 for what in costs},
-        "rate": chosen, "tried": tried,
+        "staged_minus_outcome": {
+            name: interval(kept, alone(own["staged"]), alone(own["outcome"])) for name, own in rows.items()
+        },
+        "cost": {
+            what: {name: {method: mean(own[method], what) for method in METHODS} for name, own in rows.items()}
+            for what in costs
+        },
+        "rate": chosen,
+        "tried": tried,
         "seeds": {name: [cell.seed for cell in own["mixed"]] for name, own in rows.items()},
         "interval": "95 %, pigeonhole bootstrap over seeds and kinds of tasks, Student's t below 5 seeds",
         "sources": sorted({row["sources"] for row in kept.kept.values()}),
         **about("evolvent", "torch", "numpy", threads=1),
-    }  # fmt: skip
+    }
 
 
 def show(found: Mapping[str, Any]) -> None:

@@ -39,8 +39,11 @@ def _made(protocol: Protocol, task: str, model: str, seed: int) -> Policy:
     shown = demonstrations([world], panel(protocol, task, "train")[:count], seed=seed)
     flat = flatten(shown, policy.dialect, instructions=lambda _: world.instructions, context=policy.context)
     if flat.refused or len(shown) < count:
-        raise ConfigError("demonstrations that are missing or do not fit the context",
-                          value=(len(shown), len(flat.refused)), expected=f"{count} that fit")  # fmt: skip
+        raise ConfigError(
+            "demonstrations that are missing or do not fit the context",
+            value=(len(shown), len(flat.refused)),
+            expected=f"{count} that fit",
+        )
     config = chosen.train.model_copy(update={"tokens": tokens})
     learner = Learner(policy, weighted_nll, config, seed=sample_seed("r3 base", seed) % 2**31)
     learner.fit(flat.parts)
@@ -55,10 +58,16 @@ def untrained(protocol: Protocol, task: str, model: str, seed: int) -> Policy:
     tokenizer = word_tokenizer(sorted(words), context=protocol.context)
     configured, network, shape = MODELS[model]
     config = configured(
-        vocab_size=len(tokenizer), max_position_embeddings=protocol.context, tie_word_embeddings=True,
+        vocab_size=len(tokenizer),
+        max_position_embeddings=protocol.context,
+        tie_word_embeddings=True,
         rope_parameters={"rope_type": "default", "rope_theta": chosen.theta},
-        pad_token_id=0, bos_token_id=1, eos_token_id=2, attn_implementation="sdpa", **shape,
-    )  # fmt: skip
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        attn_implementation="sdpa",
+        **shape,
+    )
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(sample_seed("r3 model", seed) % 2**31)
         made = network(config)

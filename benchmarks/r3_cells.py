@@ -77,9 +77,12 @@ def run_cell(protocol: Protocol, folder: Path, cell: Cell, sft_tokens: int) -> d
     began = time.process_time()
     shown = demonstrations([world], panel(protocol, cell.task, "train"), seed=cell.seed)
     verbs = Budgeted(
-        {world.name: world}, protocol.again.model_copy(update={"lr": cell.rate}), slots=protocol.slots,
-        max_tokens=PANELS[cell.task].max_tokens, practising=protocol.train.model_copy(update={"lr": cell.rate}),
-    )  # fmt: skip
+        {world.name: world},
+        protocol.again.model_copy(update={"lr": cell.rate}),
+        slots=protocol.slots,
+        max_tokens=PANELS[cell.task].max_tokens,
+        practising=protocol.train.model_copy(update={"lr": cell.rate}),
+    )
     verbs.most = protocol.env_steps
     with tempfile.TemporaryDirectory() as scratch, Run(Path(scratch), verbs, seed=cell.seed) as run:
         if cell.method == "sft":
@@ -91,13 +94,19 @@ def run_cell(protocol: Protocol, folder: Path, cell: Cell, sft_tokens: int) -> d
     split = "dev" if cell.seed in protocol.development else "test"
     before, outcomes = (solved(protocol, one, cell.task, split) for one in (base, policy))
     return {
-        **asdict(cell), "split": split, "digest": protocol.digest, "accuracy": sum(outcomes) / len(outcomes),
-        "base": sum(before) / len(before), "outcomes": "".join(str(int(won)) for won in outcomes),
-        "env_steps": verbs.env_steps, "replayed": used.pop("replayed"),
+        **asdict(cell),
+        "split": split,
+        "digest": protocol.digest,
+        "accuracy": sum(outcomes) / len(outcomes),
+        "base": sum(before) / len(before),
+        "outcomes": "".join(str(int(won)) for won in outcomes),
+        "env_steps": verbs.env_steps,
+        "replayed": used.pop("replayed"),
         **{f"tokens_{name}": count for name, count in used.items()},
-        "cpu_train_s": round(trained - began, 1), "cpu_play_s": round(time.process_time() - trained, 1),
+        "cpu_train_s": round(trained - began, 1),
+        "cpu_play_s": round(time.process_time() - trained, 1),
         "sources": sources(),
-    }  # fmt: skip
+    }
 
 
 def config_of(protocol: Protocol, cell: Cell, shown: Sequence[Trajectory]) -> R3:

@@ -70,9 +70,11 @@ class Panel:
         """Everything as JSON values, for a protocol's digest."""
         own = {name: getattr(value, "__name__", value) for name, value in vars(self).items()}
         return own | {
-            "settings": dict(self.settings), "train": self.train.model_dump(mode="json"), "tiers": list(self.tiers),
+            "settings": dict(self.settings),
+            "train": self.train.model_dump(mode="json"),
+            "tiers": list(self.tiers),
             "heads": [head.__name__ for head in self.heads],
-        }  # fmt: skip
+        }
 
 
 _READS: Mapping[str, Any] = {"heads": (look_up,), "theta": 5000.0}
@@ -96,12 +98,20 @@ MODELS: Mapping[str, tuple[type[PretrainedConfig], type[PreTrainedModel], dict[s
 
 
 MIXED = R3(
-    kl=0.01, lam=1.0,
+    kl=0.01,
+    lam=1.0,
     practice=PracticeConfig(
-        iterations=2000, tasks=128, samples=1, epochs=1, minibatches=2, temperature=0.7, save_every=2000,
-        critic="own", critic_lr=1e-3,
+        iterations=2000,
+        tasks=128,
+        samples=1,
+        epochs=1,
+        minibatches=2,
+        temperature=0.7,
+        save_every=2000,
+        critic="own",
+        critic_lr=1e-3,
     ),
-)  # fmt: skip
+)
 PRACTISING = TrainConfig(weight_decay=0.0, warmup_updates=0, final_lr=1.0, clip=1.0, batch_tokens=4096)
 AGAIN = TrainConfig(betas=(0.9, 0.95), batch_tokens=1024, final_lr=1.0)
 

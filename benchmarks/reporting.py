@@ -56,8 +56,14 @@ def command_line(name: str, doc: str | None, *, quick: str, save: Path | None = 
     if save is not None:
         parser.kept = save
         where = f"benchmarks/results/{save.name}" if save.parent == RESULTS else save.name
-        parser.add_argument("--save", type=Path, nargs="?", const=save, metavar="FILE",
-                            help=f"write the JSON object to {where}, or to FILE")  # fmt: skip
+        parser.add_argument(
+            "--save",
+            type=Path,
+            nargs="?",
+            const=save,
+            metavar="FILE",
+            help=f"write the JSON object to {where}, or to FILE",
+        )
     return parser
 
 

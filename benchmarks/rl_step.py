@@ -61,9 +61,11 @@ class Clocks:
         """Clocks around every forward of the model and every backward pass, on either side."""
         with ExitStack() as patched:
             for owner, name in (
-                (LlamaForCausalLM, "forward"), (FusedDecoder, "forward"), (FusedDecoder, "logits"),
+                (LlamaForCausalLM, "forward"),
+                (FusedDecoder, "forward"),
+                (FusedDecoder, "logits"),
                 (torch.autograd, "backward"),
-            ):  # fmt: skip
+            ):
                 patched.enter_context(patch.object(owner, name, self._clocked(getattr(owner, name))))
             yield
 
@@ -101,9 +103,14 @@ def ours(shape: Shape, clocks: Clocks) -> list[Tick]:
     ticks, written = list[Tick](), 0
     train = TrainConfig(lr=RATE, weight_decay=0.0, final_lr=1.0, clip=CLIP, batch_tokens=4096)
     with practising(
-        shape.policy(), shape.prompts(), steps=shape.steps + 1, samples=shape.samples, written=shape.written,
-        train=train, seed=shape.seed,
-    ) as (practice, tasks, chosen):  # fmt: skip
+        shape.policy(),
+        shape.prompts(),
+        steps=shape.steps + 1,
+        samples=shape.samples,
+        written=shape.written,
+        train=train,
+        seed=shape.seed,
+    ) as (practice, tasks, chosen):
         for _ in practice.rounds():
             ticks.append(Tick(time.process_time(), written, dict(clocks.spent)))
             played = practice.play(practice.starts(tasks))
@@ -135,18 +142,40 @@ def trl(shape: Shape, clocks: Clocks) -> list[Tick]:
 
     with tempfile.TemporaryDirectory() as folder:
         arguments = Config(
-            output_dir=folder, use_cpu=True, bf16=False, gradient_checkpointing=False, report_to="none",
-            save_strategy="no", logging_strategy="no", disable_tqdm=True, optim="adamw_torch_fused",
-            learning_rate=RATE, weight_decay=0.0, max_grad_norm=CLIP, lr_scheduler_type="constant", seed=shape.seed,
-            max_steps=shape.steps, per_device_train_batch_size=shape.tasks * shape.samples,
-            num_generations=shape.samples, steps_per_generation=1, num_iterations=1,
-            max_completion_length=shape.written, temperature=1.0, top_k=0, top_p=1.0, beta=0.0, loss_type="grpo",
-        )  # fmt: skip
+            output_dir=folder,
+            use_cpu=True,
+            bf16=False,
+            gradient_checkpointing=False,
+            report_to="none",
+            save_strategy="no",
+            logging_strategy="no",
+            disable_tqdm=True,
+            optim="adamw_torch_fused",
+            learning_rate=RATE,
+            weight_decay=0.0,
+            max_grad_norm=CLIP,
+            lr_scheduler_type="constant",
+            seed=shape.seed,
+            max_steps=shape.steps,
+            per_device_train_batch_size=shape.tasks * shape.samples,
+            num_generations=shape.samples,
+            steps_per_generation=1,
+            num_iterations=1,
+            max_completion_length=shape.written,
+            temperature=1.0,
+            top_k=0,
+            top_p=1.0,
+            beta=0.0,
+            loss_type="grpo",
+        )
         rows = [{"prompt": prompt, "text": text} for text, prompt in shown.items()]
         trainer = GRPOTrainer(
-            model=policy.model, reward_funcs=paid, args=arguments, train_dataset=Dataset.from_list(rows),
+            model=policy.model,
+            reward_funcs=paid,
+            args=arguments,
+            train_dataset=Dataset.from_list(rows),
             processing_class=policy.tokenizer,
-        )  # fmt: skip
+        )
         trainer.remove_callback(PrinterCallback)
         trainer.add_callback(type("Clock", (TrainerCallback,), {"on_train_begin": note, "on_step_end": note})())
         trainer.train()
@@ -206,12 +235,13 @@ def report(found: Mapping[str, Mapping[str, Any]], shapes: Mapping[str, Shape]) 
     names = ["model_share", "credit_share", *(["x_trl"] if all("x_trl" in row for row in found.values()) else [])]
     packages = ("torch", "transformers", *(["trl", "accelerate"] if "x_trl" in names else []))
     return {
-        "benchmark": "rl_step", "unit": "CPU time for a written token of a step, one thread",
+        "benchmark": "rl_step",
+        "unit": "CPU time for a written token of a step, one thread",
         **{name: round(statistics.median(row[name] for row in found.values()), 4) for name in names},
         "shapes": {name: {**asdict(shapes[name]), **row} for name, row in found.items()},
         "parameters": next(iter(shapes.values())).policy().parameters(),
         **about(*packages, threads=1),
-    }  # fmt: skip
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -242,8 +272,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, shape in shapes.items():
         found[name] = figures(measure(shape, repeats=1 if options.quick else 3, sides=sides))
         for side, row in found[name]["median"].items():
-            print(f"{name:12} {side:5} {row['cpu_s']:.3f} cpu-s a step, {row['written']:.0f} tokens written, "
-                  f"{row['cpu_us_token']:.0f} us a token, model {row['model']:.0%}", flush=True)  # fmt: skip
+            print(
+                f"{name:12} {side:5} {row['cpu_s']:.3f} cpu-s a step, {row['written']:.0f} tokens written, "
+                f"{row['cpu_us_token']:.0f} us a token, model {row['model']:.0%}",
+                flush=True,
+            )
         print(f"{'':12} TRL over ours {found[name].get('x_trl', '-')}, credit {found[name]['credit_share']:.2%}")
     finish({**report(found, shapes), "seed": options.seed, "quick": options.quick}, options)
 

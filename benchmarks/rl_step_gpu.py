@@ -94,14 +94,24 @@ def wait(device: torch.device) -> None:
 def ours(policy: Policy, work: Work, *, device: torch.device, seed: int) -> tuple[Watch, list[Trajectory]]:
     """The steps of `methods/grpo.py`; returns what each took, and the episodes of the last."""
     train = TrainConfig(
-        lr=RATE, weight_decay=0.0, final_lr=1.0, clip=CLIP, batch_tokens=work.micro, dtype="bfloat16_weights",
+        lr=RATE,
+        weight_decay=0.0,
+        final_lr=1.0,
+        clip=CLIP,
+        batch_tokens=work.micro,
+        dtype="bfloat16_weights",
         layout=work.layout,  # type: ignore[arg-type]
-    )  # fmt: skip
+    )
     watch, played = Watch(device), list[Trajectory]()
     with practising(
-        policy, work.prompts(seed), steps=work.steps + WARM, samples=work.samples, written=work.written, train=train,
+        policy,
+        work.prompts(seed),
+        steps=work.steps + WARM,
+        samples=work.samples,
+        written=work.written,
+        train=train,
         seed=seed,
-    ) as (practice, tasks, chosen):  # fmt: skip
+    ) as (practice, tasks, chosen):
         for _ in practice.rounds():
             watch.steps.append({})
             with watch.on("play"):
@@ -138,9 +148,12 @@ def generated(policy: Policy, work: Work, *, device: torch.device, seed: int) ->
     began = time.perf_counter()
     with torch.inference_mode():
         out = policy.model.eval().generate(
-            input_ids=ids, attention_mask=torch.ones_like(ids), pad_token_id=0,
-            eos_token_id=sorted(policy.dialect.stop_ids), **settings,
-        )  # fmt: skip
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            pad_token_id=0,
+            eos_token_id=sorted(policy.dialect.stop_ids),
+            **settings,
+        )
     wait(device)
     new = out[:, ids.shape[1] :]
     return int((new != 0).sum()) / (time.perf_counter() - began)
@@ -161,8 +174,9 @@ def copy_rate(device: torch.device) -> float:
     return 2.0 * size / min(times)
 
 
-def limits(cost: Cost, policy: Policy, lengths: Sequence[tuple[int, int]], *, tasks: int, flops: float,
-           bandwidth: float) -> dict[str, float]:  # fmt: skip
+def limits(
+    cost: Cost, policy: Policy, lengths: Sequence[tuple[int, int]], *, tasks: int, flops: float, bandwidth: float
+) -> dict[str, float]:
     """Seconds that the phases of one step take at least.
 
     Args:
@@ -195,8 +209,11 @@ def long_prompts(*, seed: int, quick: bool, device: str = "cuda", work: Work | N
         one = on_a_device(seed=seed, quick=quick, device=device, work=replace(work, layout=layout), peer=False)
         found[layout] = {name: one[name] for name in kept}
     apart, shared = (found[layout]["seconds"] for layout in ("bucketed", "shared"))
-    return {**found, "faster": {phase: round(apart[phase] / shared[phase], 2) for phase in ("look", "learn")},
-            "step_faster": round(found["bucketed"]["step_s"] / found["shared"]["step_s"], 2)}  # fmt: skip
+    return {
+        **found,
+        "faster": {phase: round(apart[phase] / shared[phase], 2) for phase in ("look", "learn")},
+        "step_faster": round(found["bucketed"]["step_s"] / found["shared"]["step_s"], 2),
+    }
 
 
 def on_a_device(
@@ -227,22 +244,30 @@ def on_a_device(
     rate = written / took["play"]
     peak = torch.cuda.max_memory_allocated(where) / 2**30 if where.type == "cuda" else 0.0
     return {
-        "benchmark": "rl_step", "device": torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu",
-        "rollout_tokens_per_s": round(rate), "generate_tokens_per_s": [round(each) for each in theirs],
-        "over_generate": round(rate / max(theirs), 2) if theirs else None, "step_s": round(whole, 3),
+        "benchmark": "rl_step",
+        "device": torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu",
+        "rollout_tokens_per_s": round(rate),
+        "generate_tokens_per_s": [round(each) for each in theirs],
+        "over_generate": round(rate / max(theirs), 2) if theirs else None,
+        "step_s": round(whole, 3),
         "seconds": {phase: round(each, 4) for phase, each in took.items()},
         "share_of_limit": {
             **{phase: round(least[phase] / took[phase], 3) for phase in least},
             "step": round(sum(least.values()) / whole, 3),
         },
         "replayed": round(sum(replayed) / len(replayed), 3) if replayed else None,  # share of forwards, of all steps
-        "credit_share": round(took["credit"] / whole, 4), "written": written, "peak_gib": round(peak, 1),
-        "ceiling_tflops": round(flops / 1e12, 1), "copy_gb_per_s": round(bandwidth / 1e9),
-        "parameters": policy.parameters(), "work": {name: value for name, value in vars(work).items()
-                                                    if not isinstance(value, Size)},
+        "credit_share": round(took["credit"] / whole, 4),
+        "written": written,
+        "peak_gib": round(peak, 1),
+        "ceiling_tflops": round(flops / 1e12, 1),
+        "copy_gb_per_s": round(bandwidth / 1e9),
+        "parameters": policy.parameters(),
+        "work": {name: value for name, value in vars(work).items() if not isinstance(value, Size)},
         "raw": [{phase: round(each, 4) for phase, each in step.items()} for step in steps],
-        "seed": seed, "quick": quick, **about("torch", "transformers"),
-    }  # fmt: skip
+        "seed": seed,
+        "quick": quick,
+        **about("torch", "transformers"),
+    }
 
 
 def _told(measure: Callable[[], float]) -> float:

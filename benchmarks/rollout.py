@@ -119,8 +119,12 @@ def measure(bench: Bench, sides: dict[str, Side], passes: int) -> dict[str, Any]
                 continue
             side.rates.append(sum(len(t.steps) for t in played) / seconds)
             if name == "ours":
-                fed, made, forwards = (a - b for a, b in zip((ours.usage.computed, ours.usage.generated,
-                                                              ours.usage.forwards), before, strict=True))  # fmt: skip
+                fed, made, forwards = (
+                    a - b
+                    for a, b in zip(
+                        (ours.usage.computed, ours.usage.generated, ours.usage.forwards), before, strict=True
+                    )
+                )
                 most = ceiling(bench.policy, max(4, fed // forwards))
                 raw["gemm_share"].append(2 * parameters * fed / seconds / most)
                 raw["ceiling_gflops"].append(most / 1e9)
@@ -134,8 +138,11 @@ def profile_of(bench: Bench, side: Side) -> dict[str, float]:
     """Shares of the time of one pass by part, from the profiler (which slows small operations somewhat)."""
     from torch.profiler import ProfilerActivity, profile
 
-    parts = {"products": ("aten::mm", "aten::addmm"), "attention": ("aten::scaled_dot_product", "aten::_scaled_dot"),
-             "gather": ("aten::index_select",)}  # fmt: skip
+    parts = {
+        "products": ("aten::mm", "aten::addmm"),
+        "attention": ("aten::scaled_dot_product", "aten::_scaled_dot"),
+        "gather": ("aten::index_select",),
+    }
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         _, seconds = bench.play(side, side.episodes, bench.seed)
     rows = [(row.key, row.self_cpu_time_total / 1e6) for row in profiler.key_averages()]

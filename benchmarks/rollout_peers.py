@@ -112,8 +112,11 @@ class Continuous(Peer):
         )
         config = GenerationConfig(max_new_tokens=most, do_sample=True, top_k=0, eos_token_id=stop, pad_token_id=0)
         out = self.model.generate_batch(
-            list(texts), generation_config=config, continuous_batching_config=buffers, persistent_manager=True,
+            list(texts),
+            generation_config=config,
+            continuous_batching_config=buffers,
+            persistent_manager=True,
             warmup=False,
-        )  # fmt: skip
+        )
         found = {tuple(each.prompt_ids): list(each.generated_tokens) for each in out.values()}
         return [found[tuple(text)] for text in texts]

@@ -73,8 +73,14 @@ def tests_of(problem: Problem) -> Tests:
 
 def forking(programs: Sequence[str]) -> int:
     """How many programs the forking judge lets pass."""
-    done = subprocess.run([sys.executable, "-c", FORKING], input=json.dumps(programs), capture_output=True, text=True,
-                          check=True, timeout=3000)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING],
+        input=json.dumps(programs),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=3000,
+    )
     return int(done.stderr.split()[-1])
 
 
@@ -107,10 +113,15 @@ def cheats(chosen: Sequence[Problem], boxes: Boxes) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, sources in sides.items():
         # as judges do: what the prompt defines (helpers of tests) comes first, then the answer, then the test
-        programs = [f"{problem.prompt}    pass\n{source}\n{problem.test}\ncheck({problem.entry_point})\n"
-                    for source, problem in zip(sources, chosen, strict=True)]  # fmt: skip
-        found[name] = {"ours": ours(sources, chosen, boxes), "forking": forking(programs),
-                       "exit_code": exit_code(programs)}  # fmt: skip
+        programs = [
+            f"{problem.prompt}    pass\n{source}\n{problem.test}\ncheck({problem.entry_point})\n"
+            for source, problem in zip(sources, chosen, strict=True)
+        ]
+        found[name] = {
+            "ours": ours(sources, chosen, boxes),
+            "forking": forking(programs),
+            "exit_code": exit_code(programs),
+        }
         print(f"{name:16} {found[name]} of {len(chosen)}")
     return found
 
@@ -130,8 +141,12 @@ def attacked(boxes: Boxes) -> dict[str, Any]:
         with ThreadPoolExecutor(2) as threads:
             escaped = [why for why in threads.map(run, attacks) if why]
         touched = found.touched()
-    return {"attacks": len(attacks), "escaped": len(escaped) + len(touched), "escapes": escaped + touched,
-            "late_s": round(max(late), 3)}  # fmt: skip
+    return {
+        "attacks": len(attacks),
+        "escaped": len(escaped) + len(touched),
+        "escapes": escaped + touched,
+        "late_s": round(max(late), 3),
+    }
 
 
 def _timed(work: Callable[[], object]) -> float:
@@ -176,11 +191,16 @@ def report(chosen: Sequence[Problem], *, quick: bool) -> dict[str, Any]:
     return {
         **figures,
         "cheats_passed": sum(row["ours"] for name, row in judged.items() if name != "canonical"),
-        "canonical": judged["canonical"]["ours"], "problems": len(chosen),
-        "judged": judged, "forms": {name: forms.count(name) for name in ("plain", "boxed", "weak")},
+        "canonical": judged["canonical"]["ours"],
+        "problems": len(chosen),
+        "judged": judged,
+        "forms": {name: forms.count(name) for name in ("plain", "boxed", "weak")},
         "isolation": {"bubblewrap": host.version, "machine": host.machine, "root": host.root},
-        "goals": GOALS, "quick": quick, **versions("python"), **about("evolvent", "numpy", cores=True),
-    }  # fmt: skip
+        "goals": GOALS,
+        "quick": quick,
+        **versions("python"),
+        **about("evolvent", "numpy", cores=True),
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

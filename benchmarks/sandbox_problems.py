@@ -88,8 +88,16 @@ def _inverse(k: int, rng: Random) -> Row:
 
 
 _FAMILIES: tuple[Callable[[int, Random], Row], ...] = (
-    _shift, _scale, _mean, _multiple, _letters, _ends, _common, _looped, _inverse,
-)  # fmt: skip
+    _shift,
+    _scale,
+    _mean,
+    _multiple,
+    _letters,
+    _ends,
+    _common,
+    _looped,
+    _inverse,
+)
 
 
 def made(seed: int = 0) -> list[Problem]:

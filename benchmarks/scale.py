@@ -120,8 +120,10 @@ def cpu_s(pids: Sequence[int]) -> tuple[float, float]:
     own = psutil.Process()
     spent = {one.pid: sum(one.cpu_times()[:2]) for one in (own, *own.children(recursive=True)) if one.is_running()}
     working = {own.pid, *pids}
-    return (sum(amount for pid, amount in spent.items() if pid in working),
-            sum(amount for pid, amount in spent.items() if pid not in working))  # fmt: skip
+    return (
+        sum(amount for pid, amount in spent.items() if pid in working),
+        sum(amount for pid, amount in spent.items() if pid not in working),
+    )
 
 
 @dataclass(frozen=True)
@@ -164,8 +166,9 @@ def overhead(*, quick: bool) -> dict[str, Any]:
         "wall_overhead": statistics.median(there.wall_s / here.wall_s for here, there in passed) - 1,
         "cpu_ms_per_episode": [round(statistics.median(side), 3) for side in cpu],
         "daemons_cpu": round(statistics.median(there.daemons_s / there.wall_s for _, there in passed), 4),
-        "episodes": len(starts), "passes": passes,
-    }  # fmt: skip
+        "episodes": len(starts),
+        "passes": passes,
+    }
 
 
 def same(here: Sequence[Trajectory], there: Sequence[Trajectory]) -> None:
@@ -190,8 +193,13 @@ def nodes(*, quick: bool) -> dict[str, Any]:
                 list(collect_on(crew, starts, agent, seed=1, slots=8))
                 walls[size].append(time.perf_counter() - began)
     one, two = (statistics.median(walls[number][1:]) for number in (1, 2))
-    return {"x_two_nodes": one / two, "one_node_s": round(one, 2), "two_nodes_s": round(two, 2),
-            "asleep_s": round(count / 8 * 4 * _PAUSE_S, 2), "waiting_episodes": count}  # fmt: skip
+    return {
+        "x_two_nodes": one / two,
+        "one_node_s": round(one, 2),
+        "two_nodes_s": round(two, 2),
+        "asleep_s": round(count / 8 * 4 * _PAUSE_S, 2),
+        "waiting_episodes": count,
+    }
 
 
 def killed() -> dict[str, Any]:
@@ -218,11 +226,17 @@ def killed() -> dict[str, Any]:
         for name, using in (("here", here), ("there", there)):
             with ev.Run(folder / name, using, seed=1, settings=using.settings()) as run:
                 run.collect(policy, starts)
-        expected, kept = ([line_of(one) for one in Store.open(folder / name / "trajectories").trajectories()]
-                          for name in ("here", "there"))  # fmt: skip
+        expected, kept = (
+            [line_of(one) for one in Store.open(folder / name / "trajectories").trajectories()]
+            for name in ("here", "there")
+        )
         again = crew.counts["again"]
-    return {"lost": len(set(expected) - set(kept)), "doubled": len(kept) - len(set(kept)), "episodes_again": again,
-            "episodes_killed": len(starts)}  # fmt: skip
+    return {
+        "lost": len(set(expected) - set(kept)),
+        "doubled": len(kept) - len(set(kept)),
+        "episodes_again": again,
+        "episodes_killed": len(starts),
+    }
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -233,8 +247,10 @@ def main(words: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     logging.getLogger("evolvent").setLevel(logging.ERROR)
     parts: dict[str, Callable[[], dict[str, Any]]] = {
-        "overhead": lambda: overhead(quick=asked.quick), "nodes": lambda: nodes(quick=asked.quick), "killed": killed,
-    }  # fmt: skip
+        "overhead": lambda: overhead(quick=asked.quick),
+        "nodes": lambda: nodes(quick=asked.quick),
+        "killed": killed,
+    }
     result: dict[str, Any] = {}
     for name, part in parts.items():
         if asked.part in (None, name):

@@ -78,8 +78,18 @@ def pilot(policy: Policy, check: Check) -> Shape:
     """What episodes of a workload are like: played in process, on other tasks and with other seeds than circles."""
     work = check.work(first=check.episodes)
     agent = LanguageAgent(policy, max_tokens=work.max_tokens)
-    return shape_of(list(collect(worlds(), work.starts, agent, engine=LocalEngine(policy, slots=work.rows),
-                                 seed=SEED + 1000, slots=work.rows)))  # fmt: skip
+    return shape_of(
+        list(
+            collect(
+                worlds(),
+                work.starts,
+                agent,
+                engine=LocalEngine(policy, slots=work.rows),
+                seed=SEED + 1000,
+                slots=work.rows,
+            )
+        )
+    )
 
 
 def foreseen(costs: Costs, shape: Shape, check: Check, *, workers: int, machine: Machine) -> tuple[float, float]:
@@ -112,9 +122,11 @@ def checked(
     told = {name: {str(count): _told(rows, name, count) for count in workers} for name in checks}
     ratios = [told[name][count][2] for name in told for count in told[name]]
     return {
-        "checks": told[first], "out_of_sample": {name: told[name] for name in others},
-        "worst_ratio": max(max(each, 1 / each) for each in ratios), "circles": rows,
-    }  # fmt: skip
+        "checks": told[first],
+        "out_of_sample": {name: told[name] for name in others},
+        "worst_ratio": max(max(each, 1 / each) for each in ratios),
+        "circles": rows,
+    }
 
 
 def _one(
@@ -125,8 +137,15 @@ def _one(
     real = play_circle(hands, policy, check.work(first=0), seed=seed)
     machine = Machine(measured["cores"], real.rivals, measured["slowed"])
     wall, cpu = foreseen(costs_of(measured, shape, weights), shape, check, workers=len(hands), machine=machine)
-    return {"foreseen_s": wall, "measured_s": real.wall_s, "ratio": wall / real.wall_s, "collected_s": real.collected_s,
-            "cpu_ratio": cpu / real.cpu_s, "rivals": real.rivals, "steps": int(real.shape.steps.sum())}  # fmt: skip
+    return {
+        "foreseen_s": wall,
+        "measured_s": real.wall_s,
+        "ratio": wall / real.wall_s,
+        "collected_s": real.collected_s,
+        "cpu_ratio": cpu / real.cpu_s,
+        "rivals": real.rivals,
+        "steps": int(real.shape.steps.sum()),
+    }
 
 
 def _told(rows: Sequence[Mapping[str, Any]], name: str, workers: int) -> list[float]:
@@ -144,8 +163,13 @@ def measurements(policy: Policy, *, quick: bool) -> dict[str, Any]:
     with load([os.getpid()]) as rivals:
         found = calibrated(policy, quick=quick)
     beside = sum(rivals) / max(1, len(rivals))
-    return {**found, "cores": cores, "slowed": slowed, "rivals": beside,
-            "calibrated_at": speed(1 + beside, cores, slowed)}  # fmt: skip
+    return {
+        **found,
+        "cores": cores,
+        "slowed": slowed,
+        "rivals": beside,
+        "calibrated_at": speed(1 + beside, cores, slowed),
+    }
 
 
 def report(*, quick: bool) -> dict[str, Any]:
@@ -153,14 +177,23 @@ def report(*, quick: bool) -> dict[str, Any]:
     before = reporting.load()[0]
     policy = natural_policy(seed=SEED, updates=150 if quick else 300)
     measured = measurements(policy, quick=quick)
-    found = checked(policy, measured, QUICK if quick else CHECKS, workers=WORKERS[:2] if quick else WORKERS,
-                    repeats=2 if quick else 5)  # fmt: skip
+    found = checked(
+        policy,
+        measured,
+        QUICK if quick else CHECKS,
+        workers=WORKERS[:2] if quick else WORKERS,
+        repeats=2 if quick else 5,
+    )
     return {
-        "benchmark": "scale_sim", "quick": quick, "measured": measured, **found,
+        "benchmark": "scale_sim",
+        "quick": quick,
+        "measured": measured,
+        **found,
         **planned(measured, quick=quick, seed=SEED),
-        "seeds": [SEED], "load_before_and_after": [before, reporting.load()[0]],
+        "seeds": [SEED],
+        "load_before_and_after": [before, reporting.load()[0]],
         **reporting.about("evolvent", "torch", "transformers", "numpy", cores=True),
-    }  # fmt: skip
+    }
 
 
 def rounded(value: Any) -> Any:

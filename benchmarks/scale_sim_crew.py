@@ -112,9 +112,14 @@ def crew(count: int) -> Iterator[list[Hand]]:
     """
     context = multiprocessing.get_context("spawn")
     made = {name: world.version for name, world in worlds().items()}
-    setup = message({
-        "worlds": [f"{__name__}:worlds", []], "versions": versions(), "made": made, "threads": 1,
-    })  # fmt: skip
+    setup = message(
+        {
+            "worlds": [f"{__name__}:worlds", []],
+            "versions": versions(),
+            "made": made,
+            "threads": 1,
+        }
+    )
     hands, processes = [], []
     try:
         for _ in range(count):
@@ -155,10 +160,15 @@ def _collected(hands: Sequence[Hand], policy: Policy, work: Work, *, seed: int, 
     named = {trajectory_name(start): start for start in work.starts}
     todo = Todo([Item(name, start_row(start)) for name, start in named.items()], slots=work.rows)
     head = {
-        "do": "play", "agent": agent_row(LanguageAgent(policy, max_tokens=work.max_tokens)), "seed": seed, "name": "",
-        "limits": asdict(Limits()), "slots": work.rows, "parents": 0,
+        "do": "play",
+        "agent": agent_row(LanguageAgent(policy, max_tokens=work.max_tokens)),
+        "seed": seed,
+        "name": "",
+        "limits": asdict(Limits()),
+        "slots": work.rows,
+        "parents": 0,
         "policies": {"policy": {"names": files.names, "limit": files.limit}},
-    }  # fmt: skip
+    }
     idle, fresh, played = list(hands), set(hands), list[Trajectory]()
     by_pipe = {hand.pipe: hand for hand in hands}
     with Store.open(folder, writing=True) as store:
@@ -240,8 +250,11 @@ def _running(own: Sequence[int]) -> int | None:
     """Runnable threads of the system that are not of these processes (proc(5))."""
     try:
         told = Path("/proc/stat").read_text(encoding="ascii")
-        states = [path.read_text(encoding="utf-8", errors="replace").rsplit(")", 1)[1].split()[0]
-                  for pid in own for path in Path(f"/proc/{pid}/task").glob("*/stat")]  # fmt: skip
+        states = [
+            path.read_text(encoding="utf-8", errors="replace").rsplit(")", 1)[1].split()[0]
+            for pid in own
+            for path in Path(f"/proc/{pid}/task").glob("*/stat")
+        ]
     except (OSError, IndexError):
         return None
     running = next(int(line.split()[1]) for line in told.splitlines() if line.startswith("procs_running"))

@@ -92,8 +92,11 @@ class Cores:
 
     def __init__(self, clock: Clock, count: float, rivals: float = 0.0, slowed: float = 0.0) -> None:
         if count <= 0 or rivals < 0 or not 0 <= slowed < 1:
-            raise ConfigError("cores that nobody can work on", value=(count, rivals, slowed),
-                              expected="above 0, 0 or more, from 0 to below 1")  # fmt: skip
+            raise ConfigError(
+                "cores that nobody can work on",
+                value=(count, rivals, slowed),
+                expected="above 0, 0 or more, from 0 to below 1",
+            )
         self._clock, self._count, self._rivals, self._slowed = clock, count, rivals, slowed
         self._served, self._since, self._plan, self._asked = 0.0, 0.0, 0, 0  # `_served`: core-seconds of each thread
         self._working: list[tuple[float, int, Resume]] = []

@@ -143,8 +143,9 @@ class Fleet:
 
     def __post_init__(self) -> None:
         if self.gpus < self.gpu.per_node or self.gpus % self.gpu.per_node or self.environments < 1:
-            raise ConfigError("a fleet is of whole nodes, with an environment or more",
-                              value=(self.gpus, self.environments))  # fmt: skip
+            raise ConfigError(
+                "a fleet is of whole nodes, with an environment or more", value=(self.gpus, self.environments)
+            )
 
     @property
     def engines(self) -> int:
@@ -186,8 +187,9 @@ class Fleet:
     @property
     def read_s(self) -> float:
         """Reading what a turn reads."""
-        return 2 * self.model.parameters * self.workload.read / (
-            self.model.engine * self.gpu.read_share * self.gpu.flops)  # fmt: skip
+        return (
+            2 * self.model.parameters * self.workload.read / (self.model.engine * self.gpu.read_share * self.gpu.flops)
+        )
 
 
 def with_constant(fleet: Fleet, name: str, factor: float) -> Fleet:

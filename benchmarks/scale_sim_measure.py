@@ -109,11 +109,14 @@ def engine_costs(policy: Policy, repeats: int) -> dict[str, Any]:
     over_forward, over_row = fitted([[1.0] * len(ROWS), sizes], beside)
     each = [max(0.0, taken - forward - row * size) / (size * (_PROMPT - 1)) for size, taken in read.items()]
     return {
-        "forward_s": forward, "row_s": row, "read_s": statistics.mean(each),
-        "outside_forward_s": over_forward, "outside_row_s": over_row,
+        "forward_s": forward,
+        "row_s": row,
+        "read_s": statistics.mean(each),
+        "outside_forward_s": over_forward,
+        "outside_row_s": over_row,
         "token_s_by_rows": {str(rows): taken / rows for rows, taken in seconds.items()},
         "fit_error": max(abs(forward + row * rows - taken) / taken for rows, taken in seconds.items()),
-    }  # fmt: skip
+    }
 
 
 def collection_costs(
@@ -140,8 +143,7 @@ def collection_costs(
         played[:] = kept if len(kept) >= len(played) else played
         shape, forwards = shape_of(kept), engines[rows].usage.forwards - before
         steps, written = int(shape.steps.sum()), int(shape.written.sum())
-        known = (engine["forward_s"] * forwards + engine["row_s"] * written
-                 + engine["read_s"] * int(shape.read.sum()))  # fmt: skip
+        known = engine["forward_s"] * forwards + engine["row_s"] * written + engine["read_s"] * int(shape.read.sum())
         outside = seconds - clocks.spent["model"] + inside
         outside -= engine["outside_forward_s"] * forwards + engine["outside_row_s"] * written
         seen[rows].append((forwards / steps, (seconds - known) / steps, outside / steps, seconds / steps))
@@ -165,9 +167,11 @@ def environment_costs(repeats: int, *, lines: int, steps: int) -> dict[str, floa
     served = ("crafting", "--port", "0", "--capacity", "4096", "--idle_s", "3600")
     with launched([*COMMAND, *served]) as server:
         cpu = cpu_clock(server.process.pid)
-        sides = {"in_process": Tally(InProcess(world), lambda: 0.0),
-                 "ws": Tally(Native(server.url, world, door="ws"), cpu),
-                 "alone": Tally(Native(server.url, world, door="ws"), cpu)}  # fmt: skip
+        sides = {
+            "in_process": Tally(InProcess(world), lambda: 0.0),
+            "ws": Tally(Native(server.url, world, door="ws"), cpu),
+            "alone": Tally(Native(server.url, world, door="ws"), cpu),
+        }
         scripts = deal(episodes(world, seed=0, most=200), lines, steps)
 
         async def all_rounds() -> None:
@@ -255,10 +259,11 @@ def episode_costs(repeats: int, copies: int) -> dict[str, Any]:
         for name in ("tell", "receive", "store")
     }
     return {
-        "deal_s": statistics.median(seconds["deal", length] for length in _LENGTHS), **fits,
+        "deal_s": statistics.median(seconds["deal", length] for length in _LENGTHS),
+        **fits,
         "wire_bytes": fitted(columns, [float(len(lines[length])) for length in _LENGTHS]),
         "store_bytes": fitted(columns, [float(stored[length]) for length in _LENGTHS]),
-    }  # fmt: skip
+    }
 
 
 def _renamed(one: Trajectory, number: int) -> Trajectory:
@@ -281,8 +286,11 @@ def learning_costs(policy: Policy, played: Sequence[Trajectory], repeats: int) -
     seconds = _medians({size: partial(learn, size) for size in chosen}, repeats)
     start, token = fitted([[1.0] * len(chosen), [float(fed[size]) for size in chosen]], list(seconds.values()))
     weights = [each for each in policy.model.parameters() if each.requires_grad]
-    return {"learn_s": start, "learn_token_s": token,
-            "gradient_bytes": float(sum(each.numel() * each.element_size() for each in weights))}  # fmt: skip
+    return {
+        "learn_s": start,
+        "learn_token_s": token,
+        "gradient_bytes": float(sum(each.numel() * each.element_size() for each in weights)),
+    }
 
 
 def hand_over_costs(repeats: int) -> dict[str, Any]:
@@ -305,9 +313,15 @@ def hand_over_costs(repeats: int) -> dict[str, Any]:
     return {
         "pack_s": fitted(columns, [seconds["pack", size] for size in policies]),
         "load_s": fitted(columns, [seconds["load", size] for size in policies]),
-        "hand_over": {str(policies[size].parameters()): {"bytes": weights[size], "pack_s": seconds["pack", size],
-                                                         "load_s": seconds["load", size]} for size in policies},
-    }  # fmt: skip
+        "hand_over": {
+            str(policies[size].parameters()): {
+                "bytes": weights[size],
+                "pack_s": seconds["pack", size],
+                "load_s": seconds["load", size],
+            }
+            for size in policies
+        },
+    }
 
 
 # ------------------------------------------------------------------ all of it
@@ -320,14 +334,15 @@ def calibrated(policy: Policy, *, quick: bool) -> dict[str, Any]:
     steps, played = collection_costs(policy, engine, tasks=32 if quick else 96, repeats=repeats)
     shape = shape_of(played)
     return {
-        **engine, **steps,
+        **engine,
+        **steps,
         **environment_costs(repeats, lines=16 if quick else 64, steps=24),
         **episode_costs(repeats, 4 if quick else 16),
         **learning_costs(policy, played, repeats),
         **hand_over_costs(repeats),
         "lengths": [int(steps) for steps in shape.steps],
         "parameters": policy.parameters(),
-    }  # fmt: skip
+    }
 
 
 def slowed_by_others(policy: Policy, repeats: int) -> float:

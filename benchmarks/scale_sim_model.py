@@ -24,9 +24,20 @@ from evolvent.errors import ConfigError
 from evolvent.scale.ray_work import Item, Todo
 
 __all__ = [
-    "Circle", "Costs", "Machine", "Shape", "circle", "departures", "erlang_wait", "fitted", "ring_s", "rounds",
-    "schedule", "slice_work", "wait_s",
-]  # fmt: skip
+    "Circle",
+    "Costs",
+    "Machine",
+    "Shape",
+    "circle",
+    "departures",
+    "erlang_wait",
+    "fitted",
+    "ring_s",
+    "rounds",
+    "schedule",
+    "slice_work",
+    "wait_s",
+]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -43,8 +54,11 @@ class Shape:
 
     def __post_init__(self) -> None:
         if not len(self.steps) == len(self.written) == len(self.read):
-            raise ConfigError("episodes that do not fit together", expected="three arrays of one length",
-                              value=(len(self.steps), len(self.written), len(self.read)))  # fmt: skip
+            raise ConfigError(
+                "episodes that do not fit together",
+                expected="three arrays of one length",
+                value=(len(self.steps), len(self.written), len(self.read)),
+            )
 
     def drawn(self, count: int, rng: np.random.Generator) -> Shape:
         """So many episodes like these, with replacement."""
@@ -246,8 +260,11 @@ def rounds(collect_s: Sequence[float], learn_s: Sequence[float], hand_s: Sequenc
         ConfigError: less than 0 versions, or lists of unlike length.
     """
     if stale < 0 or not len(collect_s) == len(learn_s) == len(hand_s):
-        raise ConfigError("rounds that do not fit together", value=(stale, len(collect_s), len(learn_s), len(hand_s)),
-                          expected="0 or more versions, and lists of one length")  # fmt: skip
+        raise ConfigError(
+            "rounds that do not fit together",
+            value=(stale, len(collect_s), len(learn_s), len(hand_s)),
+            expected="0 or more versions, and lists of one length",
+        )
     handed, collected = [0.0] * (stale + 1), 0.0
     for own, learned, hand in zip(collect_s, learn_s, hand_s, strict=True):
         collected = max(collected, handed[-1 - stale]) + own

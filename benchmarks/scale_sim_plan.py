@@ -20,12 +20,34 @@ ENVIRONMENTS = (10**3, 10**4, 10**5, 10**6)
 KINDS = (0.01, 0.1, 1.0)  # CPU-seconds of a step, beside the measured one: a page, a test run, a build
 REFERENCES = (("0.5B", 64, 10**4), ("7B", 256, 10**4), ("70B", 1024, 10**5))
 CONSTANTS = (
-    "gpu.memory_bytes", "gpu.bandwidth", "gpu.flops", "gpu.link", "gpu.network", "gpu.cores", "gpu.decode_share",
-    "gpu.train_share", "gpu.read_share", "gpu.link_latency_s", "gpu.network_latency_s", "gpu.between_failures_s",
-    "gpu.restart_s", "library.forward_s", "library.row_s", "library.turn_s", "library.env_s", "library.latency_s",
-    "library.deal_s", "library.take_s", "library.episode_bytes", "library.pack_s", "library.load_s", "workload.stretch",
-    "workload.read", "workload.written", "workload.update_tokens",
-)  # fmt: skip
+    "gpu.memory_bytes",
+    "gpu.bandwidth",
+    "gpu.flops",
+    "gpu.link",
+    "gpu.network",
+    "gpu.cores",
+    "gpu.decode_share",
+    "gpu.train_share",
+    "gpu.read_share",
+    "gpu.link_latency_s",
+    "gpu.network_latency_s",
+    "gpu.between_failures_s",
+    "gpu.restart_s",
+    "library.forward_s",
+    "library.row_s",
+    "library.turn_s",
+    "library.env_s",
+    "library.latency_s",
+    "library.deal_s",
+    "library.take_s",
+    "library.episode_bytes",
+    "library.pack_s",
+    "library.load_s",
+    "workload.stretch",
+    "workload.read",
+    "workload.written",
+    "workload.update_tokens",
+)
 
 
 def workload_of(measured: Mapping[str, Any]) -> Workload:
@@ -37,16 +59,21 @@ def library_of(measured: Mapping[str, Any], workload: Workload) -> Library:
     """The measured costs for episodes of the workload, alone on the machine."""
     alone, steps = measured["calibrated_at"], workload.stretch * statistics.mean(workload.lengths)
     tokens = steps * (workload.read + workload.written)
-    each = {name: per_episode(measured, name, steps, tokens)
-            for name in ("tell_s", "receive_s", "store_s", "wire_bytes")}  # fmt: skip
+    each = {
+        name: per_episode(measured, name, steps, tokens) for name in ("tell_s", "receive_s", "store_s", "wire_bytes")
+    }
     return Library(
         forward_s=alone * (measured["outside_forward_s"] + measured["outside_mixed_s"]),
         row_s=alone * measured["outside_row_s"],
         turn_s=alone * (measured["outside_step_s"] + each["tell_s"] / steps),
-        env_s=alone * (measured["env_step_s"] + measured["server_step_s"]), latency_s=measured["server_latency_s"],
-        deal_s=alone * measured["deal_s"], take_s=alone * (each["receive_s"] + each["store_s"]),
-        episode_bytes=each["wire_bytes"], pack_s=alone * measured["pack_s"][1], load_s=alone * measured["load_s"][1],
-    )  # fmt: skip
+        env_s=alone * (measured["env_step_s"] + measured["server_step_s"]),
+        latency_s=measured["server_latency_s"],
+        deal_s=alone * measured["deal_s"],
+        take_s=alone * (each["receive_s"] + each["store_s"]),
+        episode_bytes=each["wire_bytes"],
+        pack_s=alone * measured["pack_s"][1],
+        load_s=alone * measured["load_s"][1],
+    )
 
 
 def per_episode(measured: Mapping[str, Any], name: str, steps: float, tokens: float) -> float:
@@ -85,9 +112,12 @@ def planned(measured: Mapping[str, Any], *, quick: bool, seed: int) -> dict[str,
         return Fleet(count, envs, MODELS[name], workload, library)
 
     predictions = {
-        name: {str(count): {str(envs): round_of(fleet(name, count, envs), seed=seed) for envs in environments}
-               for count in gpus} for name in MODELS
-    }  # fmt: skip
+        name: {
+            str(count): {str(envs): round_of(fleet(name, count, envs), seed=seed) for envs in environments}
+            for count in gpus
+        }
+        for name in MODELS
+    }
     chosen = [one for one in REFERENCES if one[1] in gpus and one[2] in environments]
     references = {
         f"{name}, {count} GPUs, {envs:,} environments": fleet(name, count, envs) for name, count, envs in chosen
@@ -95,16 +125,30 @@ def planned(measured: Mapping[str, Any], *, quick: bool, seed: int) -> dict[str,
     return {
         "predictions": predictions,
         "breaks_first": {name: {count: breaks(row) for count, row in own.items()} for name, own in predictions.items()},
-        "ahead": {name: {str(count): ahead_of(fleet(name, count, envs), seed=seed)
-                         for count in gpus for envs in environments[1:2]} for name in MODELS},
+        "ahead": {
+            name: {
+                str(count): ahead_of(fleet(name, count, envs), seed=seed)
+                for count in gpus
+                for envs in environments[1:2]
+            }
+            for name in MODELS
+        },
         "kinds": kinds(fleet, gpus, seed),
         "remedies": {name: remedies(one, seed) for name, one in references.items()},
         "tornado": {name: tornado(one, seed) for name, one in references.items()},
         "mean_field": mean_field(fleet("0.5B", 8, 1000), quick=quick),
-        "assumed": {"gpu": asdict(GPU), "models": {name: asdict(one) for name, one in MODELS.items()},
-                    "library": asdict(library), "workload": {**asdict(workload), "lengths": len(workload.lengths),
-                    "mean_steps": workload.stretch * statistics.mean(workload.lengths), "context": workload.context}},
-    }  # fmt: skip
+        "assumed": {
+            "gpu": asdict(GPU),
+            "models": {name: asdict(one) for name, one in MODELS.items()},
+            "library": asdict(library),
+            "workload": {
+                **asdict(workload),
+                "lengths": len(workload.lengths),
+                "mean_steps": workload.stretch * statistics.mean(workload.lengths),
+                "context": workload.context,
+            },
+        },
+    }
 
 
 def breaks(row: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -132,8 +176,11 @@ def kinds(fleet: Any, gpus: Sequence[int], seed: int) -> dict[str, Any]:
         rows = {}
         for seconds in (one.library.env_s, *KINDS):
             row = round_of(replace(one, library=replace(one.library, env_s=seconds)), seed=seed)
-            rows[f"{seconds:.2g}"] = {"steps_s": row["steps_s"], "bound_by": row["bound_by"],
-                                      "environments": row["used"]["environments"]}  # fmt: skip
+            rows[f"{seconds:.2g}"] = {
+                "steps_s": row["steps_s"],
+                "bound_by": row["bound_by"],
+                "environments": row["used"]["environments"],
+            }
         found[str(count)] = rows
     return found
 
@@ -141,8 +188,9 @@ def kinds(fleet: Any, gpus: Sequence[int], seed: int) -> dict[str, Any]:
 def remedies(one: Fleet, seed: int) -> dict[str, Any]:
     """Steps a second as it is, and with what could be done: each alone, then all."""
     faster = replace(one.library, pack_s=one.library.pack_s / 10, load_s=one.library.load_s / 10)
-    lighter = replace(one.library, forward_s=one.library.forward_s / 10, row_s=one.library.row_s / 10,
-                      turn_s=one.library.turn_s / 10)  # fmt: skip
+    lighter = replace(
+        one.library, forward_s=one.library.forward_s / 10, row_s=one.library.row_s / 10, turn_s=one.library.turn_s / 10
+    )
     paged = replace(one.gpu, memory_bytes=2 * one.gpu.memory_bytes)
     ways = {
         "as it is": one,
@@ -150,9 +198,10 @@ def remedies(one: Fleet, seed: int) -> dict[str, Any]:
         "weights handed over ten times as fast": replace(one, library=faster),
         "a tenth of Python in engines": replace(one, library=lighter),
         "twice the memory of rows": replace(one, gpu=paged),
-        "all of these": replace(one, drivers=16, gpu=paged, library=replace(
-            lighter, pack_s=faster.pack_s, load_s=faster.load_s)),
-    }  # fmt: skip
+        "all of these": replace(
+            one, drivers=16, gpu=paged, library=replace(lighter, pack_s=faster.pack_s, load_s=faster.load_s)
+        ),
+    }
     rows = {name: round_of(way, seed=seed) for name, way in ways.items()}
     return {name: {"steps_s": row["steps_s"], "bound_by": row["bound_by"]} for name, row in rows.items()}
 

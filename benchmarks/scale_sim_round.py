@@ -104,8 +104,9 @@ def round_of(fleet: Fleet, *, seed: int = 0) -> dict[str, Any]:
     tokens = steps * (workload.read + workload.written)
     learn, reduce = _learning(fleet, tokens)
     hand = _handed(fleet)
-    whole = (collect + learn + reduce + hand) * (1 + fleet.gpus / fleet.gpu.between_failures_s * (
-        fleet.gpu.restart_s + (collect + learn + reduce + hand) / 2))  # fmt: skip
+    whole = (collect + learn + reduce + hand) * (
+        1 + fleet.gpus / fleet.gpu.between_failures_s * (fleet.gpu.restart_s + (collect + learn + reduce + hand) / 2)
+    )
     used = {
         "gpu_decode": played["gpu_s"] / (fleet.engines * collect),
         "python_of_engines": played["python_s"] / (fleet.engines * collect),
@@ -116,13 +117,17 @@ def round_of(fleet: Fleet, *, seed: int = 0) -> dict[str, Any]:
     used = {name: float(value) for name, value in used.items()}
     phases = {"collect": collect, "learn": learn, "all_reduce": reduce, "hand_over": hand}
     return {
-        "steps_s": steps / whole, "tokens_s": steps * workload.written / whole, "round_s": whole,
-        "share": {name: value / whole for name, value in phases.items()}, "used": used,
+        "steps_s": steps / whole,
+        "tokens_s": steps * workload.written / whole,
+        "round_s": whole,
+        "share": {name: value / whole for name, value in phases.items()},
+        "used": used,
         "waiting_for_rows": max(0.0, 1 - fleet.engines * fleet.rows / fleet.environments),
         "held_by_slowest": 1 - float(played["mean_end"]) / collect,
-        "queue_s": collect - engines_end, "bound_by": _bound(phases, used),
+        "queue_s": collect - engines_end,
+        "bound_by": _bound(phases, used),
         "full": sorted(name for name, value in used.items() if value >= FULL and name != "gpu_decode"),
-    }  # fmt: skip
+    }
 
 
 def _bound(phases: Mapping[str, float], used: Mapping[str, float]) -> str:
@@ -170,10 +175,13 @@ def _played(fleet: Fleet, seed: int) -> dict[str, Any]:
     gpu = written * fleet.forward_gpu_s(inside) / inside + fleet.read_s
     python = written * (library.forward_s + library.row_s * inside) / inside + library.turn_s
     return {
-        "ends": stored, "engines_end": steady + finished.max(), "mean_end": steady + float(finished.max(axis=1).mean()),
+        "ends": stored,
+        "engines_end": steady + finished.max(),
+        "mean_end": steady + float(finished.max(axis=1).mean()),
         "steps": float(lengths.sum()) + rest,
-        "gpu_s": float((turns * busy * gpu).sum()), "python_s": float((turns * busy * python).sum()),
-    }  # fmt: skip
+        "gpu_s": float((turns * busy * gpu).sum()),
+        "python_s": float((turns * busy * python).sum()),
+    }
 
 
 def ahead_of(fleet: Fleet, *, seed: int = 0, stale: int = 1, count: int = 12) -> dict[str, Any]:

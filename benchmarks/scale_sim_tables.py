@@ -8,23 +8,38 @@ from typing import Any
 __all__ = ["tables"]
 
 _COSTS = (
-    ("forward_s", "a forward of the engine, apart from its rows"), ("row_s", "each row of a forward"),
-    ("read_s", "a token that is read"), ("outside_forward_s", "a forward, outside of the model"),
+    ("forward_s", "a forward of the engine, apart from its rows"),
+    ("row_s", "each row of a forward"),
+    ("read_s", "a token that is read"),
+    ("outside_forward_s", "a forward, outside of the model"),
     ("outside_row_s", "each row, outside of the model"),
-    ("mixed_s", "a forward of a collection, beyond that"), ("step_s", "a step, beside its forwards"),
+    ("mixed_s", "a forward of a collection, beyond that"),
+    ("step_s", "a step, beside its forwards"),
     ("outside_step_s", "a step, outside of the model"),
-    ("env_step_s", "an environment's step, in process"), ("server_step_s", "the same over the server: CPU beside it"),
-    ("server_latency_s", "the same, seconds until the answer"), ("deal_s", "an episode dealt"),
+    ("env_step_s", "an environment's step, in process"),
+    ("server_step_s", "the same over the server: CPU beside it"),
+    ("server_latency_s", "the same, seconds until the answer"),
+    ("deal_s", "an episode dealt"),
     ("learn_token_s", "a token of training"),
-)  # fmt: skip
-_FITS = (("tell_s", "an episode told as a line"), ("receive_s", "an episode read by the driver"),
-         ("store_s", "an episode stored"))  # fmt: skip
+)
+_FITS = (
+    ("tell_s", "an episode told as a line"),
+    ("receive_s", "an episode read by the driver"),
+    ("store_s", "an episode stored"),
+)
 
 
 def tables(result: Mapping[str, Any]) -> str:
     """Everything that a reader asks first."""
-    parts = [measured(result["measured"]), checks(result), predictions(result), broken(result), kinds(result),
-             *remedies(result), *tornado(result)]  # fmt: skip
+    parts = [
+        measured(result["measured"]),
+        checks(result),
+        predictions(result),
+        broken(result),
+        kinds(result),
+        *remedies(result),
+        *tornado(result),
+    ]
     return "\n\n".join("\n".join(part) for part in parts)
 
 
@@ -42,13 +57,28 @@ def short(value: float) -> str:
 def measured(found: Mapping[str, Any]) -> list[str]:
     """The costs, in microseconds; fits by episode, step and token."""
     rows = [[what, short(1e6 * found[name])] for name, what in _COSTS]
-    rows += [[what, " + ".join(f"{short(1e6 * each)}{of}" for each, of in zip(
-        found[name], ("", " a step", " a token"), strict=True))] for name, what in _FITS]  # fmt: skip
-    rows += [[f"weights {what}, a byte (ns)", short(1e9 * found[name][1])]
-             for name, what in (("pack_s", "packed"), ("load_s", "loaded"))]  # fmt: skip
-    rows += [["an episode on the wire (bytes)", " + ".join(f"{short(each)}{of}" for each, of in zip(
-        found["wire_bytes"], ("", " a step", " a token"), strict=True))],
-             ["gradients (bytes)", short(found["gradient_bytes"])]]  # fmt: skip
+    rows += [
+        [
+            what,
+            " + ".join(
+                f"{short(1e6 * each)}{of}" for each, of in zip(found[name], ("", " a step", " a token"), strict=True)
+            ),
+        ]
+        for name, what in _FITS
+    ]
+    rows += [
+        [f"weights {what}, a byte (ns)", short(1e9 * found[name][1])]
+        for name, what in (("pack_s", "packed"), ("load_s", "loaded"))
+    ]
+    rows += [
+        [
+            "an episode on the wire (bytes)",
+            " + ".join(
+                f"{short(each)}{of}" for each, of in zip(found["wire_bytes"], ("", " a step", " a token"), strict=True)
+            ),
+        ],
+        ["gradients (bytes)", short(found["gradient_bytes"])],
+    ]
     return grid(("cost, in microseconds of a core", "measured"), rows)
 
 
@@ -57,8 +87,9 @@ def checks(result: Mapping[str, Any]) -> list[str]:
     told = {"crafting (calibrated)": result["checks"], **result["out_of_sample"]}
     rows = [
         [name, workers, *(f"{each:.2f}" for each in (*row[:3],)), f"{row[3]:.2f} to {row[4]:.2f}", f"{row[5]:.2f}"]
-        for name, own in told.items() for workers, row in own.items()
-    ]  # fmt: skip
+        for name, own in told.items()
+        for workers, row in own.items()
+    ]
     head = ("circles of", "workers", "foreseen (s)", "measured (s)", "ratio", "least and largest", "ratio of CPU")
     return grid(head, rows)
 
@@ -78,8 +109,11 @@ def broken(result: Mapping[str, Any]) -> list[str]:
     rows = []
     for name, own in result["breaks_first"].items():
         for gpus, one in own.items():
-            what = (f"{one['what']} at {one['environments']:,}" if one["what"]
-                    else f"the GPUs; then {one['nearest']}, {one['used']:.0%} busy")  # fmt: skip
+            what = (
+                f"{one['what']} at {one['environments']:,}"
+                if one["what"]
+                else f"the GPUs; then {one['nearest']}, {one['used']:.0%} busy"
+            )
             ahead = result["ahead"][name][gpus]
             rows.append([name, gpus, what, f"{short(ahead['steps_s'])} ({ahead['playing']:.0%})" if ahead else ""])
     return grid(("model", "GPUs", "full first, as environments grow", "one version behind (share that plays)"), rows)
@@ -89,8 +123,13 @@ def kinds(result: Mapping[str, Any]) -> list[str]:
     """Heavier environments."""
     found = result["kinds"]
     head = ("7B, 10,000 environments; CPU-s of a step", *next(iter(found.values())))
-    return grid(head, [[f"{gpus} GPUs", *(f"{short(one['steps_s'])} ({one['bound_by']})" for one in row.values())]
-                       for gpus, row in found.items()])  # fmt: skip
+    return grid(
+        head,
+        [
+            [f"{gpus} GPUs", *(f"{short(one['steps_s'])} ({one['bound_by']})" for one in row.values())]
+            for gpus, row in found.items()
+        ],
+    )
 
 
 def remedies(result: Mapping[str, Any]) -> Iterator[list[str]]:
@@ -104,6 +143,9 @@ def remedies(result: Mapping[str, Any]) -> Iterator[list[str]]:
 def tornado(result: Mapping[str, Any]) -> Iterator[list[str]]:
     """Constants that change anything by a hundredth."""
     for name, own in result["tornado"].items():
-        rows = [[constant, *(f"{each:.2f}" for each in both)] for constant, both in own.items()
-                if max(abs(each - 1) for each in both) >= 0.01]  # fmt: skip
+        rows = [
+            [constant, *(f"{each:.2f}" for each in both)]
+            for constant, both in own.items()
+            if max(abs(each - 1) for each in both) >= 0.01
+        ]
         yield grid((f"{name}: steps/s over themselves", "halved", "doubled"), rows)

@@ -35,9 +35,18 @@ def buffer(*, steps: int, episodes: int, tokens: int, seed: int) -> tuple[Flat, 
     reward[tokens - 1 :: tokens] = rng.normal(size=actions)
     action = np.repeat(np.arange(actions), tokens)
     flat = Flat(
-        np.zeros(parts, np.float32), np.zeros(parts, np.int32), action, action, np.repeat(np.arange(episodes), steps),
-        np.arange(episodes), reward, ended, np.zeros(actions), np.zeros(parts, np.int64), np.arange(parts),
-    )  # fmt: skip
+        np.zeros(parts, np.float32),
+        np.zeros(parts, np.int32),
+        action,
+        action,
+        np.repeat(np.arange(episodes), steps),
+        np.arange(episodes),
+        reward,
+        ended,
+        np.zeros(actions),
+        np.zeros(parts, np.int64),
+        np.arange(parts),
+    )
     return flat, rng.normal(size=parts)
 
 

@@ -135,16 +135,32 @@ class Base:
 
 BASES: Mapping[str, Base] = {
     "countdown": Base(
-        Countdown, 4500, 2000, 180_000, (("numbers", 4),), context=96, theta=3000.0, looking_back=True,
-        looking_alike=True, max_tokens=8,
+        Countdown,
+        4500,
+        2000,
+        180_000,
+        (("numbers", 4),),
+        context=96,
+        theta=3000.0,
+        looking_back=True,
+        looking_alike=True,
+        max_tokens=8,
     ),
     "deduction": Base(
-        Deduction, 26_000, 15_500, 750_000, (("depth", 4),), longest=3, first=(2, 500_000), theta=1000.0,
-        looking_back=True, max_tokens=112,
+        Deduction,
+        26_000,
+        15_500,
+        750_000,
+        (("depth", 4),),
+        longest=3,
+        first=(2, 500_000),
+        theta=1000.0,
+        looking_back=True,
+        max_tokens=112,
     ),
     "problems": Base(Problems, 7000, 6000, 300_000),
     "preference": Base(Preference, 7000, 4000, 400_000, max_tokens=64, shows=_mixture),
-}  # fmt: skip
+}
 """The recipe of every task. That of deduction is weak: its policy writes proofs in form, and few that are right."""
 QUICK: Mapping[str, Base] = {
     name: replace(base, pool=80, shown=40, tokens=2000, first=base.first and (base.first[0], 1000), context=256)
@@ -264,8 +280,11 @@ def _made(base: Base, task: str, seed: int) -> tuple[Policy, dict[str, Any]]:
     shown = base.shows(world, _tasks(base, "train")[: base.shown], own)
     flat = flatten(shown, policy.dialect, instructions=lambda _: world.instructions, context=policy.context)
     if flat.refused or len(shown) < base.shown:
-        raise ConfigError("demonstrations that are missing or do not fit the context",
-                          value=(len(shown), len(flat.refused)), expected=f"{base.shown} that fit")  # fmt: skip
+        raise ConfigError(
+            "demonstrations that are missing or do not fit the context",
+            value=(len(shown), len(flat.refused)),
+            expected=f"{base.shown} that fit",
+        )
     learned, fed, config = 0, 0, base.train
     if base.first is not None:
         longest, tokens = base.first
@@ -276,10 +295,15 @@ def _made(base: Base, task: str, seed: int) -> tuple[Policy, dict[str, Any]]:
     learner = Learner(policy, weighted_nll, config.model_copy(update={"tokens": base.tokens}), seed=own)
     report = learner.fit(flat.parts)
     note = {
-        "task": task, "seed": seed, "shown": len(shown), "parameters": policy.parameters(),
-        "learned": learned + report.tokens, "fed": fed + report.fed,
-        "loss": round(float(np.mean(report.losses[-50:])), 4), "cpu_s": round(time.process_time() - began, 1),
-    }  # fmt: skip
+        "task": task,
+        "seed": seed,
+        "shown": len(shown),
+        "parameters": policy.parameters(),
+        "learned": learned + report.tokens,
+        "fed": fed + report.fed,
+        "loss": round(float(np.mean(report.losses[-50:])), 4),
+        "cpu_s": round(time.process_time() - began, 1),
+    }
     return learner.policy.advanced(), note
 
 
@@ -307,13 +331,18 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
         greedy, sampled = row["greedy"], row["sampled"]
         shares = [greedy["success"], *(sampled[k] for k in ks), greedy["return"], row["best"]]
         made = [row[name] for name in ("task", "seed", "parameters", "learned", "cpu_s")]
-        print("".join(f"{one:>11}" for one in made) + "".join(f"{one:>11.3f}" for one in shares)
-              + f"{greedy['tokens']:>11.1f}")  # fmt: skip
+        print(
+            "".join(f"{one:>11}" for one in made)
+            + "".join(f"{one:>11.3f}" for one in shares)
+            + f"{greedy['tokens']:>11.1f}"
+        )
     for row in rows:
         if "proof" in row["greedy"]:
             often = ", ".join(f"{row['sampled'][f'proof@{k}']:.3f} @{k}" for k in KS)
-            print(f"{row['task']} {row['seed']}: right steps {row['greedy']['steps']:.3f}, right proofs "
-                  f"{row['greedy']['proof']:.3f}, sampled {often}")  # fmt: skip
+            print(
+                f"{row['task']} {row['seed']}: right steps {row['greedy']['steps']:.3f}, right proofs "
+                f"{row['greedy']['proof']:.3f}, sampled {often}"
+            )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

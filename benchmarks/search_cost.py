@@ -69,8 +69,14 @@ SEARCHES: dict[str, Callable[..., Any]] = {
     "leaves": partial(mcts, width=WIDTH, start=Commit(SIMULATIONS), leaves=4),
 }
 PEERS: dict[str, type[Peer]] = {"reprefill": Reprefill, "path_copied": PathCopied}
-GOALS = {"computed_over_limit_max": 1.0, "x_reprefill_d8": 25.0, "x_reprefill_d64": 50.0, "x_path_copy": 1.0,
-         "x_batching": 3.0, "mcts_over_bon_cpu": 1.5}  # fmt: skip
+GOALS = {
+    "computed_over_limit_max": 1.0,
+    "x_reprefill_d8": 25.0,
+    "x_reprefill_d64": 50.0,
+    "x_path_copy": 1.0,
+    "x_batching": 3.0,
+    "mcts_over_bon_cpu": 1.5,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +128,18 @@ def models_of(config: LlamaConfig, *, seed: int) -> Models:
 
 def shape(**changes: Any) -> LlamaConfig:
     """The models of the benchmark."""
-    usual = {"vocab_size": 1000, "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 4,
-             "num_attention_heads": 8, "num_key_value_heads": 2, "max_position_embeddings": 1040,
-             "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}  # fmt: skip
+    usual = {
+        "vocab_size": 1000,
+        "hidden_size": 128,
+        "intermediate_size": 352,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 1040,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+    }
     return LlamaConfig(**(usual | changes))
 
 
@@ -148,13 +163,21 @@ class Ours:
 
     def __init__(self, models: Models, *, slots: int = 384) -> None:
         self.models = models
-        self.engine = Several({name: LocalEngine(given, slots=slots)
-                               for name, given in (("policy", models.policy), ("judge", models.judge))})  # fmt: skip
+        self.engine = Several(
+            {
+                name: LocalEngine(given, slots=slots)
+                for name, given in (("policy", models.policy), ("judge", models.judge))
+            }
+        )
 
     def play(
-        self, cell: Cell, problems: Sequence[int], *, search: Callable[..., Any] | None = None,
+        self,
+        cell: Cell,
+        problems: Sequence[int],
+        *,
+        search: Callable[..., Any] | None = None,
         scorer: Scorer | None = None,
-    ) -> Played:  # fmt: skip
+    ) -> Played:
         """Search all these problems together; a problem's number makes its prompt and its random numbers.
 
         Numbers are to be new ones each time: engines remember prompts as long as somebody holds them.
@@ -180,9 +203,14 @@ class Ours:
         prompt[0] = problem % vocabulary  # no two problems share a beginning
         root = begin_text(prompt.tolist(), seed=problem)
         writing = Writing(
-            lambda ids: " ".join(map(str, ids)), frozenset(), context, cell.depth * cell.span, span_tokens=SPAN,
-            level="token" if cell.search == "token" else "span", separators=(),
-        )  # fmt: skip
+            lambda ids: " ".join(map(str, ids)),
+            frozenset(),
+            context,
+            cell.depth * cell.span,
+            span_tokens=SPAN,
+            level="token" if cell.search == "token" else "span",
+            separators=(),
+        )
         return over_text(begin(root, Budget(), rng), writing=writing, scorer=scorer)
 
 
@@ -271,9 +299,12 @@ def batching(ours: Ours, cell: Cell, numbers: Iterator[int], *, turns: int) -> d
         alone.append(_each(singles))
         together.append(_each([ours.play(cell, [next(numbers) for _ in range(TOGETHER)])]))
         ratios.append(alone[-1] / together[-1])
-    return {**asdict(cell), "alone_ms": round(1e3 * statistics.median(alone), 2),
-            "together_ms": round(1e3 * statistics.median(together), 2),
-            "x_batching": round(statistics.median(ratios), 2)}  # fmt: skip
+    return {
+        **asdict(cell),
+        "alone_ms": round(1e3 * statistics.median(alone), 2),
+        "together_ms": round(1e3 * statistics.median(together), 2),
+        "x_batching": round(statistics.median(ratios), 2),
+    }
 
 
 def _each(played: Sequence[Played]) -> float:
@@ -290,8 +321,13 @@ def beside_best_of_n(ours: Ours, cell: Cell, numbers: Iterator[int], *, together
         flat = ours.play(cell, [next(numbers) for _ in range(together)], search=partial(best_of_n, n=n))
         ratios.append(tree.seconds / tree.told / (flat.seconds / flat.told))
         computed += [tree.told // together, flat.told // together]
-    return {**asdict(cell), "together": together, "n": n, "computed": computed[-2:],
-            "ratio": round(statistics.median(ratios), 2)}  # fmt: skip
+    return {
+        **asdict(cell),
+        "together": together,
+        "n": n,
+        "computed": computed[-2:],
+        "ratio": round(statistics.median(ratios), 2),
+    }
 
 
 def tagged(ours: Ours, cell: Cell, number: int) -> float:
@@ -307,8 +343,12 @@ def tagged(ours: Ours, cell: Cell, number: int) -> float:
 def cells_of(*, quick: bool) -> list[Cell]:
     """All shapes."""
     prefixes, depths = ((64, 512), (8,)) if quick else ((64, 256, 512), (8, 64))
-    spans = [Cell(search, prefix, depth) for depth in depths for prefix in prefixes
-             for search in ("beam", "descend", "commit")]  # fmt: skip
+    spans = [
+        Cell(search, prefix, depth)
+        for depth in depths
+        for prefix in prefixes
+        for search in ("beam", "descend", "commit")
+    ]
     return spans + [Cell("token", prefix, 16 if quick else 64) for prefix in prefixes]
 
 
@@ -324,8 +364,11 @@ def measured(ours: Ours, numbers: Iterator[int], *, quick: bool) -> list[dict[st
         turns = [turn(ours, cell, next(numbers), replayed=replayed) for _ in range(count)]
         rows.append(row_of(cell, turns))
         shown = {name: value for name, value in rows[-1].items() if name not in asdict(cell)}
-        print(f"{cell.search:8} P {cell.prefix:3} D {cell.depth:2}  "
-              + "  ".join(f"{name} {value}" for name, value in shown.items()), flush=True)  # fmt: skip
+        print(
+            f"{cell.search:8} P {cell.prefix:3} D {cell.depth:2}  "
+            + "  ".join(f"{name} {value}" for name, value in shown.items()),
+            flush=True,
+        )
     return rows
 
 
@@ -339,9 +382,12 @@ def report(*, quick: bool, seed: int) -> dict[str, Any]:
     batched = [batching(ours, Cell("beam", prefix, 8), numbers, turns=turns)]
     others = [Cell("descend", prefix, 8), Cell("commit", prefix, 8), Cell("token", 64, 16)]
     batched += [batching(ours, cell, numbers, turns=1) for cell in ([] if quick else others)]
-    flat = [beside_best_of_n(ours, Cell(search, length, 8), numbers, together=count, turns=turns)
-            for length in ((64,) if quick else (64, 512)) for search in ("descend", "commit", "leaves")
-            for count in (TOGETHER, 1)]  # fmt: skip
+    flat = [
+        beside_best_of_n(ours, Cell(search, length, 8), numbers, together=count, turns=turns)
+        for length in ((64,) if quick else (64, 512))
+        for search in ("descend", "commit", "leaves")
+        for count in (TOGETHER, 1)
+    ]
     beams = {row["depth"]: row for row in rows if row["search"] == "beam" and row["prefix"] == 512}
     return {
         "benchmark": "search_cost",

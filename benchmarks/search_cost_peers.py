@@ -52,10 +52,13 @@ def rounds_of(result: SearchResult, *, together: bool, listed: bool) -> list[lis
     for number, node in enumerate(nodes):
         state, children = tree.states[node], range(len(tree))[tree.children(node)]
         opened = Opened(
-            node, (*state.prompt, *state.written), tuple(children),
+            node,
+            (*state.prompt, *state.written),
+            tuple(children),
             tuple(tree.states[child].written[len(state.written) :] for child in children),
-            tuple(tree.expanded(child) for child in children), listed,
-        )  # fmt: skip
+            tuple(tree.expanded(child) for child in children),
+            listed,
+        )
         rounds.setdefault(int(tree.depth[node]) if together else number, []).append(opened)
     return list(rounds.values())
 
@@ -88,8 +91,10 @@ class Peer:
     def replay(self, rounds: Sequence[Sequence[Opened]]) -> Told:
         """Compute expansions in their order."""
         told = Told()
-        hooks = [model.register_forward_pre_hook(self._count, with_kwargs=True)
-                 for model in (self.policy.model, self.judge.model)]  # fmt: skip
+        hooks = [
+            model.register_forward_pre_hook(self._count, with_kwargs=True)
+            for model in (self.policy.model, self.judge.model)
+        ]
         try:
             with torch.inference_mode():
                 self.run(rounds, told)

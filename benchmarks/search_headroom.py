@@ -53,9 +53,15 @@ class Measured:
 
 
 def measured(
-    policy: Policy, world: World, tasks: Sequence[Task], *, max_tokens: int, samples: int = 16,
-    temperature: float = 1.0, seed: int = 0,
-) -> Measured:  # fmt: skip
+    policy: Policy,
+    world: World,
+    tasks: Sequence[Task],
+    *,
+    max_tokens: int,
+    samples: int = 16,
+    temperature: float = 1.0,
+    seed: int = 0,
+) -> Measured:
     """Play tasks of a world once greedily and `samples` times at a temperature, with at most `max_tokens` an action.
 
     Raises:
@@ -63,8 +69,11 @@ def measured(
             that could not be scored.
     """
     if not tasks or samples < 1 or not temperature > 0:
-        raise ConfigError("nothing to measure", value=(len(tasks), samples, temperature),
-                          expected="tasks and samples, 1 or more each, and a temperature above 0")  # fmt: skip
+        raise ConfigError(
+            "nothing to measure",
+            value=(len(tasks), samples, temperature),
+            expected="tasks and samples, 1 or more each, and a temperature above 0",
+        )
     engine = LocalEngine(policy, slots=_SLOTS)
 
     def played(sampling: Sampling, times: int) -> list[list[dict[str, float]]]:

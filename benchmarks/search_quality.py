@@ -40,8 +40,9 @@ from evolvent.trajectory import sample_rng
 
 RESULTS = Path(__file__).parent / "results" / "search"
 PROTOCOL = Protocol()
-QUICK = Protocol(seeds=(0,), panel=6, judged=12, samples=2, pairs=20, judge_tokens=300, loop_tasks=6,
-                 loop_tokens=400, quick=True)  # fmt: skip
+QUICK = Protocol(
+    seeds=(0,), panel=6, judged=12, samples=2, pairs=20, judge_tokens=300, loop_tasks=6, loop_tokens=400, quick=True
+)
 SEARCHES = ("beam", "mcts", "gumbel")
 PLAIN = ("samples", "best_of_n")
 
@@ -54,8 +55,11 @@ class Cells:
         self.folder, self.protocol = folder, protocol
         rows = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("cell-*.json"))]
         names = Cell.__dataclass_fields__
-        self.kept = {Cell(**{name: row[name] for name in names}): row for row in rows
-                     if row["digest"] == protocol.digest(row["task"])}  # fmt: skip
+        self.kept = {
+            Cell(**{name: row[name] for name in names}): row
+            for row in rows
+            if row["digest"] == protocol.digest(row["task"])
+        }
         loops = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("loop-*.json"))]
         self.loops = [row for row in loops if row["digest"] == protocol.loop_digest(row["task"])]
 
@@ -101,12 +105,18 @@ def interval(kept: Cells, own: Sequence[Cell], other: Sequence[Cell] = ()) -> li
 def of_task(kept: Cells, task: str) -> dict[str, Any]:
     """One task's figures, over the seeds that have every method at every budget that some seed has finished."""
     own = [cell for cell in kept.kept if cell.task == task]
-    done = {cell.budget for cell in own if cell.budget
-            and all(Cell(task, cell.seed, method, cell.budget) in kept.kept for method in METHODS[1:])}  # fmt: skip
+    done = {
+        cell.budget
+        for cell in own
+        if cell.budget and all(Cell(task, cell.seed, method, cell.budget) in kept.kept for method in METHODS[1:])
+    }
     own = [cell for cell in own if not cell.budget or cell.budget in done]
     wanted = sorted({(cell.method, cell.budget) for cell in own})
-    seeds = [seed for seed in sorted({cell.seed for cell in own})
-             if all(Cell(task, seed, *each) in kept.kept for each in wanted)]  # fmt: skip
+    seeds = [
+        seed
+        for seed in sorted({cell.seed for cell in own})
+        if all(Cell(task, seed, *each) in kept.kept for each in wanted)
+    ]
     if not seeds or {method for method, _ in wanted} != set(METHODS):  # a study that has only begun
         return {}
     by = {(method, budget): [Cell(task, seed, method, budget) for seed in seeds] for method, budget in wanted}
@@ -119,21 +129,48 @@ def of_task(kept: Cells, task: str) -> dict[str, Any]:
     gumbel = [accuracy["gumbel"][str(budget)][0] for budget in budgets]
     rows = [kept.kept[cell] for side in by.values() for cell in side]
     return {
-        "accuracy": accuracy, "best": best, "best_minus_greedy": interval(kept, by[best, last], greedy),
-        "best_minus": {name: {str(budget): interval(kept, by[best, budget], by[name, budget]) for budget in budgets}
-                       for name in PLAIN},
+        "accuracy": accuracy,
+        "best": best,
+        "best_minus_greedy": interval(kept, by[best, last], greedy),
+        "best_minus": {
+            name: {str(budget): interval(kept, by[best, budget], by[name, budget]) for budget in budgets}
+            for name in PLAIN
+        },
         "gumbel_worst_step": round(min((b - a for a, b in pairwise(gumbel)), default=0.0), 4),
-        "passed": {str(budget): round(sum(kept.kept[cell]["passed"] for cell in by["samples", budget])
-                                      / len(seeds) / kept.protocol.panel, 4) for budget in budgets},
+        "passed": {
+            str(budget): round(
+                sum(kept.kept[cell]["passed"] for cell in by["samples", budget]) / len(seeds) / kept.protocol.panel, 4
+            )
+            for budget in budgets
+        },
         **{name: _mean([kept.kept[cell][name] for cell in greedy]) for name in ("auc", "auc_half")},
-        "judge": {method: {str(cell.budget): kept.kept[cell]["judge"] for cell in own if cell.method == method
-                           and cell.seed == seeds[0]} for method in METHODS},
-        "generated": {method: {str(budget): round(sum(kept.kept[cell]["generated"] for cell in side) / len(side), 1)
-                               for (name, budget), side in by.items() if name == method} for method in METHODS},
-        "computed": {method: {str(budget): round(sum(kept.kept[cell]["computed"] for cell in side) / len(side), 1)
-                              for (name, budget), side in by.items() if name == method} for method in METHODS},
-        "over_budget": sum(row["most_computed"] > row["budget"] for row in rows if row["budget"]), "seeds": seeds,
-    }  # fmt: skip
+        "judge": {
+            method: {
+                str(cell.budget): kept.kept[cell]["judge"]
+                for cell in own
+                if cell.method == method and cell.seed == seeds[0]
+            }
+            for method in METHODS
+        },
+        "generated": {
+            method: {
+                str(budget): round(sum(kept.kept[cell]["generated"] for cell in side) / len(side), 1)
+                for (name, budget), side in by.items()
+                if name == method
+            }
+            for method in METHODS
+        },
+        "computed": {
+            method: {
+                str(budget): round(sum(kept.kept[cell]["computed"] for cell in side) / len(side), 1)
+                for (name, budget), side in by.items()
+                if name == method
+            }
+            for method in METHODS
+        },
+        "over_budget": sum(row["most_computed"] > row["budget"] for row in rows if row["budget"]),
+        "seeds": seeds,
+    }
 
 
 def _mean(shares: Sequence[float | None]) -> float | None:
@@ -150,18 +187,24 @@ def report(kept: Cells, *, quick: bool) -> dict[str, Any]:
         loops.setdefault(row["task"], []).append(round(row["after"] - row["before"], 4))
         above.setdefault(row["task"], []).append(round(row["after"] - row["control"], 4))
     return {
-        "benchmark": "search_quality", "quick": quick, "digest": {task: kept.protocol.digest(task) for task in found},
+        "benchmark": "search_quality",
+        "quick": quick,
+        "digest": {task: kept.protocol.digest(task) for task in found},
         "accuracy": {task: own["accuracy"] for task, own in found.items()},
         "best_minus_greedy": {task: own["best_minus_greedy"] for task, own in found.items()},
-        "best_minus_bon_ci": {task: {budget: ends[1:] for budget, ends in own["best_minus"]["best_of_n"].items()}
-                              for task, own in found.items()},
+        "best_minus_bon_ci": {
+            task: {budget: ends[1:] for budget, ends in own["best_minus"]["best_of_n"].items()}
+            for task, own in found.items()
+        },
         "gumbel_worst_step": {task: own["gumbel_worst_step"] for task, own in found.items()},
-        "loop_gain": loops, "loop_gain_ci": {task: _over_seeds(gains) for task, gains in loops.items()},
-        "loop_over_control_ci": {task: _over_seeds(gains) for task, gains in above.items()}, "tasks": found,
+        "loop_gain": loops,
+        "loop_gain_ci": {task: _over_seeds(gains) for task, gains in loops.items()},
+        "loop_over_control_ci": {task: _over_seeds(gains) for task, gains in above.items()},
+        "tasks": found,
         "cpu_s": round(sum(row["cpu_s"] for row in [*kept.kept.values(), *kept.loops]), 1),
         "interval": "95 %, pigeonhole bootstrap over seeds and kinds of tasks, Student's t below 5 seeds",
         **about("evolvent", "torch", "numpy", threads=1),
-    }  # fmt: skip
+    }
 
 
 def _over_seeds(gains: Sequence[float]) -> list[float]:

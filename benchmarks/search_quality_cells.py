@@ -66,19 +66,31 @@ def run_cell(protocol: Protocol, folder: Path, cell: Cell) -> dict[str, Any]:
     failed = [error for error in lost if error.kind != _NOTHING]
     if failed:
         raise ConfigError("searches that failed", value=str(failed[0]), expected=f"none of {len(rows)}")
-    values = [float(one.trajectory.success or False) if TASKS[cell.task].measure == "success"
-              else float(one.trajectory.score.raw or 0.0) for one in rows]  # fmt: skip
-    means = {name: round(float(np.mean([getattr(one.spent, name) for one in rows])), 1)
-             for name in ("generated", "computed", "expansions")}  # fmt: skip
+    values = [
+        float(one.trajectory.success or False)
+        if TASKS[cell.task].measure == "success"
+        else float(one.trajectory.score.raw or 0.0)
+        for one in rows
+    ]
+    means = {
+        name: round(float(np.mean([getattr(one.spent, name) for one in rows])), 1)
+        for name in ("generated", "computed", "expansions")
+    }
     said = said_at(judge, [one.trajectory for one in rows], cell.task)
     return {
-        **asdict(cell), "digest": protocol.digest(cell.task), "values": [round(one, 4) for one in values], **means,
+        **asdict(cell),
+        "digest": protocol.digest(cell.task),
+        "values": [round(one, 4) for one in values],
+        **means,
         "most_computed": max(one.spent.computed for one in rows),
-        "passed": sum(one.passed is True for one in rows), "lost": len(lost),
+        "passed": sum(one.passed is True for one in rows),
+        "lost": len(lost),
         "cut": sum(one.ended_by != "done" for one in rows),
-        "settings": how.model_dump(mode="json", exclude_defaults=True), **worth,
-        "judge": round(float(np.mean([own[-1] for own in said.values()])), 4) if said else None, "cpu_s": round(cpu, 1),
-    }  # fmt: skip
+        "settings": how.model_dump(mode="json", exclude_defaults=True),
+        **worth,
+        "judge": round(float(np.mean([own[-1] for own in said.values()])), 4) if said else None,
+        "cpu_s": round(cpu, 1),
+    }
 
 
 def loop_cell(protocol: Protocol, folder: Path, task: str, seed: int, *, split: str = "test") -> dict[str, Any]:
@@ -93,11 +105,28 @@ def loop_cell(protocol: Protocol, folder: Path, task: str, seed: int, *, split: 
     panels = Panel(split=split, tiers=(bases[task].tier,), limit=protocol.panel)
     verbs = LocalVerbs({world.name: world}, train, panels, SLOTS, bases[task].max_tokens)
     how = SearchConfig(
-        method="mcts_restart", score="outcome", terminal="reward", sampled=True, width=4, paths=64, simulations=100,
-        explore=2.0, computed=protocol.loop_computed, **TASKS[task].search,
-    )  # fmt: skip
-    config = TSLLM(rounds=2, samples=2, temperature=1.0, trajectories=1, search=how, guided=False,
-                   tokens=protocol.loop_tokens, judge_tokens=protocol.loop_tokens // 4, per_task=1)  # fmt: skip
+        method="mcts_restart",
+        score="outcome",
+        terminal="reward",
+        sampled=True,
+        width=4,
+        paths=64,
+        simulations=100,
+        explore=2.0,
+        computed=protocol.loop_computed,
+        **TASKS[task].search,
+    )
+    config = TSLLM(
+        rounds=2,
+        samples=2,
+        temperature=1.0,
+        trajectories=1,
+        search=how,
+        guided=False,
+        tokens=protocol.loop_tokens,
+        judge_tokens=protocol.loop_tokens // 4,
+        per_task=1,
+    )
     shown, tasks = shown_of(task, seed, bases=bases), panel(task, "train", protocol.loop_tasks, bases=bases)
     with tempfile.TemporaryDirectory() as scratch, Run(Path(scratch), verbs, seed=seed) as run:
         means = {"before": _greedy(run, policy, 0)}
@@ -106,9 +135,14 @@ def loop_cell(protocol: Protocol, folder: Path, task: str, seed: int, *, split: 
         means["after"] = _greedy(run, better, 2)
         again = run.fit(policy, shown, weighted_nll, tokens=2 * protocol.loop_tokens)
         means["control"] = _greedy(run.arm("control"), again, 2)
-    return {"task": task, "seed": seed, "digest": protocol.loop_digest(task), **means,
-            "cpu_s": round(time.process_time() - began, 1),
-            **{f"tokens_{name}": used[name] for name in ("generated", "computed", "trained")}}  # fmt: skip
+    return {
+        "task": task,
+        "seed": seed,
+        "digest": protocol.loop_digest(task),
+        **means,
+        "cpu_s": round(time.process_time() - began, 1),
+        **{f"tokens_{name}": used[name] for name in ("generated", "computed", "trained")},
+    }
 
 
 def _greedy(run: Run[Policy], policy: Policy, number: int) -> float:

@@ -79,9 +79,7 @@ def _judge(protocol: Protocol, task: str, seed: int, folder: Path) -> Policy:
 # ---------------------------------------------------------------------- what it learns from
 
 
-def sampled(
-    protocol: Protocol, policy: Policy, tasks: Sequence[Task], *, samples: int, seed: int
-) -> list[Trajectory]:  # fmt: skip
+def sampled(protocol: Protocol, policy: Policy, tasks: Sequence[Task], *, samples: int, seed: int) -> list[Trajectory]:
     """Episodes of tasks of one world at temperature 1, `samples` of each, in order."""
     name = tasks[0].world
     world, base = world_of(name, bases=protocol.bases), protocol.bases[name]
@@ -94,7 +92,7 @@ def sampled(
 
 def hindsight(
     tried: Sequence[Trajectory], policy: Policy, world: Countdown, *, goal: str, held_out: set[str]
-) -> list[Trajectory]:  # fmt: skip
+) -> list[Trajectory]:
     """Episodes that missed, told as if what they made had been asked for (Andrychowicz et al., arXiv 1707.01495).
 
     What the agent read changes in one token, the number asked for; the score becomes 1. The policy did not act for that
@@ -152,8 +150,16 @@ def preferences(protocol: Protocol, policy: Policy, task: str, seed: int) -> lis
         for said in (pair.chosen, pair.rejected):
             ids = [*policy.dialect.open(world.instructions, pair.prompt), *policy.dialect.action(said)]
             none, own = np.zeros(len(ids), np.float32), np.zeros(len(ids), np.bool_)
-            row = Parts("pair", np.asarray(ids, np.int32), own, own, none, np.zeros(len(ids), np.int32),
-                        np.full(len(ids), -1, np.int32), none)  # fmt: skip
+            row = Parts(
+                "pair",
+                np.asarray(ids, np.int32),
+                own,
+                own,
+                none,
+                np.zeros(len(ids), np.int32),
+                np.full(len(ids), -1, np.int32),
+                none,
+            )
             made.append(readout(row, token=token))
     return made
 
@@ -168,8 +174,10 @@ def said_at(judge: Policy, tried: Sequence[Trajectory], task: str) -> dict[str, 
     """
     rows = judge_parts(tried, judge, shared(task))
     said = look(judge, rows, needs=_VALUES)
-    return {row.trajectory: 1.0 / (1.0 + np.exp(-column["values"][row.weight != 0].astype(np.float64)))
-            for row, column in zip(rows, said, strict=True)}  # fmt: skip
+    return {
+        row.trajectory: 1.0 / (1.0 + np.exp(-column["values"][row.weight != 0].astype(np.float64)))
+        for row, column in zip(rows, said, strict=True)
+    }
 
 
 def _worth(protocol: Protocol, judge: Policy, task: str, seed: int, folder: Path) -> dict[str, float | None]:

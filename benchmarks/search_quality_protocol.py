@@ -44,7 +44,7 @@ TASKS: Mapping[str, Place] = {
     "countdown": Place({"depth": 8, "span_tokens": 8}, 3, 7.0, 16, (250, 500, 1000, 2000), goal="make"),
     "deduction": Place({"depth": 24, "span_tokens": 24, "max_tokens": 112}, 9, 24.0, 8, (2000, 4000, 8000, 16_000)),
     "preference": Place({"depth": 64, "max_tokens": 64, "level": "token"}, 64, 2.0, 4, (2000, 4000, 8000), "return"),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -127,11 +127,13 @@ def how_of(cell: Cell) -> SearchConfig:
     fits = [w for w in range(2, place.widest + 1) if w * (1 + (place.moves - 1) * w) * place.child <= cell.budget]
     width = max(fits, default=2)
     settings: dict[str, dict[str, Any]] = {
-        "greedy": {"value": "none"}, "samples": {"value": "none", "paths": 512}, "best_of_n": {"paths": 512},
+        "greedy": {"value": "none"},
+        "samples": {"value": "none", "paths": 512},
+        "best_of_n": {"paths": 512},
         "beam": {"width": width, "paths": width},
         "mcts": {"method": "mcts_restart", "width": width, "paths": 512, "simulations": 300, "explore": 2.0},
         "gumbel": {"width": width, "considered": width, "simulations": 8 * width, "noise": 0.0},
-    }  # fmt: skip
+    }
     budget: dict[str, Any] = {} if cell.method == "greedy" else {"computed": cell.budget}
     given: dict[str, Any] = {"method": cell.method, "score": "outcome", **place.search, **settings[cell.method]}
     return SearchConfig(**given, **budget)

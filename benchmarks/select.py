@@ -44,8 +44,13 @@ RESULT = RESULTS / "select.json"
 LIMIT_S, KERNEL_GB = 10.0, 2.0
 MODULES = {"submodlib": "submodlib", "dppy": "dppy", "submodlib_facility": "submodlib", "apricot_facility": "apricot"}
 KERNELS = ("kernel_form", *MODULES)
-GOALS = {"identical_to_naive": 200, "seconds_1m": 5.0, "peak_mb_1m": 1000.0, "bandwidth_share": 0.5,
-         "ours_over_kernel_form": 0.19}  # fmt: skip
+GOALS = {
+    "identical_to_naive": 200,
+    "seconds_1m": 5.0,
+    "peak_mb_1m": 1000.0,
+    "bandwidth_share": 0.5,
+    "ours_over_kernel_form": 0.19,
+}
 
 
 # ------------------------------------------------------------------ the definition
@@ -113,9 +118,13 @@ class Sides:
         environment = os.environ | dict.fromkeys(names, str(self.threads))
         try:
             done = subprocess.run(
-                [python, "-m", "benchmarks.select_sides", json.dumps(order)], capture_output=True, text=True, cwd=ROOT,
-                env=environment, timeout=120,
-            )  # fmt: skip
+                [python, "-m", "benchmarks.select_sides", json.dumps(order)],
+                capture_output=True,
+                text=True,
+                cwd=ROOT,
+                env=environment,
+                timeout=120,
+            )
         except subprocess.TimeoutExpired:
             return None
         if done.returncode:
@@ -169,10 +178,20 @@ def beside(sides: Sides, *, quick: bool) -> dict[str, Any]:
             continue
         ratio = min(them["cpu_s"]) / min(us["cpu_s"])
         ratios[name] = round(ratio, 2)
-        details.append({"peer": name, "n": n, "d": d, "k": k, "ours_cpu_s": round(min(us["cpu_s"]), 4),
-                        "peer_cpu_s": round(min(them["cpu_s"]), 4), "ours_over_peer": round(1 / ratio, 3),
-                        "ours_peak_mb": round(us["peak_mb"]), "peer_peak_mb": round(them["peak_mb"]),
-                        "same_indices": us["indices"] == them["indices"]})  # fmt: skip
+        details.append(
+            {
+                "peer": name,
+                "n": n,
+                "d": d,
+                "k": k,
+                "ours_cpu_s": round(min(us["cpu_s"]), 4),
+                "peer_cpu_s": round(min(them["cpu_s"]), 4),
+                "ours_over_peer": round(1 / ratio, 3),
+                "ours_peak_mb": round(us["peak_mb"]),
+                "peer_peak_mb": round(them["peak_mb"]),
+                "same_indices": us["indices"] == them["indices"],
+            }
+        )
         print(details[-1], flush=True)
     return {"x_peers": ratios, "beside": details, "left_out": absent}
 
@@ -219,9 +238,12 @@ def report(*, quick: bool, peers: str | None, threads: int) -> dict[str, Any]:
         result["growth"] = growth(sides, quick=quick)
     kernel = [row["ours_over_peer"] for row in result["beside"] if row["peer"] == "kernel_form"]
     return result | {
-        "ours_over_kernel_form": kernel[0] if kernel else None, "goals": GOALS, "quick": quick,
-        **about("evolvent", "numpy", threads=threads), "load_average": load(),
-    }  # fmt: skip
+        "ours_over_kernel_form": kernel[0] if kernel else None,
+        "goals": GOALS,
+        "quick": quick,
+        **about("evolvent", "numpy", threads=threads),
+        "load_average": load(),
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

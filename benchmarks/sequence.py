@@ -51,10 +51,14 @@ RESULTS = Path(__file__).parent / "results" / "sequence"
 METHODS = ("bc", "dt", "odt", "tt", "q")
 DATA: Mapping[str, tuple[str, str]] = {
     f"{world}-{kind}": (world, kind)
-    for world, kinds in (("cartpole", ("medium", "replay")), ("pendulum", ("medium", "replay")),
-                         ("hopper", ("medium", "replay")), ("stitching", ("pieces", "whole")))
+    for world, kinds in (
+        ("cartpole", ("medium", "replay")),
+        ("pendulum", ("medium", "replay")),
+        ("hopper", ("medium", "replay")),
+        ("stitching", ("pieces", "whole")),
+    )
     for kind in kinds
-}  # fmt: skip
+}
 TASKS = "tasks"  # one policy for several tasks beside policies of one each
 ENDS: tuple[Kind, ...] = ("random", "expert")  # of a score
 TEXTS = {f"text-{world}": world for world in TEXT_WORLDS}
@@ -85,9 +89,17 @@ class Protocol:
 
 
 QUICK = Protocol(
-    episodes=8, horizon=20, updates=40, batch=16, width=16, layers=1, evaluation=1, plays=1, seeds=(0, 1),
+    episodes=8,
+    horizon=20,
+    updates=40,
+    batch=16,
+    width=16,
+    layers=1,
+    evaluation=1,
+    plays=1,
+    seeds=(0, 1),
     text=TextSize(episodes=12, tokens=300, updates=20, batch=8, width=16, layers=1, tests=3),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -108,8 +120,16 @@ class Place:
 
     def played(self, actor: ArrayActor, *, episodes: int, seed: int) -> Episodes:
         """Episodes of an actor."""
-        return play(actor, self.make, episodes=episodes, horizon=self.horizon, actions=self.data.actions, seed=seed,
-                    dim=self.data.dim, scale=self.scale)  # fmt: skip
+        return play(
+            actor,
+            self.make,
+            episodes=episodes,
+            horizon=self.horizon,
+            actions=self.data.actions,
+            seed=seed,
+            dim=self.data.dim,
+            scale=self.scale,
+        )
 
     def score(self, value: float) -> float:
         """0 for random actions, 100 for the expert."""
@@ -131,8 +151,9 @@ def place_of(protocol: Protocol, name: str, seed: int) -> Place:
 
     random, expert = (float(made(each, max(10, protocol.evaluation)).returns.mean()) for each in ENDS)
     data = made(kind, protocol.episodes)  # type: ignore[arg-type]
-    return Place(data, partial(make_control, control), control.horizon, control.scale, random,
-                 expert, float(data.returns.max()))  # fmt: skip
+    return Place(
+        data, partial(make_control, control), control.horizon, control.scale, random, expert, float(data.returns.max())
+    )
 
 
 # ---------------------------------------------------------------------- the methods
@@ -140,15 +161,21 @@ def place_of(protocol: Protocol, name: str, seed: int) -> Place:
 
 def trained(protocol: Protocol, place: Place, method: str, seed: int) -> tuple[ArrayActor, dict[str, Any]]:
     """A policy that learned from the place's data, and what is to be said of it."""
-    train = {"updates": protocol.updates, "batch": protocol.batch, "lr": 1e-3, "warmup": min(100, protocol.updates),
-             "grad_norm": 1.0}  # fmt: skip
+    train = {
+        "updates": protocol.updates,
+        "batch": protocol.batch,
+        "lr": 1e-3,
+        "warmup": min(100, protocol.updates),
+        "grad_norm": 1.0,
+    }
     net = {"width": protocol.width, "layers": protocol.layers, "heads": 2, "seed": seed}
     best = place.target
     scale = max(1.0, float(np.abs(place.data.returns).max()) / 4.0)
     maze = place.data.actions == len(ACTIONS)
     if method in ("bc", "dt"):
-        config = DecisionTransformer(returns=method == "dt", context=8, scale=scale, dropout=0.0,
-                                     horizon=place.horizon, train=train, **net)  # type: ignore[arg-type]  # fmt: skip
+        config = DecisionTransformer(
+            returns=method == "dt", context=8, scale=scale, dropout=0.0, horizon=place.horizon, train=train, **net
+        )  # type: ignore[arg-type]
         return decision_transformer(config, place.data).actor(best), {"target": best}
     if method == "q":
         q = QTransformer(bins=32, gamma=0.98, scale=scale, polyak=0.02, conservative=0.5, train=train, **net)  # type: ignore[arg-type]
@@ -157,9 +184,20 @@ def trained(protocol: Protocol, place: Place, method: str, seed: int) -> tuple[A
         planning = {"keep": 8, "horizon": 6 if maze else 5, "width": 4, "memory": 1}
         tt = TrajectoryTransformer(context=4, bins=32, dropout=0.0, train=train, planning=planning, **net)  # type: ignore[arg-type]
         return trajectory_transformer(tt, place.data).actor(), {}
-    odt = OnlineDT(context=8, acting=5, scale=scale, dropout=0.0, target=best, explore=1.0, replay=protocol.episodes,
-                   rounds=protocol.plays, updates=max(1, protocol.updates // 40), temperature_lr=1e-3,
-                   train={**train, "updates": protocol.updates // 2}, **net)  # type: ignore[arg-type]  # fmt: skip
+    odt = OnlineDT(
+        context=8,
+        acting=5,
+        scale=scale,
+        dropout=0.0,
+        target=best,
+        explore=1.0,
+        replay=protocol.episodes,
+        rounds=protocol.plays,
+        updates=max(1, protocol.updates // 40),
+        temperature_lr=1e-3,
+        train={**train, "updates": protocol.updates // 2},
+        **net,
+    )  # type: ignore[arg-type]
 
     def explore(actor: ArrayActor, number: int) -> Episodes:
         return place.played(actor, episodes=1, seed=10_000 * (seed + 1) + number)
@@ -175,29 +213,61 @@ def run_cell(protocol: Protocol, name: str, method: str, seed: int) -> dict[str,
     fitted = time.process_time() - began
     episodes = 1 if DATA[name][0] == "stitching" else protocol.evaluation
     returns = place.returns(actor, episodes=episodes, seed=77)
-    return {"data": name, "method": method, "seed": seed, "digest": protocol.digest, "returns": returns,
-            "scores": [place.score(x) for x in returns], "cpu_train_s": round(fitted, 2), **said,
-            "cpu_play_s": round(time.process_time() - began - fitted, 2), "data_digest": place.data.digest}  # fmt: skip
+    return {
+        "data": name,
+        "method": method,
+        "seed": seed,
+        "digest": protocol.digest,
+        "returns": returns,
+        "scores": [place.score(x) for x in returns],
+        "cpu_train_s": round(fitted, 2),
+        **said,
+        "cpu_play_s": round(time.process_time() - began - fitted, 2),
+        "data_digest": place.data.digest,
+    }
 
 
 def run_generalist(protocol: Protocol, seed: int) -> dict[str, Any]:
     """One policy for four tasks, and four of one task each."""
     began = time.process_time()
-    sized = Sized(min(20, protocol.episodes), protocol.horizon, protocol.updates, protocol.batch, protocol.width,
-                  protocol.layers, protocol.evaluation)  # fmt: skip
+    sized = Sized(
+        min(20, protocol.episodes),
+        protocol.horizon,
+        protocol.updates,
+        protocol.batch,
+        protocol.width,
+        protocol.layers,
+        protocol.evaluation,
+    )
     found = run_tasks(sized, seed)
-    return {"data": TASKS, "method": "gato", "seed": seed, "digest": protocol.digest, **found,
-            "cpu_s": round(time.process_time() - began, 2)}  # fmt: skip
+    return {
+        "data": TASKS,
+        "method": "gato",
+        "seed": seed,
+        "digest": protocol.digest,
+        **found,
+        "cpu_s": round(time.process_time() - began, 2),
+    }
 
 
 def run_texts(protocol: Protocol, name: str, arm: str, seed: int) -> dict[str, Any]:
     """One arm on the recordings of one world of texts."""
     began = time.process_time()
     found = run_text(protocol.text, TEXTS[name], arm, seed)
-    scores = {f"scores{how}": [100.0 * x for x in found[f"returns{how}"]] for how in ("", "_drawn")
-              if f"returns{how}" in found}  # fmt: skip
-    return {"data": name, "method": arm, "seed": seed, "digest": protocol.digest, **found, **scores,
-            "cpu_s": round(time.process_time() - began, 2)}  # fmt: skip
+    scores = {
+        f"scores{how}": [100.0 * x for x in found[f"returns{how}"]]
+        for how in ("", "_drawn")
+        if f"returns{how}" in found
+    }
+    return {
+        "data": name,
+        "method": arm,
+        "seed": seed,
+        "digest": protocol.digest,
+        **found,
+        **scores,
+        "cpu_s": round(time.process_time() - began, 2),
+    }
 
 
 def takes(name: str, method: str) -> bool:
@@ -218,21 +288,37 @@ def report(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     drawn = {name: found for name in TEXTS if (found := _scores(rows, name, "scores_drawn"))}
     wanted = [(name, "dt", "bc") for name in ("cartpole-replay", "pendulum-replay", "hopper-replay")]
     wanted += [("stitching-pieces", method, "dt") for method in ("tt", "q")]
-    above = {f"{name}: {better} > {worse}": found
-             for name, better, worse in wanted if (found := _above(rows, name, (better, worse), "scores"))}  # fmt: skip
-    asked = {f"{name}, {how}": found
-             for how, what in (("greedy", "scores"), ("drawn", "scores_drawn")) for name in TEXTS
-             if (found := _above(rows, name, ("asked", "clone"), what))}  # fmt: skip
+    above = {
+        f"{name}: {better} > {worse}": found
+        for name, better, worse in wanted
+        if (found := _above(rows, name, (better, worse), "scores"))
+    }
+    asked = {
+        f"{name}, {how}": found
+        for how, what in (("greedy", "scores"), ("drawn", "scores_drawn"))
+        for name in TEXTS
+        if (found := _above(rows, name, ("asked", "clone"), what))
+    }
     maze = Stitching()
-    limits = {kind: asdict(reachable(maze, demonstrations(maze, whole=kind == "whole")))
-              for kind in ("pieces", "whole")}  # fmt: skip
+    limits = {
+        kind: asdict(reachable(maze, demonstrations(maze, whole=kind == "whole"))) for kind in ("pieces", "whole")
+    }
     several = [row for row in rows if row["data"] == TASKS]
-    return {"score": score, "orderings_held": {name: found[0] > 0 for name, found in above.items()},
-            "orderings": above, "multi_task_gap": gap(several), "text_drawn": drawn, "asking_above_cloning": asked,
-            "multi_task": [{name: row[name] for name in ("seed", "specialist", "generalist")} for row in several],
-            "reachable": limits, "not_run": NOT_RUN, "cpu_s": round(sum(map(_cost, rows))),
-            "cells": len(rows), "seeds": sorted({row["seed"] for row in rows}),
-            **about("evolvent", "torch", "numpy", "gymnasium", "mujoco", threads=1)}  # fmt: skip
+    return {
+        "score": score,
+        "orderings_held": {name: found[0] > 0 for name, found in above.items()},
+        "orderings": above,
+        "multi_task_gap": gap(several),
+        "text_drawn": drawn,
+        "asking_above_cloning": asked,
+        "multi_task": [{name: row[name] for name in ("seed", "specialist", "generalist")} for row in several],
+        "reachable": limits,
+        "not_run": NOT_RUN,
+        "cpu_s": round(sum(map(_cost, rows))),
+        "cells": len(rows),
+        "seeds": sorted({row["seed"] for row in rows}),
+        **about("evolvent", "torch", "numpy", "gymnasium", "mujoco", threads=1),
+    }
 
 
 def _scores(rows: Sequence[Mapping[str, Any]], name: str, what: str) -> dict[str, list[float]]:
@@ -248,8 +334,10 @@ def _scores(rows: Sequence[Mapping[str, Any]], name: str, what: str) -> dict[str
 
 def _above(rows: Sequence[Mapping[str, Any]], name: str, pair: tuple[str, str], what: str) -> list[float] | None:
     """[mean, low, high] of one method's scores minus another's, by seed and episode; None without a common seed."""
-    own, other = ({row["seed"]: row[what] for row in rows if (row["data"], row["method"]) == (name, one)
-                   and what in row} for one in pair)  # fmt: skip
+    own, other = (
+        {row["seed"]: row[what] for row in rows if (row["data"], row["method"]) == (name, one) and what in row}
+        for one in pair
+    )
     seeds = sorted({*own} & {*other})
     if not seeds:
         return None
@@ -273,8 +361,10 @@ def told(found: Mapping[str, Any]) -> str:
     for name, row in {**found["score"], **drawn}.items():
         cells = [f"{row[m][0]:8.1f} [{row[m][1]:6.1f}, {row[m][2]:6.1f}]" if m in row else "-" for m in every]
         lines.append(f"{name:18}" + "".join(f"{cell:>24}" for cell in cells))
-    lines += [f"{'holds' if found['orderings_held'][name] else 'does not hold':14} {name:34} {_ends(ends)}"
-              for name, ends in found["orderings"].items()]  # fmt: skip
+    lines += [
+        f"{'holds' if found['orderings_held'][name] else 'does not hold':14} {name:34} {_ends(ends)}"
+        for name, ends in found["orderings"].items()
+    ]
     lines += [f"asking minus cloning, {name:30} {_ends(ends)}" for name, ends in found["asking_above_cloning"].items()]
     lines.append(f"one policy for four tasks is behind by {found['multi_task_gap']} in its worst")
     lines += [f"not run: {name} ({why})" for name, why in found["not_run"].items()]
@@ -295,13 +385,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     done = {(row["data"], row["method"], row["seed"]) for row in kept(folder, protocol.digest)}
     seeds = protocol.seeds if given.seeds is None else given.seeds
     names = [] if given.report else [name for name in given.data if name in DATA]
-    todo = [(name, method, seed) for seed in seeds for name in names for method in given.methods
-            if takes(name, method) and (name, method, seed) not in done]  # fmt: skip
+    todo = [
+        (name, method, seed)
+        for seed in seeds
+        for name in names
+        for method in given.methods
+        if takes(name, method) and (name, method, seed) not in done
+    ]
     for name, method, seed in todo:
         row = run_cell(protocol, name, method, seed)
         keep(folder, f"{name}-{method}-{seed}", row)
-        print(f"{name:18} {method:4} seed {seed}: {np.mean(row['scores']):8.2f}  "
-              f"{row['cpu_train_s'] + row['cpu_play_s']:.1f} cpu-s", flush=True)  # fmt: skip
+        print(
+            f"{name:18} {method:4} seed {seed}: {np.mean(row['scores']):8.2f}  "
+            f"{row['cpu_train_s'] + row['cpu_play_s']:.1f} cpu-s",
+            flush=True,
+        )
     texts = [] if given.report else [name for name in given.data if name in TEXTS]
     for name, arm, seed in ((name, arm, seed) for seed in seeds for name in texts for arm in ARMS):
         if (name, arm, seed) not in done:

@@ -61,8 +61,12 @@ class Search:
         """One update along the best directions."""
         ways = self.rng.standard_normal((DIRECTIONS, *self.weight.shape))
         draw = self.rng.integers
-        paid = np.array([[self.earned(self.weight + sign * NOISE * way, seed=int(draw(1 << 30)), learn=True)
-                          for sign in (1, -1)] for way in ways])  # fmt: skip
+        paid = np.array(
+            [
+                [self.earned(self.weight + sign * NOISE * way, seed=int(draw(1 << 30)), learn=True) for sign in (1, -1)]
+                for way in ways
+            ]
+        )
         top = np.argsort(-paid.max(1))[:BEST]
         slope = np.einsum("i,iao->ao", paid[top, 0] - paid[top, 1], ways[top])
         self.weight = self.weight + STEP / (BEST * (paid[top].std() + 1e-6)) * slope

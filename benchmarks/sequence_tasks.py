@@ -48,15 +48,23 @@ class Trial:
 
 def trials(sized: Sized, seed: int) -> dict[str, Trial]:
     """The four tasks."""
-    return {**{world: _control(sized, world, seed) for world in ("cartpole", "pendulum")}, "stitching": _stitching(),
-            "maze": _maze()}  # fmt: skip
+    return {
+        **{world: _control(sized, world, seed) for world in ("cartpole", "pendulum")},
+        "stitching": _stitching(),
+        "maze": _maze(),
+    }
 
 
 def run_tasks(sized: Sized, seed: int) -> dict[str, Any]:
     """Scores of the specialists and of the generalist, by task."""
     made = trials(sized, seed)
-    train = {"updates": sized.updates, "batch": sized.batch, "lr": 1e-3, "warmup": min(100, sized.updates),
-             "grad_norm": 1.0}  # fmt: skip
+    train = {
+        "updates": sized.updates,
+        "batch": sized.batch,
+        "lr": 1e-3,
+        "warmup": min(100, sized.updates),
+        "grad_norm": 1.0,
+    }
     config = Gato(context=2, width=sized.width, heads=2, layers=sized.layers, train=train, seed=seed)  # type: ignore[arg-type]
     own = {name: trial.score(gato(config, {name: trial.task})) for name, trial in made.items()}
     more = config.train.model_copy(update={"updates": sized.updates * len(made)})
@@ -83,9 +91,16 @@ def _control(sized: Sized, world: str, seed: int) -> Trial:
     best = data.returns.mean()
 
     def score(policy: Generalist) -> float:
-        found = play(policy.actor(world), partial(make_control, control), episodes=sized.evaluation,
-                     horizon=control.horizon, actions=control.actions, dim=control.dim, seed=77,
-                     scale=control.scale)  # fmt: skip
+        found = play(
+            policy.actor(world),
+            partial(make_control, control),
+            episodes=sized.evaluation,
+            horizon=control.horizon,
+            actions=control.actions,
+            dim=control.dim,
+            seed=77,
+            scale=control.scale,
+        )
         return float(100.0 * (found.returns.mean() - random) / (best - random))
 
     return Trial(array_task(data), score)
@@ -97,8 +112,14 @@ def _stitching() -> Trial:
     best = data.chosen(np.flatnonzero(data.returns == maze.optimum()))
 
     def score(policy: Generalist) -> float:
-        found = play(policy.actor("stitching"), partial(StitchingEnv, maze), episodes=1, horizon=maze.horizon,
-                     actions=best.actions, seed=0)  # fmt: skip
+        found = play(
+            policy.actor("stitching"),
+            partial(StitchingEnv, maze),
+            episodes=1,
+            horizon=maze.horizon,
+            actions=best.actions,
+            seed=0,
+        )
         return float(100.0 * found.returns[0] / maze.optimum())
 
     return Trial(array_task(best), score)

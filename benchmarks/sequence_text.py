@@ -142,13 +142,14 @@ def as_arrays(trajectories: Sequence[Trajectory], cost: float) -> Episodes:
     """The recorded episodes as numbers."""
     steps = [step for one in trajectories for step in one.steps]
     return Episodes(
-        observation=np.stack([numbers(str(step.observation)) for step in steps]), actions=len(_ACTIONS),
+        observation=np.stack([numbers(str(step.observation)) for step in steps]),
+        actions=len(_ACTIONS),
         final=np.stack([numbers(str(one.final_observation)) for one in trajectories]),
         action=np.array([_ACTIONS.index(str(step.action)) for step in steps], np.int64),
         reward=np.array([float(step.reward or 0.0) - cost for step in steps]),
         lengths=np.array([len(one.steps) for one in trajectories], np.int64),
         terminated=np.array([one.terminated for one in trajectories]),
-    )  # fmt: skip
+    )
 
 
 def run_text(size: TextSize, name: str, arm: str, seed: int) -> dict[str, Any]:
@@ -165,7 +166,7 @@ def run_text(size: TextSize, name: str, arm: str, seed: int) -> dict[str, Any]:
 
 def _texts(
     size: TextSize, world: Maze, data: Sequence[Trajectory], *, arm: str, tested: Sequence[Task], seed: int
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     config = ReturnText(conditioned=arm == "asked", cost=1.0 / world.horizon, tokens=size.tokens)
     both = asking({world.name: world}, data, config.model_copy(update={"conditioned": True}))  # one vocabulary for both
     words = sorted(both[world.name].vocabulary() or ())
@@ -184,7 +185,7 @@ def _texts(
 
 def _arrays(
     size: TextSize, world: Maze, data: Sequence[Trajectory], *, arm: str, tested: Sequence[Task], seed: int
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     episodes = as_arrays(data, 1.0 / world.horizon)
     train: Any = {"updates": size.updates, "batch": size.batch, "lr": 1e-3, "warmup": 100, "grad_norm": 1.0}
     net: Any = {"width": size.width, "layers": size.layers, "heads": 2, "seed": seed, "train": train}
@@ -195,6 +196,12 @@ def _arrays(
         how: Any = {"returns": arm == "dt", "context": 8, "scale": 1.0, "dropout": 0.0, "horizon": world.horizon}
         actor = decision_transformer(DecisionTransformer(**how, **net), episodes).actor(float(episodes.returns.max()))
     tasks = iter(tested)
-    played = play(actor, lambda: MazeArrays(world, next(tasks)), episodes=len(tested), horizon=world.horizon,
-                  actions=len(_ACTIONS), seed=seed)  # fmt: skip
+    played = play(
+        actor,
+        lambda: MazeArrays(world, next(tasks)),
+        episodes=len(tested),
+        horizon=world.horizon,
+        actions=len(_ACTIONS),
+        seed=seed,
+    )
     return {"returns": played.returns.tolist(), "success": played.terminated.astype(float).tolist()}

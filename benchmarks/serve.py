@@ -134,8 +134,10 @@ def sides(world: World, servers: Servers, lines: int) -> dict[str, Tally]:
         "remote": Tally(Remote(servers.ours, world), ours),
     }
     if lines >= 64:
-        made |= {f"{door}_workers": Tally(Native(servers.pooled, world, door=door), pooled)
-                 for door in ("ws", "batch", "post")}  # fmt: skip
+        made |= {
+            f"{door}_workers": Tally(Native(servers.pooled, world, door=door), pooled)
+            for door in ("ws", "batch", "post")
+        }
     return {**made, "post_new": Tally(Native(servers.ours, world, door="post_new"), ours)}
 
 
@@ -190,8 +192,9 @@ def servers(worlds: Mapping[str, World]) -> Iterator[Servers]:
         pooled = stack.enter_context(launched([*COMMAND, *served, "--workers", str(WORKERS)]))
         sizes = asyncio.run(answer_sizes(worlds, ours.url))
         noop = stack.enter_context(launched([*PEER, *(f"{name}={size}" for name, size in sizes.items())]))
-        cpu = {name: cpu_clock(server.process.pid)
-               for name, server in (("ours", ours), ("pooled", pooled), ("noop", noop))}  # fmt: skip
+        cpu = {
+            name: cpu_clock(server.process.pid) for name, server in (("ours", ours), ("pooled", pooled), ("noop", noop))
+        }
         yield Servers(ours.url, pooled.url, noop.url, cpu)
 
 
@@ -222,7 +225,9 @@ def figures(rows: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> dict[str, An
         "p99_over_p50_256": max(tail.values()),
         "errors": sum(row["errors"] for of in rows.values() for named in of.values() for row in named.values()),
         "each": {
-            "x_post_per_step": post, "x_new_connection_per_step": new, "agentgym_over_noop_cpu": agentgym,
+            "x_post_per_step": post,
+            "x_new_connection_per_step": new,
+            "agentgym_over_noop_cpu": agentgym,
             "p99_over_p50_256": tail,
         },
         "each_of_the_least": {  # of the parts that were disturbed least
@@ -230,7 +235,7 @@ def figures(rows: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> dict[str, An
             "x_new_connection_per_step": over("post_new", "batch", many, "server_us_least"),
             "agentgym_over_noop_cpu": over("agentgym", "noop", sizes, "server_us_least"),
         },
-    }  # fmt: skip
+    }
 
 
 def report(*, quick: bool) -> dict[str, Any]:
@@ -242,11 +247,18 @@ def report(*, quick: bool) -> dict[str, Any]:
         for name, world in worlds.items():
             rows[name] = asyncio.run(measured(world, running, steps_of=steps_of, rounds=rounds))
     return {
-        "benchmark": "serve", **figures(rows), "goals": GOALS, "rows": rows, "steps_of_a_session": steps_of,
-        "rounds": rounds, "workers": WORKERS, "quick": quick, "seed": SEED,
+        "benchmark": "serve",
+        **figures(rows),
+        "goals": GOALS,
+        "rows": rows,
+        "steps_of_a_session": steps_of,
+        "rounds": rounds,
+        "workers": WORKERS,
+        "quick": quick,
+        "seed": SEED,
         **about("uvicorn", "h11", "websockets", "starlette", cores=True),
         "load_before_and_after": [before, load()[0]],
-    }  # fmt: skip
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -138,9 +138,14 @@ class HttpLines:
         return run.played
 
     def _bind(
-        self, run: _Run, line: int, *, connection: _Connection, encode: Callable[[Any], tuple[bytes, bytes]],
+        self,
+        run: _Run,
+        line: int,
+        *,
+        connection: _Connection,
+        encode: Callable[[Any], tuple[bytes, bytes]],
         method: bytes,
-    ) -> None:  # fmt: skip
+    ) -> None:
         def heard(status: int, body: bytes) -> None:
             answer = json.loads(body)
             if status >= 300:
@@ -207,8 +212,10 @@ class SocketLines(asyncio.Protocol):
         self._open = loop.create_future()
         await loop.create_connection(lambda: self, *self._address)
         key = base64.b64encode(os.urandom(16)).decode()
-        head = (f"GET {self._path} HTTP/1.1\r\nhost: {self._address[0]}:{self._address[1]}\r\nupgrade: websocket\r\n"
-                f"connection: Upgrade\r\nsec-websocket-key: {key}\r\nsec-websocket-version: 13\r\n\r\n")  # fmt: skip
+        head = (
+            f"GET {self._path} HTTP/1.1\r\nhost: {self._address[0]}:{self._address[1]}\r\nupgrade: websocket\r\n"
+            f"connection: Upgrade\r\nsec-websocket-key: {key}\r\nsec-websocket-version: 13\r\n\r\n"
+        )
         self._write(head.encode())
         await self._open
 

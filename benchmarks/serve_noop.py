@@ -37,9 +37,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = [each.split("=") for each in (sys.argv[1:] if arguments is None else arguments)]
     app = Starlette(routes=[route(name, int(size)) for name, size in given])
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="on", ws_max_size=8 << 20, ws_per_message_deflate=False,
-        server_header=False, proxy_headers=False, timeout_keep_alive=75, timeout_graceful_shutdown=5,
-    )  # fmt: skip
+        app,
+        log_level="warning",
+        access_log=False,
+        lifespan="on",
+        ws_max_size=8 << 20,
+        ws_per_message_deflate=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=5,
+    )
     with listen("127.0.0.1", 0) as bound:
         print(f"a no-op at {url_of(bound)}", flush=True)
         asyncio.run(uvicorn.Server(config).serve(sockets=[bound]))

@@ -236,8 +236,11 @@ def _wrong_native(asked: Sequence[Turn], answers: Sequence[Any]) -> int:
     for turn, one in zip(asked, answers, strict=True):
         observation, reward, done, info = turn.reply
         right = {"observation": observation, "reward": reward, "info": info, "step": turn.number}
-        found += "error" in one or (one["terminated"] or one["truncated"]) != done or any(
-            one[name] != value for name, value in right.items())  # fmt: skip
+        found += (
+            "error" in one
+            or (one["terminated"] or one["truncated"]) != done
+            or any(one[name] != value for name, value in right.items())
+        )
     return found
 
 

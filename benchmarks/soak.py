@@ -115,13 +115,26 @@ def played(world: World, task: Task, *, index: int, rng: Random) -> dict[str, An
         plan.insert(int(rng.random() * len(plan)), MISTAKES[int(rng.random() * len(MISTAKES))])
     env = world.make(task)
     first, info = env.reset()
-    row: dict[str, Any] = {"world": world.name, "task": task.id, "index": index, "actions": [], "replies": [],
-                           "first": {"observation": first, "info": plain(info)}}  # fmt: skip
+    row: dict[str, Any] = {
+        "world": world.name,
+        "task": task.id,
+        "index": index,
+        "actions": [],
+        "replies": [],
+        "first": {"observation": first, "info": plain(info)},
+    }
     for action in plan:
         observation, reward, terminated, truncated, info = env.step(action)
         row["actions"].append(action)
-        row["replies"].append({"observation": observation, "reward": plain(reward), "terminated": terminated,
-                               "truncated": truncated, "info": plain(info)})  # fmt: skip
+        row["replies"].append(
+            {
+                "observation": observation,
+                "reward": plain(reward),
+                "terminated": terminated,
+                "truncated": truncated,
+                "info": plain(info),
+            }
+        )
         if terminated or truncated:
             break
     env.close()
@@ -198,10 +211,22 @@ class Soak:
     def _start(self, door: str) -> ClientProcess:
         self._started += 1
         share = SESSIONS // len(DOORS)
-        return ClientProcess(self.seen, [
-            sys.executable, "-m", "benchmarks.soak_client", self._url, str(self._episodes), "--door", door,
-            "--sessions", str(share), "--seed", f"{SEED}/{self._started}",
-        ])  # fmt: skip
+        return ClientProcess(
+            self.seen,
+            [
+                sys.executable,
+                "-m",
+                "benchmarks.soak_client",
+                self._url,
+                str(self._episodes),
+                "--door",
+                door,
+                "--sessions",
+                str(share),
+                "--seed",
+                f"{SEED}/{self._started}",
+            ],
+        )
 
     def _replace(self, place: int) -> None:
         self._clients[place].kill()
@@ -247,9 +272,20 @@ def report(minutes: float) -> dict[str, Any]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         count = written([Crafting(), GridWorld()], folder / "episodes.json")
-        server = stack.enter_context(launched([
-            *COMMAND, "crafting,gridworld", "--port", "0", "--workers", "2", "--idle_s", str(IDLE_S),
-        ]))  # fmt: skip
+        server = stack.enter_context(
+            launched(
+                [
+                    *COMMAND,
+                    "crafting,gridworld",
+                    "--port",
+                    "0",
+                    "--workers",
+                    "2",
+                    "--idle_s",
+                    str(IDLE_S),
+                ]
+            )
+        )
         process = psutil.Process(server.process.pid)
         before = (process.num_fds(), process.num_threads())
         soak = Soak(server.url, folder / "episodes.json", process)
@@ -259,16 +295,32 @@ def report(minutes: float) -> dict[str, Any]:
     seen = soak.seen
     explained, rest = judged(seen)
     return {
-        "benchmark": "soak", "sessions_left": left, "wrong_observations": seen.counts["wrong"],
+        "benchmark": "soak",
+        "sessions_left": left,
+        "wrong_observations": seen.counts["wrong"],
         **growth(seen, warm_s=min(60.0, seconds / 4), window_s=min(30.0, seconds / 8)),
-        "errors_unexplained": len(rest), "goals": GOALS, "errors_explained": dict(explained), "unexplained": rest[:20],
-        "observations": seen.counts["observations"], "episodes": seen.counts["episodes"], "scripts": count,
-        "sessions_created": told["created"], "steps": told["steps"], "most_sessions_at_once": seen.most_sessions,
-        "clients_killed": seen.killed_clients, "workers_killed": len(seen.killed_workers),
-        "workers_restarted": told["restarts"], "descriptors": [before[0], after[0]], "threads": [before[1], after[1]],
-        "minutes": minutes, "sessions": SESSIONS, "lease_s": IDLE_S, "seed": SEED,
-        "load": load()[2], **about("uvicorn", "websockets", "starlette", cores=True),
-    }  # fmt: skip
+        "errors_unexplained": len(rest),
+        "goals": GOALS,
+        "errors_explained": dict(explained),
+        "unexplained": rest[:20],
+        "observations": seen.counts["observations"],
+        "episodes": seen.counts["episodes"],
+        "scripts": count,
+        "sessions_created": told["created"],
+        "steps": told["steps"],
+        "most_sessions_at_once": seen.most_sessions,
+        "clients_killed": seen.killed_clients,
+        "workers_killed": len(seen.killed_workers),
+        "workers_restarted": told["restarts"],
+        "descriptors": [before[0], after[0]],
+        "threads": [before[1], after[1]],
+        "minutes": minutes,
+        "sessions": SESSIONS,
+        "lease_s": IDLE_S,
+        "seed": SEED,
+        "load": load()[2],
+        **about("uvicorn", "websockets", "starlette", cores=True),
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

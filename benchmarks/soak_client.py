@@ -117,9 +117,10 @@ class Http(Native):
     """Keep-alive HTTP, one request at a time."""
 
     ROUTES: Mapping[str, tuple[bytes, str]] = {
-        "create": (b"POST", "/v1/sessions"), "step": (b"POST", "/v1/sessions/{session}/step"),
+        "create": (b"POST", "/v1/sessions"),
+        "step": (b"POST", "/v1/sessions/{session}/step"),
         "close": (b"DELETE", "/v1/sessions/{session}"),
-    }  # fmt: skip
+    }
 
     def __init__(self, url: str) -> None:
         self._lines = HttpLines(url)
@@ -153,7 +154,9 @@ class AgentGym:
     def right(self, answer: Mapping[str, Any], reply: Mapping[str, Any], number: int) -> bool:
         done = reply["terminated"] or reply["truncated"]
         return answer["observation"].startswith(reply["observation"]) and (answer["reward"], answer["done"]) == (
-            reply["reward"], done)  # fmt: skip
+            reply["reward"],
+            done,
+        )
 
 
 async def posted(lines: HttpLines, path: str, body: Mapping[str, Any], method: bytes = b"POST") -> Any:

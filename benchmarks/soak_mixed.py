@@ -235,11 +235,18 @@ def names_of(world: Any, limit: int, samples: int) -> set[str]:
 def differing(seed: int, found: dict[str, Trajectory], *, world: Any, limit: int, samples: int) -> int:
     """Scored episodes that are not what the same play is in this process."""
     scored = [
-        start for start in starts_of(world, limit, samples)
+        start
+        for start in starts_of(world, limit, samples)
         if (one := found.get(trajectory_name(start, "collect"))) is not None and one.success is not None
-    ]  # fmt: skip
-    played = collect({world.name: world}, scored, RandomAgent(), engine=None, seed=seed,
-                     name=lambda start: trajectory_name(start, "collect"))  # fmt: skip
+    ]
+    played = collect(
+        {world.name: world},
+        scored,
+        RandomAgent(),
+        engine=None,
+        seed=seed,
+        name=lambda start: trajectory_name(start, "collect"),
+    )
     return sum(found[one.id].actions != one.actions or found[one.id].score != one.score for one in played)
 
 
@@ -284,10 +291,18 @@ def report(minutes: float) -> dict[str, Any]:
         for thread in servers:
             thread.join()
     return {
-        "benchmark": "soak_mixed", "lost": 0, "doubled": 0, "wrong": 0, **dict(sorted(counts.numbers.items())),
-        "goals": GOALS, "told": counts.told[:20], "minutes": minutes, "seed": SEED,
-        "load": load()[2], **about("evolvent", "torch", "uvicorn", "starlette", cores=True),
-    }  # fmt: skip
+        "benchmark": "soak_mixed",
+        "lost": 0,
+        "doubled": 0,
+        "wrong": 0,
+        **dict(sorted(counts.numbers.items())),
+        "goals": GOALS,
+        "told": counts.told[:20],
+        "minutes": minutes,
+        "seed": SEED,
+        "load": load()[2],
+        **about("evolvent", "torch", "uvicorn", "starlette", cores=True),
+    }
 
 
 _POLICY = """

@@ -53,8 +53,12 @@ FOLDER = Path(__file__).parent / "results" / "stopping"
 PROTOCOL = Protocol()
 QUICK = Protocol(seeds=(0,), dev=6, test=6, votes=5, temperatures=(1.0,), quick=True)
 AGREEMENTS = tuple(f"agreement:{q}:least={least}" for q in (0.5, 0.6, 0.7, 0.8, 0.9, 1) for least in (2, 4, 6, 8))
-SCATTERED = tuple(f"{one} or scattered:{q}:least={least}"
-                  for one in AGREEMENTS for q in (0.15, 0.2, 0.25, 0.3) for least in (6, 10, 15))  # fmt: skip
+SCATTERED = tuple(
+    f"{one} or scattered:{q}:least={least}"
+    for one in AGREEMENTS
+    for q in (0.15, 0.2, 0.25, 0.3)
+    for least in (6, 10, 15)
+)
 
 
 @dataclass(frozen=True)
@@ -77,8 +81,9 @@ class Looks:
         for cast in range(1, votes + 1):
             leader, runner_up = (each[cast - 1].ravel().astype(np.float64) for each in (self.leader, self.runner_up))
             whole = np.ones(len(leader))
-            yield BeliefSummary(entropy=0 * whole, leader=leader, runner_up=runner_up, cast=cast * whole,
-                                left=(votes - cast) * whole)  # fmt: skip
+            yield BeliefSummary(
+                entropy=0 * whole, leader=leader, runner_up=runner_up, cast=cast * whole, left=(votes - cast) * whole
+            )
 
 
 @dataclass(frozen=True)
@@ -146,8 +151,12 @@ def of_task(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     )
     if not (test["decided"].right == test[whole].right).all():
         raise ConfigError("a decided vote came out otherwise than the whole one", value=cells[0]["task"])
-    ways = {"decided": ("decided",), "agreement": AGREEMENTS, "agreement or scattered": (*AGREEMENTS, *SCATTERED),
-            "first": firsts}  # fmt: skip
+    ways = {
+        "decided": ("decided",),
+        "agreement": AGREEMENTS,
+        "agreement or scattered": (*AGREEMENTS, *SCATTERED),
+        "first": firsts,
+    }
     chosen = {way: _chosen(dev, own, whole) for way, own in ways.items()}
     lenient = {way: _chosen(dev, own, whole, lenient=True) for way, own in ways.items()}
     kinds = [row["kind"] for row in cells[0]["test"]]
@@ -160,18 +169,25 @@ def of_task(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             way: {"detector": name, **_against(test[name], test[whole], kinds)} for way, name in lenient.items()
         },
         "curve": {name: _point(test[name], test[whole]) for name in dict.fromkeys(shown)},
-        "outcomes": {name: _outcomes(test[name]) for name in dict.fromkeys([*chosen.values(), "agreement:0.7:least=4"])
-                     if not name.startswith("first")},
-        "risk_coverage": _risk(cells, test[whole]), **_answers(cells, test[whole]),
+        "outcomes": {
+            name: _outcomes(test[name])
+            for name in dict.fromkeys([*chosen.values(), "agreement:0.7:least=4"])
+            if not name.startswith("first")
+        },
+        "risk_coverage": _risk(cells, test[whole]),
+        **_answers(cells, test[whole]),
         "seeds": [cell["seed"] for cell in cells],
-    }  # fmt: skip
+    }
 
 
 def _chosen(dev: Mapping[str, Replay], names: Sequence[str], whole: str, *, lenient: bool = False) -> str:
     """What samples fewest tokens on dev and solves there all that the whole vote solves; lenient: as much of it."""
     right = dev[whole].right
-    good = [name for name in names if (dev[name].right.sum() >= right.sum() if lenient
-                                       else (dev[name].right | ~right).all())]  # fmt: skip
+    good = [
+        name
+        for name in names
+        if (dev[name].right.sum() >= right.sum() if lenient else (dev[name].right | ~right).all())
+    ]
     return min(good, key=lambda name: float(dev[name].used.sum()), default="decided")
 
 
@@ -182,9 +198,11 @@ def _against(own: Replay, whole: Replay, kinds: Sequence[str]) -> dict[str, Any]
     gained = crossed(own.right.astype(float).tolist(), whole.right.astype(float).tolist(), kinds=kinds, rng=rng)
     seeds = 1 - own.used.sum(axis=1) / whole.used.sum(axis=1)
     return {
-        "saved": _ends(saved.mean, saved.low, saved.high), "gained": _ends(gained.mean, gained.low, gained.high),
-        "changed": int((own.right != whole.right).sum()), "saved_by_seed": [round(float(each), 4) for each in seeds],
-    }  # fmt: skip
+        "saved": _ends(saved.mean, saved.low, saved.high),
+        "gained": _ends(gained.mean, gained.low, gained.high),
+        "changed": int((own.right != whole.right).sum()),
+        "saved_by_seed": [round(float(each), 4) for each in seeds],
+    }
 
 
 def _ends(*ends: float) -> list[float | None]:
@@ -193,9 +211,11 @@ def _ends(*ends: float) -> list[float | None]:
 
 def _point(own: Replay, whole: Replay) -> dict[str, float]:
     return {
-        "accuracy": round(float(own.right.mean()), 4), "tokens": round(float(own.used.mean()), 1),
-        "votes": round(float(own.votes.mean()), 2), "saved": round(1 - float(own.used.sum() / whole.used.sum()), 4),
-    }  # fmt: skip
+        "accuracy": round(float(own.right.mean()), 4),
+        "tokens": round(float(own.used.mean()), 1),
+        "votes": round(float(own.votes.mean()), 2),
+        "saved": round(1 - float(own.used.sum() / whole.used.sum()), 4),
+    }
 
 
 def _outcomes(own: Replay) -> dict[str, object]:
@@ -222,12 +242,14 @@ def _answers(cells: Sequence[Mapping[str, Any]], whole: Replay) -> dict[str, flo
     votes = [vote for row in rows for vote in row["answers"]]
     alike = [len(set(row["answers"])) == 1 for row in rows]
     found = {
-        "single": np.mean([np.mean(row["right"]) for row in rows]), "majority": whole.right.mean(),
+        "single": np.mean([np.mean(row["right"]) for row in rows]),
+        "majority": whole.right.mean(),
         "any": np.mean([max(row["right"]) for row in rows]),
         "different": np.mean([len(set(row["answers"]) - {-1}) for row in rows]),
-        "unread": votes.count(-1) / len(votes), "unanimous": np.mean(alike),
+        "unread": votes.count(-1) / len(votes),
+        "unanimous": np.mean(alike),
         "unanimous_wrong": np.mean([one and not max(row["right"]) for one, row in zip(alike, rows, strict=True)]),
-    }  # fmt: skip
+    }
     return {name: round(float(share), 4) for name, share in found.items()}
 
 
@@ -241,16 +263,19 @@ def report(cells: Sequence[Mapping[str, Any]], protocol: Protocol) -> dict[str, 
     first = [own for name, own in by.items() if name.endswith(f"-{protocol.temperatures[0]}")]
     bases = {(cell["task"], cell["seed"]): cell["base"]["cpu_s"] for cell in cells}
     return {
-        "benchmark": "stopping", "quick": protocol.quick,
+        "benchmark": "stopping",
+        "quick": protocol.quick,
         "tokens_saved_at_equal_accuracy": _least(first, "agreement or scattered"),
-        "tokens_saved_by_agreement": _least(first, "agreement"), "tokens_saved_by_decided": _least(first, "decided"),
-        "at_equal_accuracy": by, "tasks": found, "votes": protocol.votes,
+        "tokens_saved_by_agreement": _least(first, "agreement"),
+        "tokens_saved_by_decided": _least(first, "decided"),
+        "at_equal_accuracy": by,
+        "tasks": found,
+        "votes": protocol.votes,
         "digest": {name: own[0]["digest"] for name, own in at.items()},
-        "cpu_s": {"policies": round(sum(bases.values()), 1),
-                  "votes": round(sum(cell["cpu_s"] for cell in cells), 1)},
+        "cpu_s": {"policies": round(sum(bases.values()), 1), "votes": round(sum(cell["cpu_s"] for cell in cells), 1)},
         "interval": "95 %, pigeonhole bootstrap over seeds and kinds of tasks, Student's t below 5 seeds",
         **about("evolvent", "torch", "numpy", threads=1),
-    }  # fmt: skip
+    }
 
 
 def _least(tasks: Sequence[Mapping[str, Any]], way: str) -> float | None:
@@ -260,27 +285,39 @@ def _least(tasks: Sequence[Mapping[str, Any]], way: str) -> float | None:
 def show(found: Mapping[str, Any]) -> None:
     """The tables for people."""
     for task, own in found["tasks"].items():
-        print(f"\n{task}, {found['votes']} votes, seeds {own['seeds']}: one sample {own['single']:.3f}, majority "
-              f"{own['majority']:.3f}, any {own['any']:.3f}; {own['different']:.1f} different answers, all votes agree "
-              f"on {own['unanimous']:.3f}, wrongly on {own['unanimous_wrong']:.3f}")  # fmt: skip
+        print(
+            f"\n{task}, {found['votes']} votes, seeds {own['seeds']}: one sample {own['single']:.3f}, majority "
+            f"{own['majority']:.3f}, any {own['any']:.3f}; {own['different']:.1f} different answers, all votes agree "
+            f"on {own['unanimous']:.3f}, wrongly on {own['unanimous_wrong']:.3f}"
+        )
         ways = [*own["at_equal_accuracy"].items(), *((f"lenient {way}", row) for way, row in own["lenient"].items())]
         for way, row in ways:
-            saved, gained = (" ".join("-" if end is None else f"{100 * end:+.1f}" for end in row[name])
-                             for name in ("saved", "gained"))  # fmt: skip
-            print(f"{way:30} {row['detector']:46} tokens saved, %: {saved}   accuracy, points: {gained}   "
-                  f"{row['changed']} answers of other worth")  # fmt: skip
+            saved, gained = (
+                " ".join("-" if end is None else f"{100 * end:+.1f}" for end in row[name])
+                for name in ("saved", "gained")
+            )
+            print(
+                f"{way:30} {row['detector']:46} tokens saved, %: {saved}   accuracy, points: {gained}   "
+                f"{row['changed']} answers of other worth"
+            )
         print(f"{'':24}{'accuracy':>10}{'tokens':>10}{'votes':>8}{'saved':>8}")
         for name, point in own["curve"].items():
             few = name.startswith("first") and int(name.split()[1]) in (1, 3, 5, 10, 20, found["votes"])
             if few or name in ("decided", *AGREEMENTS):
-                print(f"{name:24}{point['accuracy']:>10.3f}{point['tokens']:>10.1f}{point['votes']:>8.1f}"
-                      f"{point['saved']:>8.3f}")  # fmt: skip
+                print(
+                    f"{name:24}{point['accuracy']:>10.3f}{point['tokens']:>10.1f}{point['votes']:>8.1f}"
+                    f"{point['saved']:>8.3f}"
+                )
 
 
 def _cells(folder: Path, protocol: Protocol, options: argparse.Namespace) -> list[dict[str, Any]]:
     """The votes of all tasks and seeds that are asked for; those that are not there are cast, unless only reported."""
-    wanted = [Cell(task, temperature, seed) for temperature in protocol.temperatures
-              for seed in options.seeds or protocol.seeds for task in options.tasks or TASKS]  # fmt: skip
+    wanted = [
+        Cell(task, temperature, seed)
+        for temperature in protocol.temperatures
+        for seed in options.seeds or protocol.seeds
+        for task in options.tasks or TASKS
+    ]
     found = []
     for cell in wanted:
         path = folder / cell.name

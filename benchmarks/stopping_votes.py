@@ -92,9 +92,14 @@ def votes_of(protocol: Protocol, folder: Path, cell: Cell) -> dict[str, Any]:
                 raise ConfigError("a sample that could not be scored", value=str(one.error), expected="a verdict")
             found[one.task.id].append(one)
         panels[split] = [_row(task, sorted(found[one.id], key=lambda each: each.sample)) for one in tasks]
-    return {**asdict(cell), "digest": protocol.digest(task, cell.temperature), "votes": protocol.votes, **panels,
-            "base": made_by(task, seed, folder, bases=protocol.bases),
-            "cpu_s": round(time.process_time() - began, 1)}  # fmt: skip
+    return {
+        **asdict(cell),
+        "digest": protocol.digest(task, cell.temperature),
+        "votes": protocol.votes,
+        **panels,
+        "base": made_by(task, seed, folder, bases=protocol.bases),
+        "cpu_s": round(time.process_time() - began, 1),
+    }
 
 
 def _row(task: str, samples: Sequence[Trajectory]) -> dict[str, Any]:
@@ -107,8 +112,13 @@ def _row(task: str, samples: Sequence[Trajectory]) -> dict[str, Any]:
     if split:
         raise ConfigError("one answer that was right and wrong", value=[answers[votes.index(each)] for each in split])
     first = samples[0].task
-    return {"id": first.id, "kind": first.kind, "answers": votes, "right": [int(each) for each in right],
-            "generated": [one.generated() for one in samples]}  # fmt: skip
+    return {
+        "id": first.id,
+        "kind": first.kind,
+        "answers": votes,
+        "right": [int(each) for each in right],
+        "generated": [one.generated() for one in samples],
+    }
 
 
 def _truths(votes: Sequence[int], right: Sequence[bool]) -> dict[int, set[bool]]:

@@ -29,8 +29,13 @@ from evolvent.memory.encoders import Encoder, HashedNgrams, SentenceEncoder
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = RESULTS / "trad.json"
 SIZED = ("qps", "recall", "ms_one", "build_s", "left_out", "over_product", "over_faiss_flat")
-GOALS = {"match_gain_ci": "low end above 0", "prompt_tokens": "thought below metadata", "flat_over_faiss": 1.0,
-         "flat_over_product": 1.3, "embedded_again": 0}  # fmt: skip
+GOALS = {
+    "match_gain_ci": "low end above 0",
+    "prompt_tokens": "thought below metadata",
+    "flat_over_faiss": 1.0,
+    "flat_over_product": 1.3,
+    "embedded_again": 0,
+}
 
 
 def encoder_of(folder: str) -> Encoder:
@@ -43,7 +48,7 @@ def report(options: argparse.Namespace) -> dict[str, Any]:
     every = not (options.match or options.index or options.agents)
     result: dict[str, Any] = {"benchmark": "trad"} | dict.fromkeys(
         ("match", "match_gain_ci", "success", "prompt_tokens", "qps", "recall")
-    )  # fmt: skip
+    )
     if options.match or (every and options.data):
         from benchmarks.trad_retrieval import match
 
@@ -56,8 +61,12 @@ def report(options: argparse.Namespace) -> dict[str, Any]:
         result |= index_report(options.sizes, peers=options.peers, limit_s=options.limit_s, quick=options.quick)
     if options.agents or (every and find_spec("benchmarks.trad_agents")):
         result |= import_module("benchmarks.trad_agents").report(quick=options.quick)
-    return result | {"goals": GOALS, "quick": options.quick, **about("evolvent", "torch", "numpy", cores=True),
-                     "load_average": load()}  # fmt: skip
+    return result | {
+        "goals": GOALS,
+        "quick": options.quick,
+        **about("evolvent", "torch", "numpy", cores=True),
+        "load_average": load(),
+    }
 
 
 def earlier() -> dict[str, Any]:

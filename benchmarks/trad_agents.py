@@ -56,8 +56,11 @@ def study(protocol: Protocol, folder: Path, seeds: Sequence[int]) -> None:
         for cell in missing:
             row = play(protocol, policy, cell) | {"training": about}
             keep(folder, cell.key, row)
-            print(f"{cell.key:40} success {np.mean(row['success']):.3f} followed {np.mean(row['followed']):.3f} "
-                  f"told {np.mean(row['told']):.3f}", flush=True)  # fmt: skip
+            print(
+                f"{cell.key:40} success {np.mean(row['success']):.3f} followed {np.mean(row['followed']):.3f} "
+                f"told {np.mean(row['told']):.3f}",
+                flush=True,
+            )
 
 
 def figures(protocol: Protocol, folder: Path, seeds: Sequence[int]) -> dict[str, Any]:
@@ -73,8 +76,11 @@ def figures(protocol: Protocol, folder: Path, seeds: Sequence[int]) -> dict[str,
     def over(system: str, what: str, worlds: Sequence[str], other: str = "") -> list[float]:
         own = scores(system, what, worlds)
         against = scores(other, what, worlds) if other else None
-        kinds = [f"{name} {kind} {at}" for name in worlds  # tasks of a panel differ in more than their kind
-                 for at, kind in enumerate(rows[name, system, whole[0]]["kinds"])]  # fmt: skip
+        kinds = [
+            f"{name} {kind} {at}"
+            for name in worlds  # tasks of a panel differ in more than their kind
+            for at, kind in enumerate(rows[name, system, whole[0]]["kinds"])
+        ]
         return interval(own, against, kinds=kinds, name=f"trad {system} {other} {what}")
 
     groups = {name: [name] for name in WORLDS} | {ALL: [*WORLDS]}
@@ -83,21 +89,34 @@ def figures(protocol: Protocol, folder: Path, seeds: Sequence[int]) -> dict[str,
         for what in ("success", "unit", "followed", "told")
     }
     gains = {
-        what: {group: {other: over("trad", what, worlds, other) for other in SYSTEMS if other != "trad"}
-               for group, worlds in groups.items()}
+        what: {
+            group: {other: over("trad", what, worlds, other) for other in SYSTEMS if other != "trad"}
+            for group, worlds in groups.items()
+        }
         for what in ("success", "followed")
-    }  # fmt: skip
+    }
     costs = {
-        what: {name: {system: round(float(np.mean([rows[name, system, seed][what] for seed in whole])), 1)
-                      for system in SYSTEMS} for name in WORLDS}
+        what: {
+            name: {
+                system: round(float(np.mean([rows[name, system, seed][what] for seed in whole])), 1)
+                for system in SYSTEMS
+            }
+            for name in WORLDS
+        }
         for what in COSTS
-    }  # fmt: skip
-    return table | {"gain_of_trad": gains, "cost": costs, "seeds": whole, "digest": protocol.digest,
-                    "tasks": {name: len(rows[name, "trad", whole[0]]["success"]) for name in WORLDS},
-                    "training": [rows["household", "trad", seed]["training"] for seed in whole],
-                    "interval": "95 %, pigeonhole bootstrap over seeds and tasks, Student's t below 5 seeds"
-                    if len(whole) > 1 else "none: one seed is played, and low and high are the mean",
-                    "cannot_show": CANNOT}  # fmt: skip
+    }
+    return table | {
+        "gain_of_trad": gains,
+        "cost": costs,
+        "seeds": whole,
+        "digest": protocol.digest,
+        "tasks": {name: len(rows[name, "trad", whole[0]]["success"]) for name in WORLDS},
+        "training": [rows["household", "trad", seed]["training"] for seed in whole],
+        "interval": "95 %, pigeonhole bootstrap over seeds and tasks, Student's t below 5 seeds"
+        if len(whole) > 1
+        else "none: one seed is played, and low and high are the mean",
+        "cannot_show": CANNOT,
+    }
 
 
 def report(*, quick: bool = False) -> dict[str, Any]:

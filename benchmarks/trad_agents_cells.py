@@ -121,8 +121,13 @@ def drawn_lessons(told: Protocol, policy: Policy, seed: int) -> Iterator[Parts]:
     for number in range(told.lessons):
         name, system = names[number % len(names)]
         rows = [one for episode in lessons(told, name, system, "train") for one in episode]
-        part = part_of(rows[int(rng.integers(len(rows)))], policy, Code.drawn(name, "lesson", seed, number),
-                       aside=told.aside, name=f"{name}-{system}-{number}")  # fmt: skip
+        part = part_of(
+            rows[int(rng.integers(len(rows)))],
+            policy,
+            Code.drawn(name, "lesson", seed, number),
+            aside=told.aside,
+            name=f"{name}-{system}-{number}",
+        )
         if part is not None:
             yield part
 
@@ -133,16 +138,21 @@ def trained(told: Protocol, seed: int) -> tuple[Policy, dict[str, float]]:
     read, losses, updates = 0, list[float](), 0
     drills, asked = [*drilled(told, policy, seed)], [*drawn_lessons(told, policy, seed)]
     for name, parts, last in (("drills", drills, 0.5), ("lessons", asked, 0.1)):
-        config = TrainConfig(lr=told.lr, betas=(0.9, 0.95), batch_tokens=told.batch_tokens, epochs=1, warmup_updates=20,
-                             final_lr=last)  # fmt: skip
+        config = TrainConfig(
+            lr=told.lr, betas=(0.9, 0.95), batch_tokens=told.batch_tokens, epochs=1, warmup_updates=20, final_lr=last
+        )
         learner = Learner(policy, weighted_nll, config, seed=sample_seed("trad order", name, seed) % 2**31)
         losses = []
         learner.fit(parts, on_update=lambda metrics, to=losses: to.append(float(metrics.loss)))  # type: ignore[misc]
         policy, read, updates = learner.policy.advanced(), read + sum(map(len, parts)), updates + learner.updates
     return policy, {
-        "drills": len(drills), "lessons": len(asked), "tokens_read": read, "updates": updates,
-        "loss": float(np.mean(losses[-20:])), "cpu_train_s": round(time.process_time() - began, 1),
-    }  # fmt: skip
+        "drills": len(drills),
+        "lessons": len(asked),
+        "tokens_read": read,
+        "updates": updates,
+        "loss": float(np.mean(losses[-20:])),
+        "cpu_train_s": round(time.process_time() - began, 1),
+    }
 
 
 def play(told: Protocol, policy: Policy, cell: Cell) -> dict[str, Any]:
@@ -154,8 +164,15 @@ def play(told: Protocol, policy: Policy, cell: Cell) -> dict[str, Any]:
     memory = None if cell.system == UNSHOWN else memory_of(told, cell.world)
     split = "dev" if cell.seed == told.development else "test"
     tasks = panel(told, cell.world, split)
-    playing = trad(writer, [*map(Start, tasks)], config=config, worlds={world.name: world}, memory=memory,
-                   engine=engine, seed=cell.seed)  # fmt: skip
+    playing = trad(
+        writer,
+        [*map(Start, tasks)],
+        config=config,
+        worlds={world.name: world},
+        memory=memory,
+        engine=engine,
+        seed=cell.seed,
+    )
     played = {one.task.id: one for one in playing}
     if failed := [one.id for one in played.values() if one.success is None]:
         raise ScoringError("episodes that could not be scored", value=failed[:5])
@@ -165,17 +182,24 @@ def play(told: Protocol, policy: Policy, cell: Cell) -> dict[str, Any]:
     found = {
         "success": [float(bool(one.success)) for one in episodes],
         "unit": [float(one.score.unit or 0) for one in episodes],
-        "kinds": [one.kind.split()[0] for one in tasks], "steps": len(steps),
+        "kinds": [one.kind.split()[0] for one in tasks],
+        "steps": len(steps),
         "no_command": sum(str(step.action).startswith("?") for step in steps),
         "dropped": sum("dropped" in step.info for step in steps),
         "prompt_tokens": float(np.mean([sum(each) for each in read])),
         "act_prompt_tokens": float(np.mean([each[-1] for each in read])),
-        "tokens_generated": engine.usage.generated, "tokens_computed": engine.usage.computed,
-    }  # fmt: skip
+        "tokens_generated": engine.usage.generated,
+        "tokens_computed": engine.usage.computed,
+    }
     asked = lessons(told, cell.world, cell.system, split)
     found |= {"followed": followed(asked, policy, code, engine), "told": [*map(told_share, asked)]}
-    return {**asdict(cell), "split": split, "digest": told.digest, "sources": sources(),
-            "cpu_play_s": round(time.process_time() - began, 1)} | found  # fmt: skip
+    return {
+        **asdict(cell),
+        "split": split,
+        "digest": told.digest,
+        "sources": sources(),
+        "cpu_play_s": round(time.process_time() - began, 1),
+    } | found
 
 
 def acts(asked: Sequence[Lesson]) -> list[Lesson]:
@@ -185,8 +209,12 @@ def acts(asked: Sequence[Lesson]) -> list[Lesson]:
 
 def told_share(asked: Sequence[Lesson]) -> float:
     """The share of an episode's actions whose command stands in a demonstration of the prompt, policy or not."""
-    shown = [_commands(one.prompt.partition("Now it is your turn.")[0]) & _commands(f"> act: {_bare(one)}")
-             if "Now it is your turn." in one.prompt else set() for one in acts(asked)]  # fmt: skip
+    shown = [
+        _commands(one.prompt.partition("Now it is your turn.")[0]) & _commands(f"> act: {_bare(one)}")
+        if "Now it is your turn." in one.prompt
+        else set()
+        for one in acts(asked)
+    ]
     return float(np.mean([bool(one) for one in shown]))
 
 

@@ -31,15 +31,33 @@ from evolvent.worlds.panel import Sizes
 from evolvent.worlds.web_replay.world import WebReplayWorld
 
 __all__ = [
-    "CODE_WORDS", "COMMAND", "SYSTEMS", "TOKEN", "UNSHOWN", "WORLDS", "Code", "Coded", "Lesson", "Protocol",
-    "agent_config", "drill", "lessons", "memory_of", "panel", "world_of",
-]  # fmt: skip
+    "CODE_WORDS",
+    "COMMAND",
+    "SYSTEMS",
+    "TOKEN",
+    "UNSHOWN",
+    "WORLDS",
+    "Code",
+    "Coded",
+    "Lesson",
+    "Protocol",
+    "agent_config",
+    "drill",
+    "lessons",
+    "memory_of",
+    "panel",
+    "world_of",
+]
 
 UNSHOWN = "nothing shown"
 SYSTEMS: Mapping[str, Mapping[str, object]] = {
-    "trad": TRAD, "react": REACT, "synapse": SYNAPSE, "rap": RAP, UNSHOWN: ZERO_SHOT,
+    "trad": TRAD,
+    "react": REACT,
+    "synapse": SYNAPSE,
+    "rap": RAP,
+    UNSHOWN: ZERO_SHOT,
     **{f"trad, {name}": preset for name, preset in ABLATIONS.items()},
-}  # fmt: skip
+}
 COMMANDS: Mapping[str, Sequence[str]] = {
     "household": ("go", "take", "move", "open", "close", "clean", "heat", "cool", "use"),
     "backoffice": ("open", "find", "next", "show", "new", "set", "save", "delete", "back", "done"),
@@ -145,8 +163,14 @@ def memory_of(told: Protocol, name: str) -> StepMemory:
 def agent_config(told: Protocol, name: str, system: str) -> Trad:
     """The settings of a system in a world: the published ones but for the sizes that the protocol makes equal."""
     before, after = told.web_window if name == "web_replay" else told.window
-    equal = {"k": told.k, "before": before, "after": after, "kind_words": 1 if name == "household" else None,
-             "thought_tokens": told.tokens[0], "action_tokens": told.tokens[1]}  # fmt: skip
+    equal = {
+        "k": told.k,
+        "before": before,
+        "after": after,
+        "kind_words": 1 if name == "household" else None,
+        "thought_tokens": told.tokens[0],
+        "action_tokens": told.tokens[1],
+    }
     return Trad(**(equal | {name: value for name, value in SYSTEMS[system].items() if name not in ("k",)}))  # type: ignore[arg-type]
 
 

@@ -38,10 +38,45 @@ DIM, K = 384, 10
 OURS = ("product", "evolvent_flat", "evolvent_usearch")
 PEERS = {"faiss_flat": "faiss", "faiss_hnsw": "faiss", "hnswlib": "hnswlib"}
 GRAPHS = ("evolvent_usearch", "faiss_hnsw", "hnswlib")
-THINGS = ("mug", "egg", "bowl", "pan", "cup", "apple", "knife", "plate", "pot", "tomato", "lettuce", "bread", "pen",
-          "book", "cd", "towel", "soap", "cloth", "key", "card")  # fmt: skip
-PLACES = ("shelf", "drawer", "cabinet", "countertop", "fridge", "microwave", "sinkbasin", "desk", "table", "sofa",
-          "bed", "dresser", "toilet", "safe", "cart")  # fmt: skip
+THINGS = (
+    "mug",
+    "egg",
+    "bowl",
+    "pan",
+    "cup",
+    "apple",
+    "knife",
+    "plate",
+    "pot",
+    "tomato",
+    "lettuce",
+    "bread",
+    "pen",
+    "book",
+    "cd",
+    "towel",
+    "soap",
+    "cloth",
+    "key",
+    "card",
+)
+PLACES = (
+    "shelf",
+    "drawer",
+    "cabinet",
+    "countertop",
+    "fridge",
+    "microwave",
+    "sinkbasin",
+    "desk",
+    "table",
+    "sofa",
+    "bed",
+    "dresser",
+    "toilet",
+    "safe",
+    "cart",
+)
 SAID = (
     "I need to find a {a}. A {a} is likely to be on a {p} or in a {q}. I start with the {p} {n}.",
     "On the {p} {n} there is no {a}. Next, I need to check the {q} {m}.",
@@ -83,8 +118,10 @@ def again() -> dict[str, int]:
             return HashedNgrams(64)(texts)
 
     said = sorted(set(sentences(3000, np.random.default_rng(0))))
-    episodes = [Trajectory(f"{at}", Task("rooms", "1", {"n": at}), (Step("seen", "act", thought=text),))
-                for at, text in enumerate(said)]  # fmt: skip
+    episodes = [
+        Trajectory(f"{at}", Task("rooms", "1", {"n": at}), (Step("seen", "act", thought=text),))
+        for at, text in enumerate(said)
+    ]
     encoder = Counting()
     memory = StepMemory.from_trajectories(episodes[:-100], encoder)
     memory.add(episodes)
@@ -123,13 +160,23 @@ class Sides:
         self, side: str, n: int, *, singles: int, repeats: int
     ) -> tuple[dict[str, float], NDArray[np.int64]] | None:
         """What a side tells, and the rows that it found."""
-        order = {"side": side, "vectors": str(self.folder / f"{n}.npy"), "queries": str(self.folder / f"{n}-q.npy"),
-                 "k": K, "singles": singles, "repeats": repeats, "out": str(self.folder / "rows.npy")}  # fmt: skip
+        order = {
+            "side": side,
+            "vectors": str(self.folder / f"{n}.npy"),
+            "queries": str(self.folder / f"{n}-q.npy"),
+            "k": K,
+            "singles": singles,
+            "repeats": repeats,
+            "out": str(self.folder / "rows.npy"),
+        }
         names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
         done = subprocess.run(
-            [self.python(side), "-m", "benchmarks.trad_index_sides", json.dumps(order)], capture_output=True, text=True,
-            cwd=ROOT, env=os.environ | dict.fromkeys(names, "1"),
-        )  # fmt: skip
+            [self.python(side), "-m", "benchmarks.trad_index_sides", json.dumps(order)],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | dict.fromkeys(names, "1"),
+        )
         if done.returncode:
             print(f"{side} failed: {(done.stderr.strip().splitlines() or ['without a word'])[-1]}")
             return None
@@ -170,18 +217,30 @@ def index_report(sizes: Sequence[int], *, peers: str | None, limit_s: float, qui
             every[str(n)] = one_size(sides, n, queries=64 if quick else 256)
     good = {n: {side: told for side, told in found.items() if isinstance(told, dict)} for n, found in every.items()}
     ratios = {
-        f"over_{other}": {n: [round(found["evolvent_flat"]["ms_one"] / found[other]["ms_one"], 2),
-                              round(found[other]["qps_batch"] / found["evolvent_flat"]["qps_batch"], 2)]
-                          for n, found in good.items() if {other, "evolvent_flat"} <= set(found)}
+        f"over_{other}": {
+            n: [
+                round(found["evolvent_flat"]["ms_one"] / found[other]["ms_one"], 2),
+                round(found[other]["qps_batch"] / found["evolvent_flat"]["qps_batch"], 2),
+            ]
+            for n, found in good.items()
+            if {other, "evolvent_flat"} <= set(found)
+        }
         for other in ("product", "faiss_flat")
-    }  # fmt: skip
+    }
 
     def each(name: str, digits: int) -> dict[str, dict[str, float]]:
-        return {n: {side: round(told[name], digits) for side, told in found.items() if name in told}
-                for n, found in good.items()}  # fmt: skip
+        return {
+            n: {side: round(told[name], digits) for side, told in found.items() if name in told}
+            for n, found in good.items()
+        }
 
     why = {n: {side: why for side, why in found.items() if isinstance(why, str)} for n, found in every.items()}
     return {
-        "qps": each("qps_batch", 1), "recall": each("recall", 4), "ms_one": each("ms_one", 3),
-        "build_s": each("build_s", 1), "left_out": why, **ratios, "store": again(),
-    }  # fmt: skip
+        "qps": each("qps_batch", 1),
+        "recall": each("recall", 4),
+        "ms_one": each("ms_one", 3),
+        "build_s": each("build_s", 1),
+        "left_out": why,
+        **ratios,
+        "store": again(),
+    }

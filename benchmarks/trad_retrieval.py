@@ -139,8 +139,17 @@ class Asked:
             for at, hits in zip(mine, found, strict=True):
                 scores[at] = self.share(at, [hit.record.action for hit in hits])
                 if name in ("thought", "observation"):
-                    cost[at] = sum(shown(window(memory.demonstration(hit.record.trajectory_id), hit.record.step,
-                                                before=BEFORE, after=AFTER)) for hit in hits)  # fmt: skip
+                    cost[at] = sum(
+                        shown(
+                            window(
+                                memory.demonstration(hit.record.trajectory_id),
+                                hit.record.step,
+                                before=BEFORE,
+                                after=AFTER,
+                            )
+                        )
+                        for hit in hits
+                    )
         self.scores[name] = scores
         if any(cost):
             self.cost[name] = float(np.mean(cost))
@@ -211,8 +220,9 @@ def one_split(data: Path, encoder: Encoder, by: str, *, quick: bool) -> dict[str
         "gain_when_wrong_ci": {name: rounded(asked.gain(name, base)) for name in asked.scores if "_wrong_" in name},
         "prompt_tokens": {name: round(value, 1) for name, value in asked.cost.items()},
         "match_per_1000_tokens": per_tokens(told, asked.cost),
-        "episodes": [len(remembered), len(asked_with)], "steps": [len(memory), len(asked.steps)],
-    }  # fmt: skip
+        "episodes": [len(remembered), len(asked_with)],
+        "steps": [len(memory), len(asked.steps)],
+    }
 
 
 def per_tokens(told: Mapping[str, Sequence[float]], cost: Mapping[str, float]) -> dict[str, float]:

@@ -80,11 +80,24 @@ def plain(bench: Bench) -> float:
 
 def shared_arguments(folder: str, bench: Bench) -> dict[str, Any]:
     return {
-        "output_dir": folder, "use_cpu": True, "bf16": False, "gradient_checkpointing": False, "report_to": "none",
-        "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True, "optim": "adamw_torch_fused",
-        "learning_rate": bench.lr, "adam_beta2": 0.98, "weight_decay": 0.1, "max_grad_norm": 1.0, "warmup_steps": 50,
-        "lr_scheduler_type": "linear", "seed": bench.seed, "num_train_epochs": bench.epochs,
-    }  # fmt: skip
+        "output_dir": folder,
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "report_to": "none",
+        "save_strategy": "no",
+        "logging_strategy": "no",
+        "disable_tqdm": True,
+        "optim": "adamw_torch_fused",
+        "learning_rate": bench.lr,
+        "adam_beta2": 0.98,
+        "weight_decay": 0.1,
+        "max_grad_norm": 1.0,
+        "warmup_steps": 50,
+        "lr_scheduler_type": "linear",
+        "seed": bench.seed,
+        "num_train_epochs": bench.epochs,
+    }
 
 
 def timed(trainer: Any) -> float:

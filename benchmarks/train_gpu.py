@@ -40,9 +40,13 @@ def on_a_gpu(*, seed: int, quick: bool) -> dict[str, Any]:
         rows.append(row)
         print(row, flush=True)
     return {
-        "benchmark": "train", "device": torch.cuda.get_device_name(0), "ceiling_tflops": round(ceiling / 1e12, 1),
-        "rows": rows, "seed": seed, **about("torch", "transformers", "accelerate"),
-    }  # fmt: skip
+        "benchmark": "train",
+        "device": torch.cuda.get_device_name(0),
+        "ceiling_tflops": round(ceiling / 1e12, 1),
+        "rows": rows,
+        "seed": seed,
+        **about("torch", "transformers", "accelerate"),
+    }
 
 
 def _measured(
@@ -54,9 +58,11 @@ def _measured(
     rate = updates * point.batch / side(bench)
     work = cost.operations(point.batch, point.batch, point.length) / point.batch * rate
     return {
-        "tokens_per_s": round(rate), "gemm_share": round(work / ceiling, 3), "tflops": round(work / 1e12, 1),
+        "tokens_per_s": round(rate),
+        "gemm_share": round(work / ceiling, 3),
+        "tflops": round(work / 1e12, 1),
         "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2),
-    }  # fmt: skip
+    }
 
 
 class _Clock:
@@ -89,14 +95,28 @@ def _hf(bench: Bench) -> float:
     tick: Callable[..., None] = lambda self, *_, **__: clock.tick()  # noqa: E731
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
-            output_dir=folder, bf16=True, report_to="none", save_strategy="no", logging_strategy="no",
-            disable_tqdm=True, optim="adamw_torch_fused", learning_rate=bench.lr, adam_beta2=0.98, weight_decay=0.1,
-            max_grad_norm=1.0, lr_scheduler_type="linear", seed=bench.seed, num_train_epochs=1,
-            per_device_train_batch_size=1, remove_unused_columns=False,
-        )  # fmt: skip
+            output_dir=folder,
+            bf16=True,
+            report_to="none",
+            save_strategy="no",
+            logging_strategy="no",
+            disable_tqdm=True,
+            optim="adamw_torch_fused",
+            learning_rate=bench.lr,
+            adam_beta2=0.98,
+            weight_decay=0.1,
+            max_grad_norm=1.0,
+            lr_scheduler_type="linear",
+            seed=bench.seed,
+            num_train_epochs=1,
+            per_device_train_batch_size=1,
+            remove_unused_columns=False,
+        )
         Trainer(
-            model=bench.policy.model, args=arguments, train_dataset=[labelled(batch) for batch in bench.batches()],
+            model=bench.policy.model,
+            args=arguments,
+            train_dataset=[labelled(batch) for batch in bench.batches()],
             data_collator=lambda items: items[0],
             callbacks=[type("Ticks", (TrainerCallback,), {"on_step_end": tick})()],
-        ).train()  # fmt: skip
+        ).train()
     return clock.stop()

@@ -26,9 +26,7 @@ def seconds(layout: dict[str, int], point: Point, updates: int, seed: int) -> li
     parallelism, stamps = Parallelism(**layout), list[float]()
     bench = point.bench(updates=updates + WARM, seed=seed)
     with ranks_of(parallelism.mesh) as ranks:
-        learner = Learner(
-            bench.policy, weighted_nll, bench.config, seed=seed, parallelism=parallelism, ranks=ranks
-        )  # fmt: skip
+        learner = Learner(bench.policy, weighted_nll, bench.config, seed=seed, parallelism=parallelism, ranks=ranks)
         learner.fit(bench.parts, on_update=lambda _: stamps.append(time.perf_counter()))
     return [after - before for before, after in zip(stamps[WARM - 1 :], stamps[WARM:], strict=False)]
 

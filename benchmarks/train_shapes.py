@@ -36,10 +36,18 @@ class Size:
         """With random weights; the same for every side."""
         tokenizer = word_tokenizer([f"w{number}" for number in range(64)], context=context)
         config = Qwen2Config(
-            vocab_size=self.words, hidden_size=self.width, intermediate_size=self.inner, num_hidden_layers=self.layers,
-            num_attention_heads=self.heads, num_key_value_heads=self.shared, max_position_embeddings=context,
-            tie_word_embeddings=True, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-        )  # fmt: skip
+            vocab_size=self.words,
+            hidden_size=self.width,
+            intermediate_size=self.inner,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.shared,
+            max_position_embeddings=context,
+            tie_word_embeddings=True,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+        )
         with torch.random.fork_rng():
             torch.manual_seed(0)
             model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").to(device)
@@ -47,9 +55,12 @@ class Size:
 
 
 SIZES = {
-    "0.2M": Size(3, 64, 176, 4, 2, 256), "3M": Size(4, 256, 688, 8, 4, 2048), "25M": Size(8, 448, 1216, 8, 4, 8192),
-    "0.5B": Size(24, 896, 4864, 14, 2, 151936), "1.5B": Size(28, 1536, 8960, 12, 2, 151936),
-}  # fmt: skip
+    "0.2M": Size(3, 64, 176, 4, 2, 256),
+    "3M": Size(4, 256, 688, 8, 4, 2048),
+    "25M": Size(8, 448, 1216, 8, 4, 8192),
+    "0.5B": Size(24, 896, 4864, 14, 2, 151936),
+    "1.5B": Size(28, 1536, 8960, 12, 2, 151936),
+}
 
 
 @dataclass(frozen=True)
@@ -114,15 +125,26 @@ class Point:
         weight = written.astype(np.float32)
         weight[0], weight[-1] = 0.0, 1.0
         zeros = np.zeros(count, np.int32)
-        return Parts(f"t{number}", rng.integers(4, words, count).astype(np.int32), written, written & False,
-                     zeros.astype(np.float32), zeros, zeros, weight)  # fmt: skip
+        return Parts(
+            f"t{number}",
+            rng.integers(4, words, count).astype(np.int32),
+            written,
+            written & False,
+            zeros.astype(np.float32),
+            zeros,
+            zeros,
+            weight,
+        )
 
 
 MIDDLE = Point()
 POINTS = (
-    MIDDLE, replace(MIDDLE, kind="pretrain"), *(replace(MIDDLE, size=size) for size in ("0.2M", "25M")),
-    *(replace(MIDDLE, batch=batch) for batch in (512, 8192)), *(replace(MIDDLE, length=length) for length in (32, 512)),
-)  # fmt: skip
+    MIDDLE,
+    replace(MIDDLE, kind="pretrain"),
+    *(replace(MIDDLE, size=size) for size in ("0.2M", "25M")),
+    *(replace(MIDDLE, batch=batch) for batch in (512, 8192)),
+    *(replace(MIDDLE, length=length) for length in (32, 512)),
+)
 ON_A_GPU = (Point("0.5B", 16384, 1024, "pretrain"), Point("1.5B", 8192, 1024, "pretrain"))
 
 

@@ -56,25 +56,59 @@ PUBLISHED = {"adamw": 1e-3, "lion": 1e-4, "adan": 1e-3, "sophiag": 1e-4, "lomo":
 MIDDLES = {"adamw": 2e-3, "lion": 3e-4, "adan": 3e-3, "sophiag": 3e-4, "lomo": 0.5, "adalomo": 3e-2}
 TIMES = {"full": 1.0, "lora": 3.0, "prefix": 50.0, "prompt": 150.0, "ia3": 50.0}
 EXCEPTIONS = {
-    "lomo/lora": 1.0, "lomo/prefix": 8.0, "lomo/prompt": 10.0, "lomo/ia3": 3.0,
-    "adalomo/lora": 0.2, "adalomo/prefix": 0.2, "adalomo/prompt": 1.0, "adalomo/ia3": 0.1,
-}  # fmt: skip
+    "lomo/lora": 1.0,
+    "lomo/prefix": 8.0,
+    "lomo/prompt": 10.0,
+    "lomo/ia3": 3.0,
+    "adalomo/lora": 0.2,
+    "adalomo/prefix": 0.2,
+    "adalomo/prompt": 1.0,
+    "adalomo/ia3": 0.1,
+}
 PROTOCOL = Protocol(
-    cloned=("lookup", "crafting:0"), worlds=("lookup",), shown=600, told=600, namings=3,
-    solved=0.15, base_tokens=100_000, tokens=3_000,
+    cloned=("lookup", "crafting:0"),
+    worlds=("lookup",),
+    shown=600,
+    told=600,
+    namings=3,
+    solved=0.15,
+    base_tokens=100_000,
+    tokens=3_000,
     base=TrainConfig(lr=5e-3, betas=(0.9, 0.95), batch_tokens=512, final_lr=1.0),
     train=TrainConfig(betas=(0.9, 0.999), weight_decay=0.0, warmup_updates=10, batch_tokens=128),
-    tiers=("seen", "evo", "combo"), dev=60, test=100,
-    adapters=TUNINGS, optimizers={name: OptimizerConfig(name=name) for name in OPTIMIZERS},
-    centres=MIDDLES, times=TIMES, exceptions=EXCEPTIONS, tuning_seed=900, seeds=(1000, 1001, 1002, 1003, 1004),
-)  # fmt: skip
+    tiers=("seen", "evo", "combo"),
+    dev=60,
+    test=100,
+    adapters=TUNINGS,
+    optimizers={name: OptimizerConfig(name=name) for name in OPTIMIZERS},
+    centres=MIDDLES,
+    times=TIMES,
+    exceptions=EXCEPTIONS,
+    tuning_seed=900,
+    seeds=(1000, 1001, 1002, 1003, 1004),
+)
 QUICK = Protocol(
-    cloned=("lookup",), worlds=("lookup",), shown=60, told=60, namings=1, solved=0.3, base_tokens=2_000, tokens=300,
-    base=PROTOCOL.base, train=PROTOCOL.train, tiers=("seen",), dev=3, test=4,
+    cloned=("lookup",),
+    worlds=("lookup",),
+    shown=60,
+    told=60,
+    namings=1,
+    solved=0.3,
+    base_tokens=2_000,
+    tokens=300,
+    base=PROTOCOL.base,
+    train=PROTOCOL.train,
+    tiers=("seen",),
+    dev=3,
+    test=4,
     adapters={name: TUNINGS[name] for name in ("full", "lora", "prompt")},
     optimizers={name: OptimizerConfig(name=name) for name in ("adamw", "lomo")},
-    centres=MIDDLES, times=TIMES, exceptions=EXCEPTIONS, tuning_seed=0, seeds=(1, 2),
-)  # fmt: skip
+    centres=MIDDLES,
+    times=TIMES,
+    exceptions=EXCEPTIONS,
+    tuning_seed=0,
+    seeds=(1, 2),
+)
 Table = dict[str, dict[str, Any]]
 
 
@@ -92,8 +126,12 @@ class Rows:
         if frozen.exists():
             known = json.loads(frozen.read_text(encoding="utf-8"))["digest"]
             if known != self.digest:
-                raise ConfigError(f"{folder} holds rows of another protocol", value=self.digest, expected=known,
-                                  hint="move it away; rows of two protocols are never mixed")  # fmt: skip
+                raise ConfigError(
+                    f"{folder} holds rows of another protocol",
+                    value=self.digest,
+                    expected=known,
+                    hint="move it away; rows of two protocols are never mixed",
+                )
         else:
             facts = {"digest": self.digest, **protocol.described()}
             write_atomic(frozen, json.dumps(facts, indent=1) + "\n")
@@ -181,8 +219,13 @@ def interval(protocol: Protocol, own: Sequence[Mapping[str, Any]], other: Sequen
     """[mean, low, high] of the difference in success to other rows of the same seeds; to 0 where there are none."""
     scores, tasks = outcomes(own), panel(protocol, "test")
     against = outcomes(other) or [[0.0] * len(row) for row in scores]
-    found = crossed(scores, against, kinds=[task.kind for task in tasks], strata=[task.tier for task in tasks],
-                    rng=sample_rng("tuning intervals"))  # fmt: skip
+    found = crossed(
+        scores,
+        against,
+        kinds=[task.kind for task in tasks],
+        strata=[task.tier for task in tasks],
+        rng=sample_rng("tuning intervals"),
+    )
     least = 0.0 if not other else -1.0
     ends = (found.mean, max(least, found.low), min(1.0, found.high))
     return [round(end, 4) for end in ends]
@@ -192,9 +235,10 @@ def complete(rows: Rows, rates: Mapping[tuple[str, str], float]) -> list[int]:
     """The seeds that the base and every cell have played."""
     wanted = {("none", "base"): 0.0, **rates}
     return [
-        seed for seed in rows.protocol.seeds
+        seed
+        for seed in rows.protocol.seeds
         if all(Cell(*pair, rate, seed, "test").key in rows.kept for pair, rate in wanted.items())
-    ]  # fmt: skip
+    ]
 
 
 def tables(rows: Rows, chosen: Mapping[tuple[str, str], Mapping[str, Any]], seeds: Sequence[int]) -> dict[str, Table]:
@@ -210,10 +254,13 @@ def tables(rows: Rows, chosen: Mapping[tuple[str, str], Mapping[str, Any]], seed
     for (optimizer, tuning), dev in chosen.items():
         own = of(optimizer, tuning, dev["rate"])
         values = (
-            interval(protocol, own, []), interval(protocol, own, base), interval(protocol, own, reference),
-            own[0]["weights"], round(sum(row["cpu_train_s"] for row in own) / len(own), 2),
+            interval(protocol, own, []),
+            interval(protocol, own, base),
+            interval(protocol, own, reference),
+            own[0]["weights"],
+            round(sum(row["cpu_train_s"] for row in own) / len(own), 2),
             [round(row["success"], 4) for row in own],
-        )  # fmt: skip
+        )
         for name, value in zip(names, values, strict=True):
             found[name].setdefault(optimizer, {})[tuning] = value
     return found
@@ -242,29 +289,41 @@ def report(rows: Rows, *, quick: bool) -> dict[str, Any]:
         return {one: {pair[1]: value(pair) for pair in chosen if pair[0] == one} for one in protocol.optimizers}
 
     return {
-        "benchmark": "tuning", "quick": quick, "digest": rows.digest,
+        "benchmark": "tuning",
+        "quick": quick,
+        "digest": rows.digest,
         **(tables(rows, chosen, seeds) if seeds else {"success": {}}),
-        "base": {"success": interval(protocol, base, []), "by_seed": [round(row["success"], 4) for row in base],
-                 "tokens": [row["base_tokens"] for row in base]} if seeds else {},
+        "base": {
+            "success": interval(protocol, base, []),
+            "by_seed": [round(row["success"], 4) for row in base],
+            "tokens": [row["base_tokens"] for row in base],
+        }
+        if seeds
+        else {},
         "interval": "95 %, pigeonhole bootstrap over seeds and kinds of tasks, Student's t below 5 seeds",
-        "seeds": seeds, "dropped_seeds": [seed for seed in protocol.seeds if seed not in seeds],
+        "seeds": seeds,
+        "dropped_seeds": [seed for seed in protocol.seeds if seed not in seeds],
         "rates": table(lambda pair: chosen[pair]["rate"]),
-        "at_end": [
-            "/".join(pair) for pair, row in chosen.items() if row is tries[pair][0] or row is tries[pair][-1]
-        ],
+        "at_end": ["/".join(pair) for pair, row in chosen.items() if row is tries[pair][0] or row is tries[pair][-1]],
         "dev": table(lambda pair: {f"{row['rate']:.3g}": round(row["success"], 4) for row in tries[pair]}),
         "effort": table(lambda pair: len(tries[pair])),
         "published_rates": PUBLISHED,
-        "refused": reasons, "unfinished": [name for name in missing if name not in reasons],
-        "tokens": {"of_a_training": protocol.tokens, "learned": sum(row["tokens"] for row in every),
-                   "fed": sum(row["fed"] for row in every)},
-        "cpu_s": {"training": round(sum(row["cpu_train_s"] for row in every), 1),
-                  "playing": round(sum(row["cpu_play_s"] for row in every), 1)},
+        "refused": reasons,
+        "unfinished": [name for name in missing if name not in reasons],
+        "tokens": {
+            "of_a_training": protocol.tokens,
+            "learned": sum(row["tokens"] for row in every),
+            "fed": sum(row["fed"] for row in every),
+        },
+        "cpu_s": {
+            "training": round(sum(row["cpu_train_s"] for row in every), 1),
+            "playing": round(sum(row["cpu_play_s"] for row in every), 1),
+        },
         "trainings": sum(row["tuning"] != "base" for row in every),
         "tasks": {split: len(panel(protocol, split)) for split in ("dev", "test")},
         "sources": sorted({row["sources"] for row in every}),
         **about("torch", "transformers", "peft", threads=1),
-    }  # fmt: skip
+    }
 
 
 def show(found: Mapping[str, Any]) -> None:
@@ -273,8 +332,10 @@ def show(found: Mapping[str, Any]) -> None:
         print("no seed is complete")
         return
     columns = list(next(iter(found["success"].values())))
-    print(f"\nsuccess on {found['tasks']['test']} held-out tasks, % [95 % interval], {len(found['seeds'])} seeds, "
-          f"{found['tokens']['of_a_training']:,} learned tokens each")  # fmt: skip
+    print(
+        f"\nsuccess on {found['tasks']['test']} held-out tasks, % [95 % interval], {len(found['seeds'])} seeds, "
+        f"{found['tokens']['of_a_training']:,} learned tokens each"
+    )
     print(f"{'':9}" + "".join(f"{name:>17}" for name in columns))
     for optimizer, row in found["success"].items():
         cells = [f"{100 * mean:.0f} [{100 * low:.0f}, {100 * high:.0f}]" for mean, low, high in row.values()]

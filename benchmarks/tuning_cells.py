@@ -260,12 +260,18 @@ def run_cell(protocol: Protocol, start: Ready, cell: Cell) -> dict[str, Any]:
     outcomes = [False] * len(tasks) if note else played(protocol, policy, tasks)
     last = losses[-max(1, len(losses) // 10) :]
     return {
-        "key": cell.key, **asdict(cell), "success": sum(outcomes) / len(outcomes),
-        "outcomes": "".join(str(int(won)) for won in outcomes), **learned,
+        "key": cell.key,
+        **asdict(cell),
+        "success": sum(outcomes) / len(outcomes),
+        "outcomes": "".join(str(int(won)) for won in outcomes),
+        **learned,
         "loss": [round(losses[0], 4), round(sum(last) / len(last), 4)] if losses else None,
-        "cpu_train_s": round(trained - began, 3), "cpu_play_s": round(time.process_time() - trained, 3),
-        "base": start.digest, "note": note, "sources": sources(),
-    }  # fmt: skip
+        "cpu_train_s": round(trained - began, 3),
+        "cpu_play_s": round(time.process_time() - trained, 3),
+        "base": start.digest,
+        "note": note,
+        "sources": sources(),
+    }
 
 
 def _engine(policy: Policy) -> Engine:
@@ -279,9 +285,14 @@ def played(protocol: Protocol, policy: Policy, tasks: Sequence[Task]) -> list[bo
     """Whether each task was solved, greedily."""
     agent = LanguageAgent(policy, Sampling(temperature=0.0), max_tokens=protocol.max_tokens)
     playing = collect(
-        _every(protocol), [Start(task) for task in tasks], agent, engine=_engine(policy), seed=0, slots=_SLOTS,
+        _every(protocol),
+        [Start(task) for task in tasks],
+        agent,
+        engine=_engine(policy),
+        seed=0,
+        slots=_SLOTS,
         limits=Limits(horizon=protocol.horizon),
-    )  # fmt: skip
+    )
     won = {trajectory.task.id: trajectory.success for trajectory in playing}
     if any(won[task.id] is None for task in tasks):
         raise ScoringError("episodes that could not be scored", value=sum(one is None for one in won.values()))

@@ -28,8 +28,10 @@ from benchmarks.viewer_runs import SEED, logged_run, sealed_run
 
 COUNT, QUICK = 100_000, 10_000
 WORDS = ("chrysalis", "quartz", "lamp egg", "open heat", "zzz", "copy-000", "drawer", "ledger mango")
-PAINTED = ("performance.getEntriesByName('rows painted').length > 0"
-           " && performance.getEntriesByName('first-contentful-paint').length > 0")  # fmt: skip
+PAINTED = (
+    "performance.getEntriesByName('rows painted').length > 0"
+    " && performance.getEntriesByName('first-contentful-paint').length > 0"
+)
 _READY = """
 { const box = document.getElementById("search");
 box.focus();
@@ -108,8 +110,10 @@ def findings(tab: Tab, pages: Sequence[str], axe: Path) -> list[dict[str, Any]]:
                 "axe.run().then(r => r.violations.filter(v => ['serious', 'critical'].includes(v.impact))"
                 ".map(v => [v.id, v.nodes.length, v.nodes[0].html.slice(0, 200)]))"
             )
-            found += [{"page": page.partition("/")[2][-60:], "dark": dark, "rule": rule, "times": times, "first": html}
-                      for rule, times, html in rows]  # fmt: skip
+            found += [
+                {"page": page.partition("/")[2][-60:], "dark": dark, "rule": rule, "times": times, "first": html}
+                for rule, times, html in rows
+            ]
     return found
 
 
@@ -132,19 +136,32 @@ def measured(count: int, times: int, axe: Path | None) -> dict[str, Any]:
             tab.go(door)
             runs = addresses(tab, base)
             warm = {name: searches(tab, f"{base}{where}/trajectories", WORDS) for name, where in runs.items()}
-            pages = [*pages_of(tab, base, runs["sealed"]),
-                     f"{base}/compare?run={runs['sealed'][5:]}&run={runs['logged'][5:]}"]  # fmt: skip
+            pages = [
+                *pages_of(tab, base, runs["sealed"]),
+                f"{base}/compare?run={runs['sealed'][5:]}&run={runs['logged'][5:]}",
+            ]
             wrong = findings(tab, pages, axe) if axe else None
-    row: dict[str, Any] = {"first_paint_ms": round(statistics.median(cold["sealed"]), 1),
-                           "search_ms": round(statistics.median(warm["sealed"][0]), 1),
-                           "axe_serious": None if wrong is None else len(wrong)}  # fmt: skip
-    row |= {"trajectories": count, "slowest_search_ms": round(max(warm["sealed"][0]), 1),
-            "read_s": round(warm["sealed"][1], 2), "logged_trajectories": count // 20,
-            "logged_first_paint_ms": round(statistics.median(cold["logged"]), 1),
-            "logged_search_ms": round(statistics.median(warm["logged"][0]), 1),
-            "logged_read_s": round(warm["logged"][1], 2), "paints": len(cold["sealed"]), "words": len(WORDS),
-            "load_1min": load()[0], "cores": os.cpu_count(), "findings": wrong, "seed": SEED,
-            **about("evolvent", "starlette", "uvicorn", "pyarrow", cores=True)}  # fmt: skip
+    row: dict[str, Any] = {
+        "first_paint_ms": round(statistics.median(cold["sealed"]), 1),
+        "search_ms": round(statistics.median(warm["sealed"][0]), 1),
+        "axe_serious": None if wrong is None else len(wrong),
+    }
+    row |= {
+        "trajectories": count,
+        "slowest_search_ms": round(max(warm["sealed"][0]), 1),
+        "read_s": round(warm["sealed"][1], 2),
+        "logged_trajectories": count // 20,
+        "logged_first_paint_ms": round(statistics.median(cold["logged"]), 1),
+        "logged_search_ms": round(statistics.median(warm["logged"][0]), 1),
+        "logged_read_s": round(warm["logged"][1], 2),
+        "paints": len(cold["sealed"]),
+        "words": len(WORDS),
+        "load_1min": load()[0],
+        "cores": os.cpu_count(),
+        "findings": wrong,
+        "seed": SEED,
+        **about("evolvent", "starlette", "uvicorn", "pyarrow", cores=True),
+    }
     told = subprocess.run([chromium() or "chromium", "--version"], capture_output=True, text=True, check=True).stdout
     row["versions"]["chromium"] = next((word for word in told.split() if word[0].isdigit()), told.strip())
     return row

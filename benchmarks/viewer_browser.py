@@ -18,9 +18,19 @@ from websockets.sync.client import connect
 
 __all__ = ["Tab", "chromium", "opened_tab"]
 
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-         "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
-         "--remote-debugging-port=0", "--hide-scrollbars")  # fmt: skip
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-dev-shm-usage",
+    "--remote-debugging-port=0",
+    "--hide-scrollbars",
+)
 _WAIT_S = 120.0
 
 
@@ -105,8 +115,7 @@ class Tab:
 
     def shape(self, width: int, height: int, *, dark: bool = False) -> None:
         """The size of the window in pixels, and the colours that the system prefers."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
-                  mobile=False)  # fmt: skip
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
@@ -130,9 +139,11 @@ def opened_tab(program: str) -> Iterator[Tab]:
     """A browser with one page, gone afterwards with all that it wrote."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         process = subprocess.Popen(
-            [program, *FLAGS, f"--user-data-dir={Path(profile)}", "about:blank"], stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
+            [program, *FLAGS, f"--user-data-dir={Path(profile)}", "about:blank"],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
         try:
             lines = process.stderr or ()
             address = next(found[0] for line in lines if (found := re.search(r"ws://\S+", line)))

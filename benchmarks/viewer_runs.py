@@ -21,8 +21,26 @@ __all__ = ["SEED", "episodes", "logged_run", "sealed_run"]
 
 SEED = 0
 
-_WORDS = ("open", "close", "north", "south", "east", "west", "lamp", "egg", "drawer", "shelf", "heat", "cool", "mango",
-          "basin", "ledger", "copper", "anvil", "quartz")  # fmt: skip
+_WORDS = (
+    "open",
+    "close",
+    "north",
+    "south",
+    "east",
+    "west",
+    "lamp",
+    "egg",
+    "drawer",
+    "shelf",
+    "heat",
+    "cool",
+    "mango",
+    "basin",
+    "ledger",
+    "copper",
+    "anvil",
+    "quartz",
+)
 _RARE = "chrysalis"
 _PART = 10_000
 
@@ -38,8 +56,16 @@ def episodes(count: int, *, tokens: int = 28, seed: int = SEED) -> list[Trajecto
         kind = f"{_WORDS[number % 5]} {_WORDS[6 + number % 9]}"
         task = Task("household", "1", {"number": number, "rooms": 4}, kind, ("seen", "evo", "combo")[number % 3])
         score = Score(float(won), float(rng.random()) if not won else 1.0, won) if number % 50 else Score()
-        found.append(Trajectory(f"evolve-{number % 4}-collect-abc/{task.id}/0", task, steps, "the end",
-                                "world" if number % 7 else "horizon", score))  # fmt: skip
+        found.append(
+            Trajectory(
+                f"evolve-{number % 4}-collect-abc/{task.id}/0",
+                task,
+                steps,
+                "the end",
+                "world" if number % 7 else "horizon",
+                score,
+            )
+        )
     return found
 
 
@@ -49,8 +75,13 @@ def _step(rng: np.random.Generator, tokens: int, *, rare: bool) -> Step:
     ids = rng.integers(0, 400, tokens).astype(np.int32)
     sampled = np.arange(tokens) >= tokens - 8
     logprobs = np.where(sampled, -rng.gamma(1.0, 0.4, tokens), 0.0).astype(np.float32)
-    return Step(f"you see {' '.join(seen)}", " ".join(said), float(rng.random() < 0.1), None,
-                (Generation(ids, sampled, logprobs),))  # fmt: skip
+    return Step(
+        f"you see {' '.join(seen)}",
+        " ".join(said),
+        float(rng.random() < 0.1),
+        None,
+        (Generation(ids, sampled, logprobs),),
+    )
 
 
 def sealed_run(folder: Path, count: int, *, distinct: int = 500, tokens: int = 28) -> Path:
@@ -61,12 +92,16 @@ def sealed_run(folder: Path, count: int, *, distinct: int = 500, tokens: int = 2
     store = folder / "trajectories"
     for number, begin in enumerate(range(0, count, _PART), 1):
         copies = min(_PART, count - begin) // distinct
-        row = {"segment": number, "sha256": hashlib.sha256(str(number).encode()).hexdigest(),
-               "part": f"part-{number:016d}.parquet"}  # fmt: skip
+        row = {
+            "segment": number,
+            "sha256": hashlib.sha256(str(number).encode()).hexdigest(),
+            "part": f"part-{number:016d}.parquet",
+        }
         tables = {"trajectories": _repeated(heads, copies, begin), "steps": _repeated(steps, copies, begin)}
         order = tables["trajectories"]
-        tables["trajectories"] = order.set_column(TRAJECTORIES.get_field_index("seq"), "seq",
-                                                  pa.array(np.arange(order.num_rows)))  # fmt: skip
+        tables["trajectories"] = order.set_column(
+            TRAJECTORIES.get_field_index("seq"), "seq", pa.array(np.arange(order.num_rows))
+        )
         for name, table in tables.items():
             _write(store / "parquet" / name / str(row["part"]), table)
         counts = {name: table.num_rows for name, table in tables.items()} | {"annotations": 0}
@@ -106,6 +141,14 @@ def logged_run(folder: Path, count: int, *, distinct: int = 500, state: str = "r
 
 def _info(folder: Path, state: str) -> None:
     folder.mkdir(parents=True)
-    info = {"verb": "evolve", "method": "agentevol", "name": folder.name, "seed": SEED, "state": state,
-            "arms": ["evolve"], "created": "2026-03-01T10:00:00Z", "config": {"worlds": ["household"]}}  # fmt: skip
+    info = {
+        "verb": "evolve",
+        "method": "agentevol",
+        "name": folder.name,
+        "seed": SEED,
+        "state": state,
+        "arms": ["evolve"],
+        "created": "2026-03-01T10:00:00Z",
+        "config": {"worlds": ["household"]},
+    }
     (folder / "run.json").write_text(json.dumps(info))

@@ -35,9 +35,10 @@ tasks = world.tasks("train", "seen")
 learner = ev.TrainConfig(lr=1e-5 if given else 1e-3, warmup_updates=0, batch_tokens=4096)
 settings = {"panel": Panel(limit=40), "slots": 32, "max_tokens": 64 if given else 16}
 config = GRPOConfig(
-    kind="grpo", correct="truncated",  # weights against a sampler that differs a little from the learner
+    kind="grpo",
+    correct="truncated",  # weights against a sampler that differs a little from the learner
     practice=PracticeConfig(iterations=50 if given else 10, tasks=8, samples=8, temperature=1.0),
-)  # fmt: skip
+)
 
 if given:
     policy = ev.load_policy(given[0])

@@ -34,16 +34,27 @@ class Command:
     def __call__(self, *words: object, cwd: Path | None = None, stdin: str = "", **changes: str):
         """Run it to its end. Output is read as UTF-8; what is none is kept as escapes."""
         return subprocess.run(
-            [*self.program, *map(str, words)], input=stdin, capture_output=True, cwd=cwd,
-            env=self.environment(**changes), encoding="utf-8", errors="backslashreplace", timeout=300,
-        )  # fmt: skip
+            [*self.program, *map(str, words)],
+            input=stdin,
+            capture_output=True,
+            cwd=cwd,
+            env=self.environment(**changes),
+            encoding="utf-8",
+            errors="backslashreplace",
+            timeout=300,
+        )
 
     def start(self, *words: object, cwd: Path | None = None, **changes: str):
         """Start it and go on."""
         return subprocess.Popen(
-            [*self.program, *map(str, words)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            cwd=cwd, env=self.environment(**changes), encoding="utf-8",
-        )  # fmt: skip
+            [*self.program, *map(str, words)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env=self.environment(**changes),
+            encoding="utf-8",
+        )
 
 
 @pytest.fixture(scope="session")

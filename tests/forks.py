@@ -9,9 +9,15 @@ import multiprocessing
 from multiprocessing import forkserver
 
 IMPORTED = (
-    "torch.distributed.pipelining", "transformers.models.llama.modeling_llama", "peft", "evolvent.cli.train",
-    "evolvent.cli.evolve", "evolvent.cli.serve", "evolvent.scale.local", "benchmarks.parallel_cells",
-)  # fmt: skip
+    "torch.distributed.pipelining",
+    "transformers.models.llama.modeling_llama",
+    "peft",
+    "evolvent.cli.train",
+    "evolvent.cli.evolve",
+    "evolvent.cli.serve",
+    "evolvent.scale.local",
+    "benchmarks.parallel_cells",
+)
 
 
 def context() -> multiprocessing.context.ForkServerContext:

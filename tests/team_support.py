@@ -55,8 +55,15 @@ def played(batch, numbers, steps, *, salt: str = "") -> dict[int, list]:
         result = batch.step(actions_for(view, batch.spec, salt=salt))
         for row in range(batch.size):
             success = None if result.success is None else bool(result.success[row])
-            running[row].append((view.rows(np.array([row])), result.reward[row], bool(result.terminated[row]),
-                                 bool(result.truncated[row]), success))  # fmt: skip
+            running[row].append(
+                (
+                    view.rows(np.array([row])),
+                    result.reward[row],
+                    bool(result.terminated[row]),
+                    bool(result.truncated[row]),
+                    success,
+                )
+            )
         for at, row in enumerate(result.ended):
             last = result.final.rows(np.array([at]))
             found[int(view.number[row])] = [*running[row], last]
@@ -66,9 +73,11 @@ def played(batch, numbers, steps, *, salt: str = "") -> dict[int, list]:
 
 
 def equal_episodes(a: list, b: list) -> bool:
-    return len(a) == len(b) and same(a[-1], b[-1]) and all(
-        same(one[0], other[0]) and one[1:] == other[1:] for one, other in zip(a[:-1], b[:-1], strict=True)
-    )  # fmt: skip
+    return (
+        len(a) == len(b)
+        and same(a[-1], b[-1])
+        and all(same(one[0], other[0]) and one[1:] == other[1:] for one, other in zip(a[:-1], b[:-1], strict=True))
+    )
 
 
 class Box:
@@ -118,8 +127,10 @@ class Counting:
 
     def _observations(self, names, actions=None):
         last = {name: float(np.sum((actions or {}).get(name, 0))) for name in names}
-        seen = {name: np.array([self.seed % 97, self.steps, last[name], self.possible_agents.index(name)], np.float32)
-                for name in names}  # fmt: skip
+        seen = {
+            name: np.array([self.seed % 97, self.steps, last[name], self.possible_agents.index(name)], np.float32)
+            for name in names
+        }
         if self.wild:
             seen[names[0]][3] = os.getpid()
         if self._bad("nan"):

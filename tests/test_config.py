@@ -163,16 +163,36 @@ def test_required_fields():
 
 def test_redact():
     given_values = {
-        "api_key": "a", "apiKey": "b", "HF_TOKEN": "c", "password": 3, "max_tokens": 7, "keys": 2, "keep": "all",
-        "monkey": "ape", "token": "", "secret": None, "nested": [{"client-secret": "d"}],
-        "url": "https://me:pw@host/x?token=abc&y=1", "plain": "https://host/x",
-    }  # fmt: skip
+        "api_key": "a",
+        "apiKey": "b",
+        "HF_TOKEN": "c",
+        "password": 3,
+        "max_tokens": 7,
+        "keys": 2,
+        "keep": "all",
+        "monkey": "ape",
+        "token": "",
+        "secret": None,
+        "nested": [{"client-secret": "d"}],
+        "url": "https://me:pw@host/x?token=abc&y=1",
+        "plain": "https://host/x",
+    }
     hidden = "<redacted>"
     assert redact(given_values) == {
-        "api_key": hidden, "apiKey": hidden, "HF_TOKEN": hidden, "password": hidden, "max_tokens": 7, "keys": 2,
-        "keep": "all", "monkey": "ape", "token": "", "secret": None, "nested": [{"client-secret": hidden}],
-        "url": f"https://{hidden}@host/x?token={hidden}&y=1", "plain": "https://host/x",
-    }  # fmt: skip
+        "api_key": hidden,
+        "apiKey": hidden,
+        "HF_TOKEN": hidden,
+        "password": hidden,
+        "max_tokens": 7,
+        "keys": 2,
+        "keep": "all",
+        "monkey": "ape",
+        "token": "",
+        "secret": None,
+        "nested": [{"client-secret": hidden}],
+        "url": f"https://{hidden}@host/x?token={hidden}&y=1",
+        "plain": "https://host/x",
+    }
 
 
 def test_what_is_stored_holds_no_secret():

@@ -100,10 +100,18 @@ def test_space_is_checked_first(tmp_path):
         ensure_space(tmp_path / "none", 1)
 
 
-@pytest.mark.parametrize(("number", "kind"), [
-    (errno.ENOSPC, NoSpace), (errno.EDQUOT, NoSpace), (errno.EFBIG, NoSpace), (errno.EROFS, StoreUnavailable),
-    (errno.EACCES, StoreUnavailable), (errno.ESTALE, StoreUnavailable), (errno.EIO, StoreUnavailable),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.ENOSPC, NoSpace),
+        (errno.EDQUOT, NoSpace),
+        (errno.EFBIG, NoSpace),
+        (errno.EROFS, StoreUnavailable),
+        (errno.EACCES, StoreUnavailable),
+        (errno.ESTALE, StoreUnavailable),
+        (errno.EIO, StoreUnavailable),
+    ],
+)
 def test_errors_of_the_disk_have_one_of_two_names(number, kind):
     error = disk_error(OSError(number, "x"), Path("folder/file"))
     assert type(error) is kind and "folder/file" in str(error) and os.strerror(number) in str(error)
@@ -125,7 +133,9 @@ def test_lines_are_appended_after_a_torn_one_is_removed(tmp_path):
 def test_json_has_no_nan():
     row = {"loss": float("nan"), "deep": [{"x": float("inf")}, (float("-inf"), 1.5)], "n": None}
     assert json.loads(plain_json(row), parse_constant=pytest.fail) == {
-        "loss": "nan", "deep": [{"x": "inf"}, ["-inf", 1.5]], "n": None,
-    }  # fmt: skip
+        "loss": "nan",
+        "deep": [{"x": "inf"}, ["-inf", 1.5]],
+        "n": None,
+    }
     with pytest.raises(TypeError):
         plain_json({"x": object()})

@@ -18,9 +18,13 @@ _json = st.recursive(
 )
 _calls = st.builds(Call, st.text(min_size=1), st.dictionaries(st.text(), _json, max_size=3), st.none() | st.text())
 _messages = st.builds(
-    Message, st.sampled_from(ROLES), st.none() | st.text(), st.lists(_calls, max_size=2).map(tuple),
-    st.none() | st.text(), st.dictionaries(st.sampled_from(["name", "refusal"]), _json, max_size=2),
-)  # fmt: skip
+    Message,
+    st.sampled_from(ROLES),
+    st.none() | st.text(),
+    st.lists(_calls, max_size=2).map(tuple),
+    st.none() | st.text(),
+    st.dictionaries(st.sampled_from(["name", "refusal"]), _json, max_size=2),
+)
 
 
 @given(_messages)
@@ -32,8 +36,10 @@ def test_a_message_written_as_json_and_read_is_the_same(message):
 def test_the_form_by_hand():
     call = Call("find", {"b": 1, "a": None}, "c1")
     assert call.as_openai() == {
-        "id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"a":null,"b":1}'},
-    }  # fmt: skip
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "find", "arguments": '{"a":null,"b":1}'},
+    }
     assert Message("tool", "3", tool_call_id="c1").as_openai() == {"role": "tool", "content": "3", "tool_call_id": "c1"}
     assert Message("assistant", None, (Call("f"),)).as_openai()["tool_calls"] == [
         {"type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -51,17 +57,23 @@ def test_parts_of_text_are_one_text():
 @pytest.mark.parametrize(
     "row",
     [
-        None, [], {"role": "bot"}, {"content": "a"}, {"role": "user", "content": 3},
-        {"role": "user", "content": {"a": 1}}, {"role": "assistant", "tool_calls": "f"},
+        None,
+        [],
+        {"role": "bot"},
+        {"content": "a"},
+        {"role": "user", "content": 3},
+        {"role": "user", "content": {"a": 1}},
+        {"role": "assistant", "tool_calls": "f"},
         {"role": "user", "content": [{"type": "image_url", "image_url": "x"}]},
-        {"role": "assistant", "tool_calls": {"a": 1}}, {"role": "assistant", "tool_calls": [3]},
+        {"role": "assistant", "tool_calls": {"a": 1}},
+        {"role": "assistant", "tool_calls": [3]},
         {"role": "assistant", "tool_calls": [{"function": {"arguments": "{}"}}]},
         {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]},
         {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{'a': 1}"}}]},
         {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[" * 100_000}}]},
     ],
     ids=lambda row: str(row)[:50],
-)  # fmt: skip
+)
 def test_other_forms_are_refused(row):
     with pytest.raises(SampleInvalid):
         Message.of_openai(row)

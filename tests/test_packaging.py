@@ -62,8 +62,11 @@ def installed(wheel, tmp_path_factory):
 def test_what_the_wheel_holds(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     held = {name.removeprefix("evolvent/") for name in names if name.startswith("evolvent/")}
-    data = {path.relative_to(ROOT / "src" / "evolvent").as_posix() for path in (ROOT / "src" / "evolvent").rglob("*")
-            if path.is_file() and path.suffix in (".py", ".json", ".html", ".css", ".typed", ".toml")}  # fmt: skip
+    data = {
+        path.relative_to(ROOT / "src" / "evolvent").as_posix()
+        for path in (ROOT / "src" / "evolvent").rglob("*")
+        if path.is_file() and path.suffix in (".py", ".json", ".html", ".css", ".typed", ".toml")
+    }
     assert "py.typed" in data and "worlds/workshop.json" in data
     assert data <= held, f"missing in the wheel: {sorted(data - held)}"
     strangers = [name for name in names if not name.startswith(("evolvent/", "evolvent-"))]

@@ -35,8 +35,14 @@ class Verbs:
             self.played.append(start.task.spec["n"])
             won = None if start.task.spec["n"] == 2 else True
             error = ErrorRecord("EnvLost", "gone") if won is None else None
-            done = ev.Trajectory(trajectory_name(start, stage.name), start.task, (ev.Step("o", "a", 1.0),), error=error,
-                                 ended_by="error" if error else "world", score=ev.Score(success=won))  # fmt: skip
+            done = ev.Trajectory(
+                trajectory_name(start, stage.name),
+                start.task,
+                (ev.Step("o", "a", 1.0),),
+                error=error,
+                ended_by="error" if error else "world",
+                score=ev.Score(success=won),
+            )
             stage.store.append(done)
             yield done
 

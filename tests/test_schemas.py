@@ -270,6 +270,10 @@ def test_every_problem_of_tools_is_told():
     bad = [good, Tool("f"), Tool("1f"), Tool("a.b"), Tool("x" * 65), Tool("g", "", {"type": "array"})]
     assert check_tools([good]) == ()
     assert [problem.where for problem in check_tools(bad)] == [
-        "tools[1]", "tools[2]", "tools[3]", "tools[4]", "tools[5].parameters",
-    ]  # fmt: skip
+        "tools[1]",
+        "tools[2]",
+        "tools[3]",
+        "tools[4]",
+        "tools[5].parameters",
+    ]
     assert [problem.where for problem in check_tools([Tool("a.b")], dotted=True)] == []

@@ -173,8 +173,11 @@ def test_all_mistakes_at_once():
     with pytest.raises(ConfigError) as caught:
         Workers(lambda value: value, wall_s=0, memory_mb=-1, most=0)
     assert [problem.where for problem in caught.value.problems] == [
-        "workers.wall_s", "workers.memory_mb", "workers.most", "workers.function",
-    ]  # fmt: skip
+        "workers.wall_s",
+        "workers.memory_mb",
+        "workers.most",
+        "workers.function",
+    ]
 
 
 def test_arguments_must_be_json():

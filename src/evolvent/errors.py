@@ -22,16 +22,59 @@ from dataclasses import dataclass
 from typing import Literal
 
 __all__ = [
-    "AccessDenied", "AtCapacity", "BatchMismatch", "CheckpointError", "ConfigError", "ContextOverflow", "CorruptRecord",
-    "DeviceMemory", "EndpointError", "EngineError", "EnvLost", "ErrorRecord", "EvolventError", "GraderTimeout",
-    "HashMismatch", "Incomplete", "InvalidAction", "IsolationUnavailable", "JudgeUnavailable", "LimitExceeded",
-    "Locked", "MissingExtra", "NoLegalAction", "NoSpace", "NonFinite", "NothingToLearn", "Problem", "RankFailed",
-    "SafetyError", "SampleInvalid",
-    "ScoringError", "SessionGone", "ShapeMismatch", "StaleNode", "StateMissing", "StepTimeout", "StoreError",
-    "StoreUnavailable", "TokensMissing", "TrainingError", "UnknownSchema", "UnsafeFile", "UnsafePath",
-    "VerdictUnreadable", "VersionMismatch", "VocabularyMismatch", "WeightsChanged", "WorldError", "WrongStep",
-    "boundary", "nearest", "unknown",
-]  # fmt: skip
+    "AccessDenied",
+    "AtCapacity",
+    "BatchMismatch",
+    "CheckpointError",
+    "ConfigError",
+    "ContextOverflow",
+    "CorruptRecord",
+    "DeviceMemory",
+    "EndpointError",
+    "EngineError",
+    "EnvLost",
+    "ErrorRecord",
+    "EvolventError",
+    "GraderTimeout",
+    "HashMismatch",
+    "Incomplete",
+    "InvalidAction",
+    "IsolationUnavailable",
+    "JudgeUnavailable",
+    "LimitExceeded",
+    "Locked",
+    "MissingExtra",
+    "NoLegalAction",
+    "NoSpace",
+    "NonFinite",
+    "NothingToLearn",
+    "Problem",
+    "RankFailed",
+    "SafetyError",
+    "SampleInvalid",
+    "ScoringError",
+    "SessionGone",
+    "ShapeMismatch",
+    "StaleNode",
+    "StateMissing",
+    "StepTimeout",
+    "StoreError",
+    "StoreUnavailable",
+    "TokensMissing",
+    "TrainingError",
+    "UnknownSchema",
+    "UnsafeFile",
+    "UnsafePath",
+    "VerdictUnreadable",
+    "VersionMismatch",
+    "VocabularyMismatch",
+    "WeightsChanged",
+    "WorldError",
+    "WrongStep",
+    "boundary",
+    "nearest",
+    "unknown",
+]
 
 
 class EvolventError(Exception):
@@ -72,8 +115,14 @@ class Problem:
 class ConfigError(EvolventError):
     """Bad input found before any work began. Holds every problem found, not only the first."""
 
-    def __init__(self, problems: Sequence[Problem] | str, *, value: object = None, expected: object = None,
-                 hint: str | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        problems: Sequence[Problem] | str,
+        *,
+        value: object = None,
+        expected: object = None,
+        hint: str | None = None,
+    ) -> None:
         what = problems if isinstance(problems, str) else "\n".join(map(str, problems))
         super().__init__(what, value=value, expected=expected, hint=hint)
         self.problems = [Problem("input", str(self))] if isinstance(problems, str) else list(problems)
@@ -315,8 +364,13 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
-def unknown(what: Literal["world", "method", "key", "split", "tier", "task"] | str, name: str,
-            known: Iterable[str], *, where: str | None = None) -> Problem:  # fmt: skip
+def unknown(
+    what: Literal["world", "method", "key", "split", "tier", "task"] | str,
+    name: str,
+    known: Iterable[str],
+    *,
+    where: str | None = None,
+) -> Problem:
     """The one wording for a name that does not exist, with the nearest one or all of them."""
     names = sorted(known)
     near = nearest(name, names)

@@ -20,9 +20,17 @@ from urllib.parse import unquote
 from evolvent.errors import NoSpace, StoreError, StoreUnavailable, UnsafePath
 
 __all__ = [
-    "TEMPORARY", "append_line", "atomic_writer", "disk_error", "disk_errors", "ensure_space", "plain_json", "safe_join",
-    "sync_folder", "write_atomic",
-]  # fmt: skip
+    "TEMPORARY",
+    "append_line",
+    "atomic_writer",
+    "disk_error",
+    "disk_errors",
+    "ensure_space",
+    "plain_json",
+    "safe_join",
+    "sync_folder",
+    "write_atomic",
+]
 
 TEMPORARY = ".part~"  # how the name of an unfinished file ends
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

@@ -52,9 +52,7 @@ def in_episode(name: str) -> None:
 
 def secrets_in(environment: Mapping[str, str]) -> frozenset[str]:
     """The values of an environment that have a secret name (`OPENAI_API_KEY`) and could not be anything else."""
-    return frozenset(
-        value for name, value in environment.items() if secret_name(name) and len(value) >= _SHORTEST
-    )  # fmt: skip
+    return frozenset(value for name, value in environment.items() if secret_name(name) and len(value) >= _SHORTEST)
 
 
 def hidden(text: str, secrets: frozenset[str] = frozenset()) -> str:
@@ -88,9 +86,11 @@ class JsonLines(logging.Formatter):
         """One record as a line; see the module for its keys."""
         row: dict[str, str | int] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(), "logger": record.name,
-            "message": hidden(record.getMessage(), self._secrets), "process": record.process or os.getpid(),
-        }  # fmt: skip
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": hidden(record.getMessage(), self._secrets),
+            "process": record.process or os.getpid(),
+        }
         row |= {name: value for name, value in (("run", _RUN.get()), ("episode", _EPISODE.get())) if value}
         if record.exc_info:
             row["error"] = hidden(self.formatException(record.exc_info), self._secrets)

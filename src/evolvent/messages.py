@@ -122,9 +122,12 @@ class Message:
         answered = row.get("tool_call_id")
         known = ("role", "content", "tool_calls", "tool_call_id")
         return cls(
-            row["role"], _content(row.get("content")), tuple(Call.of_openai(call) for call in calls),
-            answered if isinstance(answered, str) else None, {k: v for k, v in row.items() if k not in known},
-        )  # fmt: skip
+            row["role"],
+            _content(row.get("content")),
+            tuple(Call.of_openai(call) for call in calls),
+            answered if isinstance(answered, str) else None,
+            {k: v for k, v in row.items() if k not in known},
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,8 +140,11 @@ class Run(Generic[P]):
             names = [trajectory_name(start, at.stage.name) for start in wanted]
             if len(set(names)) < len(names):
                 twice = [name for name, count in Counter(names).items() if count > 1]
-                raise ConfigError("two starts of the same task and sample", value=twice[:5],
-                                  hint="give samples of one task different numbers")  # fmt: skip
+                raise ConfigError(
+                    "two starts of the same task and sample",
+                    value=twice[:5],
+                    hint="give samples of one task different numbers",
+                )
             found = dict(at.stage.done)
             if at.finished is None:
                 todo = [start for start, name in zip(wanted, names, strict=True) if name not in found]
@@ -333,10 +336,17 @@ class Run(Generic[P]):
         spent = at.spent()
         counts = {name: round(value) for name, value in spent.items() if name not in ("seconds", "cpu_s")}
         row = {
-            "key": at.key, "index": len(self._shared.ledger), "name": stage.name, "verb": stage.verb, "arm": stage.arm,
-            "round": stage.round, "seconds": round(spent["seconds"], 3), "cpu_s": round(spent["cpu_s"], 3),
-            "counts": counts, "result": dict(result),
-        }  # fmt: skip
+            "key": at.key,
+            "index": len(self._shared.ledger),
+            "name": stage.name,
+            "verb": stage.verb,
+            "arm": stage.arm,
+            "round": stage.round,
+            "seconds": round(spent["seconds"], 3),
+            "cpu_s": round(spent["cpu_s"], 3),
+            "counts": counts,
+            "result": dict(result),
+        }
         self.store.flush()  # the ledger never knows more than the disk
         self._shared.ledger.append(row)
         stage.log({"kind": "stage", "step": row["index"], **counts})
@@ -380,6 +390,9 @@ def _told(starts: Sequence[Start]) -> list[Any]:
 def _check_told(what: str, value: object) -> None:
     """Refuse what no key can tell from another one: a `repr` that is an address in memory."""
     if " at 0x" in repr(value):
-        raise ConfigError(f"this {what} cannot be told from another one", value=repr(value),
-                          expected="a repr that says all there is to it",
-                          hint="make it a frozen dataclass")  # fmt: skip
+        raise ConfigError(
+            f"this {what} cannot be told from another one",
+            value=repr(value),
+            expected="a repr that says all there is to it",
+            hint="make it a frozen dataclass",
+        )

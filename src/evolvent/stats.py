@@ -65,9 +65,15 @@ def wilson(successes: int, n: int, *, level: float = 0.95) -> Interval:
 
 
 def paired(
-    a: Sequence[float], b: Sequence[float], *, levels: Sequence[Sequence[Hashable]] = (),
-    strata: Sequence[Hashable] | None = None, resamples: int = 4000, level: float = 0.95, rng: np.random.Generator,
-) -> Interval:  # fmt: skip
+    a: Sequence[float],
+    b: Sequence[float],
+    *,
+    levels: Sequence[Sequence[Hashable]] = (),
+    strata: Sequence[Hashable] | None = None,
+    resamples: int = 4000,
+    level: float = 0.95,
+    rng: np.random.Generator,
+) -> Interval:
     """The mean of `a - b` over paired items, with a bootstrap interval over groups of items.
 
     Groups are drawn with replacement at the outermost level that has at least two groups, and come with everything in
@@ -106,10 +112,16 @@ def paired(
 
 
 def crossed(
-    a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], *, kinds: Sequence[Hashable],
-    strata: Sequence[Hashable] | None = None, weights: Mapping[Any, float] | None = None, resamples: int = 4000,
-    level: float = 0.95, rng: np.random.Generator,
-) -> Interval:  # fmt: skip
+    a: Sequence[Sequence[float]],
+    b: Sequence[Sequence[float]],
+    *,
+    kinds: Sequence[Hashable],
+    strata: Sequence[Hashable] | None = None,
+    weights: Mapping[Any, float] | None = None,
+    resamples: int = 4000,
+    level: float = 0.95,
+    rng: np.random.Generator,
+) -> Interval:
     """The mean of `a - b` where every seed plays every task, with an interval for other seeds and other tasks.
 
     Seeds and tasks are crossed, not nested: a seed that is good is good on all tasks, a hard task is hard for all
@@ -136,8 +148,11 @@ def crossed(
     difference = _differences(a, b, kinds=kinds, labels=labels)
     shares = {label: 1.0 if weights is None else float(weights.get(label, nan)) for label in labels}
     if not difference.size or not all(share > 0 for share in shares.values()):
-        raise ConfigError("nothing to compare", value=difference.shape if weights is None else dict(weights),
-                          expected="at least one seed and task, and a positive weight for each stratum")  # fmt: skip
+        raise ConfigError(
+            "nothing to compare",
+            value=difference.shape if weights is None else dict(weights),
+            expected="at least one seed and task, and a positive weight for each stratum",
+        )
     seeds = len(difference)
     seed_times = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples)
     mean, fewest, drawn = 0.0, seeds, np.zeros(resamples)
@@ -194,9 +209,12 @@ def _resampled(
 
 
 def _differences(
-    a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], *, kinds: Sequence[Hashable],
+    a: Sequence[Sequence[float]],
+    b: Sequence[Sequence[float]],
+    *,
+    kinds: Sequence[Hashable],
     labels: Sequence[Hashable],
-) -> NDArray[np.float64]:  # fmt: skip
+) -> NDArray[np.float64]:
     """`[S, N]` a - b; raises BatchMismatch where the shapes of scores and labels do not agree."""
     one, other = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if one.ndim != 2 or one.shape != other.shape or not one.shape[1] == len(kinds) == len(labels):
@@ -207,9 +225,12 @@ def _differences(
 
 
 def _pigeonhole(
-    values: NDArray[np.float64], groups: Sequence[Hashable], *, seed_times: NDArray[np.int64],
+    values: NDArray[np.float64],
+    groups: Sequence[Hashable],
+    *,
+    seed_times: NDArray[np.int64],
     rng: np.random.Generator,
-) -> NDArray[np.float64]:  # fmt: skip
+) -> NDArray[np.float64]:
     """`[R]` means of `[S, N]` values: rows as often as drawn, columns in whole groups that are drawn here."""
     place = {group: index for index, group in enumerate(dict.fromkeys(groups))}
     member = np.zeros((len(groups), len(place)))
@@ -220,9 +241,7 @@ def _pigeonhole(
     return means
 
 
-def _ends(
-    mean: float, drawn: NDArray[np.float64], *, groups: int, freedom: int, level: float
-) -> tuple[float, float]:  # fmt: skip
+def _ends(mean: float, drawn: NDArray[np.float64], *, groups: int, freedom: int, level: float) -> tuple[float, float]:
     """Low and high of drawn means `[R]`, cut so that few groups give as wide an interval as Student's t would.
 
     A percentile that lies outside of all draws is replaced by as many of their standard deviations. NaN where nothing

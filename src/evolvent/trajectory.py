@@ -18,9 +18,24 @@ from numpy.typing import NDArray
 from evolvent.errors import BatchMismatch, ErrorRecord
 
 __all__ = [
-    "Annotation", "Branch", "EndedBy", "Generation", "Json", "Place", "Score", "Start", "Step", "Task", "Trajectory",
-    "Value", "canonical_json", "sample_rng", "sample_seed", "trajectory_name", "unscored",
-]  # fmt: skip
+    "Annotation",
+    "Branch",
+    "EndedBy",
+    "Generation",
+    "Json",
+    "Place",
+    "Score",
+    "Start",
+    "Step",
+    "Task",
+    "Trajectory",
+    "Value",
+    "canonical_json",
+    "sample_rng",
+    "sample_seed",
+    "trajectory_name",
+    "unscored",
+]
 
 Json = None | bool | int | float | str | list[Any] | dict[str, Any]
 Value = str | NDArray[Any]  # an observation or an action: text, or an array for control tasks

@@ -20,9 +20,19 @@ from typing import Any
 from evolvent.errors import AccessDenied, ConfigError, EvolventError, LimitExceeded, Problem
 
 __all__ = [
-    "Access", "App", "Message", "Receive", "Scope", "Send", "answer", "bound_to", "guarded", "is_loopback", "reject",
+    "Access",
+    "App",
+    "Message",
+    "Receive",
+    "Scope",
+    "Send",
+    "answer",
+    "bound_to",
+    "guarded",
+    "is_loopback",
+    "reject",
     "too_deep",
-]  # fmt: skip
+]
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -201,9 +211,13 @@ class _Guard:
 
 async def _permit(send: Send, origin: bytes) -> None:
     """Tell a browser, which asks before it lets a page of an allowed site call, what that page may do."""
-    headers = [(b"access-control-allow-origin", origin), (b"vary", b"origin"),
-               (b"access-control-allow-methods", b"GET, POST, DELETE"), (b"access-control-max-age", b"600"),
-               (b"access-control-allow-headers", b"authorization, content-type, evolvent-protocol")]  # fmt: skip
+    headers = [
+        (b"access-control-allow-origin", origin),
+        (b"vary", b"origin"),
+        (b"access-control-allow-methods", b"GET, POST, DELETE"),
+        (b"access-control-max-age", b"600"),
+        (b"access-control-allow-headers", b"authorization, content-type, evolvent-protocol"),
+    ]
     await send({"type": "http.response.start", "status": 204, "headers": headers})
     await send({"type": "http.response.body", "body": b""})
 

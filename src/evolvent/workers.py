@@ -58,16 +58,26 @@ class Piped:
     """
 
     def __init__(
-        self, program: str, words: Sequence[str], *, name: str, lost: type[EvolventError], late: type[EvolventError],
+        self,
+        program: str,
+        words: Sequence[str],
+        *,
+        name: str,
+        lost: type[EvolventError],
+        late: type[EvolventError],
         most: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._name, self._lost, self._late, self._most = name, lost, late, most
         path = os.pathsep.join(filter(None, (*sys.path, os.environ.get("PYTHONPATH"))))
         self._process = subprocess.Popen(
-            [sys.executable, "-c", program, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path}, bufsize=0,
+            [sys.executable, "-c", program, *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path},
+            bufsize=0,
             start_new_session=True,
-        )  # fmt: skip
+        )
 
     @property
     def alive(self) -> bool:
@@ -187,12 +197,20 @@ class Workers:
     """
 
     def __init__(
-        self, function: Callable[..., Any], *, wall_s: float = 5.0, memory_mb: int = 512, most: int = 2,
+        self,
+        function: Callable[..., Any],
+        *,
+        wall_s: float = 5.0,
+        memory_mb: int = 512,
+        most: int = 2,
         first: Sequence[Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         numbers = (("wall_s", wall_s), ("memory_mb", memory_mb), ("most", most))
-        wrong = [Problem(f"workers.{name}", f"got {value}", "expected more than 0")
-                 for name, value in numbers if not 0 < value < float("inf")]  # fmt: skip
+        wrong = [
+            Problem(f"workers.{name}", f"got {value}", "expected more than 0")
+            for name, value in numbers
+            if not 0 < value < float("inf")
+        ]
         module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
         if module == "__main__" or getattr(sys.modules.get(module), name, None) is not function:
             wrong.append(Problem("workers.function", f"got {module}:{name}", "expected one at the top of a module"))

@@ -33,11 +33,21 @@ def test_bayes_rule_by_hand():
 
 def test_axes_of_all_families():
     """Means and standard deviations of the prior itself, unknown by unknown."""
-    known = {"x": 3.0, "y": 3.0, "z": 0.0, "rate": 5.0, "wind_speed": 2.0, "wind_from": 0.1, "diffusivity": 2.0,
-             "lifetime": 9.0}  # fmt: skip
+    known = {
+        "x": 3.0,
+        "y": 3.0,
+        "z": 0.0,
+        "rate": 5.0,
+        "wind_speed": 2.0,
+        "wind_from": 0.1,
+        "diffusivity": 2.0,
+        "lifetime": 9.0,
+    }
     for index, name, mean, std in (
-        (1, "y", 12.5, 25 / math.sqrt(12)), (3, "rate", 10, math.sqrt(50)), (5, "wind_from", math.pi / 4, 0.17)
-    ):  # fmt: skip
+        (1, "y", 12.5, 25 / math.sqrt(12)),
+        (3, "rate", 10, math.sqrt(50)),
+        (5, "wind_from", math.pi / 4, 0.17),
+    ):
         others = {key: value for key, value in known.items() if key != name}
         told = grid.summary(grid.prior([WIDE.known(**others)], {name: 400}))
         assert told.mean[0, index] == pytest.approx(mean, rel=0.02)
@@ -51,8 +61,12 @@ def test_grids_are_exact_in_double_precision():
 
 
 def test_bad_input():
-    for cells, what in (({"x": 5}, "y"), ({"x": 5, "y": 0}, "y"), ({"x": 5, "yy": 5, "y": 2}, "yy"),
-                        ({"x": 5000, "y": 5000}, "cells")):  # fmt: skip
+    for cells, what in (
+        ({"x": 5}, "y"),
+        ({"x": 5, "y": 0}, "y"),
+        ({"x": 5, "yy": 5, "y": 2}, "yy"),
+        ({"x": 5000, "y": 5000}, "cells"),
+    ):
         with pytest.raises(ConfigError, match=what):
             grid.prior([FLAT], cells)
     for both in ([FLAT.known(x=3.0), FLAT], [FLAT, FLAT.known(x=3.0)]):

@@ -172,8 +172,9 @@ def test_what_learners_rely_on():
 
 def test_rows_do_not_know_of_each_other():
     many = vector(world(horizon=12), WIDE, 4)
-    one = SourceSearchVec(SourceSearch(world(horizon=12).batch(1), particles=60),
-                          world().tasks("train", "seen")[:5], detector=WIDE)  # fmt: skip
+    one = SourceSearchVec(
+        SourceSearch(world(horizon=12).batch(1), particles=60), world().tasks("train", "seen")[:5], detector=WIDE
+    )
     rng = np.random.default_rng(5)
     np.testing.assert_allclose(many.reset()[0], one.reset()[0], atol=1e-5)
     for _ in range(40):

@@ -72,8 +72,12 @@ def test_the_table_is_that_of_the_records():
 
 
 def test_the_records():
-    (one,), scores = (played := play(MEAN, WORLD, [Start(TASKS[0])], name="mean", detector=StdBelow(2.0), particles=100)
-                      ).trajectories, played.scores  # fmt: skip
+    (one,), scores = (
+        (
+            played := play(MEAN, WORLD, [Start(TASKS[0])], name="mean", detector=StdBelow(2.0), particles=100)
+        ).trajectories,
+        played.scores,
+    )
     looks = scores_of(scores, one.id, SCORER, looks=len(one.steps))
     assert one.ended_by == "agent" and (looks[:-1] >= 2.0).all() and looks[-1] < 2.0
     assert [step.reward for step in one.steps] == [-1.0] * (len(one.steps) - 1) + [100.0]

@@ -21,15 +21,24 @@ from evolvent.trajectory import Annotation, Place, Score, Step, Task, Trajectory
 
 
 def test_the_four_cells_by_hand():
-    table = outcomes([True, True, True, False, False], [True, True, False, True, False], [4, 6, 1, 10, 9],
-                     distance=[4.0, 8.0, 1.0, 10.0, 9.0], generated=[40, 60, 10, 100, 90])  # fmt: skip
+    table = outcomes(
+        [True, True, True, False, False],
+        [True, True, False, True, False],
+        [4, 6, 1, 10, 9],
+        distance=[4.0, 8.0, 1.0, 10.0, 9.0],
+        generated=[40, 60, 10, 100, 90],
+    )
     assert [getattr(table, cell) for cell in CELLS] == [2, 1, 1, 1]
     assert (table.episodes, table.unknown, table.stops) == (5, 0, 3)
     assert table.rate("right_stop") == wilson(2, 5) and table.rate("false_stop") == wilson(1, 5)
     assert table.false_among_stops == wilson(1, 3)
     assert {name: mean and mean.mean for name, mean in table.means.items()} == {
-        "steps": 6.0, "steps_right": 5.0, "distance": 6.4, "distance_right": 6.0, "generated": 60.0,
-    }  # fmt: skip
+        "steps": 6.0,
+        "steps_right": 5.0,
+        "distance": 6.4,
+        "distance_right": 6.0,
+        "generated": 60.0,
+    }
     told = json.loads(json.dumps(table.as_dict(), allow_nan=False))
     assert told["rates"]["withheld"] == pytest.approx([0.2, *(wilson(1, 5).low, wilson(1, 5).high)])
 
@@ -68,13 +77,26 @@ def test_what_does_not_fit_is_refused():
 
 def episode(number: int, ended: str, success: bool | None, steps: int) -> Trajectory:
     error = ErrorRecord("BeliefCollapsed", "no particle is left") if ended == "error" else None
-    return Trajectory(str(number), Task("world", "1", {"n": number}), (Step("seen", "done"),) * steps,
-                      ended_by=ended, score=Score(0.0, 0.0, success), error=error)  # fmt: skip
+    return Trajectory(
+        str(number),
+        Task("world", "1", {"n": number}),
+        (Step("seen", "done"),) * steps,
+        ended_by=ended,
+        score=Score(0.0, 0.0, success),
+        error=error,
+    )
 
 
 def test_recorded_episodes():
-    table = outcomes_of([episode(0, "agent", True, 3), episode(1, "agent", False, 1), episode(2, "horizon", False, 9),
-                         episode(3, "world", True, 5), episode(4, "error", None, 2)])  # fmt: skip
+    table = outcomes_of(
+        [
+            episode(0, "agent", True, 3),
+            episode(1, "agent", False, 1),
+            episode(2, "horizon", False, 9),
+            episode(3, "world", True, 5),
+            episode(4, "error", None, 2),
+        ]
+    )
     assert [getattr(table, cell) for cell in CELLS] == [1, 1, 1, 1]
     assert (table.unknown, table.stops) == (1, 2)  # an error is never a stop
     assert table.means["steps"].mean == 4.0 and table.means["steps_right"].mean == 3.0
@@ -84,8 +106,12 @@ def test_recorded_episodes():
 
 
 def test_a_threshold_stops_at_the_first_look_below_it():
-    run = ScoredRun(scores=[math.inf, 3.0, math.nan, 2.0, 1.0], correct=[False, False, False, True, True],
-                    distance=[1, 2, 3, 4, 5], generated=[10, 20, 30, 40, 50])  # fmt: skip
+    run = ScoredRun(
+        scores=[math.inf, 3.0, math.nan, 2.0, 1.0],
+        correct=[False, False, False, True, True],
+        distance=[1, 2, 3, 4, 5],
+        generated=[10, 20, 30, 40, 50],
+    )
     assert [run.stopped_at(each) for each in (4.0, 3.0, 2.5, 1.0)] == [1, 3, 3, None]
     assert run.stopped_at(1.0, inclusive=True) == 4
     tables = dict(sweep([run, run], [4.0, 2.5, 0.5]))
@@ -99,8 +125,12 @@ def test_a_threshold_stops_at_the_first_look_below_it():
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.sampled_from([None, "a", "b", "c"]), min_size=1, max_size=15), st.integers(1, 4),
-       st.integers(1, 3), st.sampled_from([0.5, 0.6, 2 / 3, 0.7, 0.9, 1.0]))  # fmt: skip
+@given(
+    st.lists(st.sampled_from([None, "a", "b", "c"]), min_size=1, max_size=15),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.sampled_from([0.5, 0.6, 2 / 3, 0.7, 0.9, 1.0]),
+)
 def test_a_replay_stops_where_the_detector_did(cast, least, patience, q):
     """Scores of one share, replayed at another one, are what a detector of that share does."""
 

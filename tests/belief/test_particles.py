@@ -24,7 +24,7 @@ from evolvent.belief.particles import (
     summary,
     systematic,
     update,
-)  # fmt: skip
+)
 from evolvent.errors import BatchMismatch, ConfigError, MissingExtra, WorldError
 from evolvent.worlds.plume.model import Sensor, Terms, concentration, sense, terms
 from evolvent.worlds.plume.prior import Marginal, PlumePrior
@@ -36,9 +36,18 @@ def uniform(low, high):
 
 AREA = ((0.0, 25.0), (0.0, 25.0))
 WIDE = PlumePrior(
-    (uniform(0, 25), uniform(0, 25), uniform(0, 5), Marginal("gamma", 2, 5), Marginal("normal", 2, 0.5),
-     Marginal("normal", math.pi / 4, 0.17), uniform(1, 3), uniform(5, 15)), AREA,
-)  # fmt: skip
+    (
+        uniform(0, 25),
+        uniform(0, 25),
+        uniform(0, 5),
+        Marginal("gamma", 2, 5),
+        Marginal("normal", 2, 0.5),
+        Marginal("normal", math.pi / 4, 0.17),
+        uniform(1, 3),
+        uniform(5, 15),
+    ),
+    AREA,
+)
 TRUTH = np.array([15.5, 16.6, 0, 5, 2, math.pi / 4, 2, 10])
 FLAT = WIDE.known(z=0.0, rate=5.0, wind_speed=2.0, wind_from=math.pi / 4, diffusivity=2.0, lifetime=10.0)
 SENSOR = Sensor()
@@ -65,9 +74,15 @@ def filtered(cloud, steps, *, seed=0, sensor=SENSOR, **options):
 # ---- likelihood -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("z", "clean", "expected"), [
-    (0.0, 0.0, 0.888941322248), (0.0, 5e-4, 0.65), (0.0, 0.01, 0.3), (0.02, 0.01, 11.4414032893),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("z", "clean", "expected"),
+    [
+        (0.0, 0.0, 0.888941322248),
+        (0.0, 5e-4, 0.65),
+        (0.0, 0.01, 0.3),
+        (0.02, 0.01, 11.4414032893),
+    ],
+)
 def test_published_likelihoods(z, clean, expected):
     found = log_likelihood(torch.tensor(clean, dtype=torch.float64), torch.tensor(z, dtype=torch.float64), SENSOR)
     assert float(found.exp()) == pytest.approx(expected, rel=1e-9)
@@ -236,8 +251,9 @@ def test_the_filter_is_the_grid():
         cloud = update(cloud, np.repeat(place, seeds, 0), np.repeat(z, seeds), sensor=SENSOR)
         told, true = summary(cloud), summary(exact)
         for found, expected in (
-            (told.mean[:, :2], true.mean[0, :2]), (told.covariance.reshape(seeds, 4), true.covariance[0].reshape(4))
-        ):  # fmt: skip
+            (told.mean[:, :2], true.mean[0, :2]),
+            (told.covariance.reshape(seeds, 4), true.covariance[0].reshape(4)),
+        ):
             error = found.std(0, ddof=1) / math.sqrt(seeds)
             assert (np.abs(found.mean(0) - expected) < 4.5 * error + 0.004 * np.abs(expected) + 0.01).all()
     assert (told.ess < 1500).any() and told.spread.mean() < 3.5
@@ -350,9 +366,13 @@ def test_fused_arithmetic_is_the_same(kind):
     moved = 0
     for place, z in zip(*walk(14, 3, sensor=sensor), strict=True):
         fused = replace(
-            fused, theta=cloud.theta.clone(), derived=cloud.derived.clone(), log_w=cloud.log_w.clone(),
-            base=cloud.base.clone(), gain=cloud.gain.clone(),
-        )  # fmt: skip
+            fused,
+            theta=cloud.theta.clone(),
+            derived=cloud.derived.clone(),
+            log_w=cloud.log_w.clone(),
+            base=cloud.base.clone(),
+            gain=cloud.gain.clone(),
+        )
         cloud, fused = update(cloud, place, z, sensor=sensor), update(fused, place, z, sensor=sensor)
         torch.testing.assert_close(fused.evidence, cloud.evidence, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(fused.ess, cloud.ess, rtol=1e-3, atol=0.05)
@@ -401,8 +421,11 @@ def test_shapes_and_names_are_checked():
         update(cloud, np.zeros((2, 3)), np.zeros(2), sensor=SENSOR, move="sideways")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="sweeps"):
         update(cloud, np.zeros((2, 3)), np.zeros(2), sensor=SENSOR, sweeps=0)
-    for wrong in (lambda: prior([WIDE], 0, seeds=[0]), lambda: prior([], 5, seeds=[]),
-                  lambda: prior([WIDE, FLAT.known(x=1)], 5, seeds=[0, 1])):  # fmt: skip
+    for wrong in (
+        lambda: prior([WIDE], 0, seeds=[0]),
+        lambda: prior([], 5, seeds=[]),
+        lambda: prior([WIDE, FLAT.known(x=1)], 5, seeds=[0, 1]),
+    ):
         with pytest.raises(ConfigError):
             wrong()
     with pytest.raises(BatchMismatch):

@@ -25,7 +25,7 @@ from evolvent.belief.planners import (
     random_scores,
     table,
     tabulate,
-)  # fmt: skip
+)
 from evolvent.errors import BatchMismatch, ConfigError
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.plume.model import Sensor, concentration
@@ -40,9 +40,12 @@ def enumerated(w, likelihoods, places, points):
     chance = torch.tensor(likelihoods, dtype=F64)
     weight = (chance * torch.tensor(w, dtype=F64)).sum(-1)
     return predictive(
-        log_w, torch.log(chance).unsqueeze(0), weight.unsqueeze(0),
-        xy=torch.tensor(places, dtype=F64).T.unsqueeze(1), places=torch.tensor([points], dtype=F64),
-    )  # fmt: skip
+        log_w,
+        torch.log(chance).unsqueeze(0),
+        weight.unsqueeze(0),
+        xy=torch.tensor(places, dtype=F64).T.unsqueeze(1),
+        places=torch.tensor([points], dtype=F64),
+    )
 
 
 def two(points=((1.0, 0.0),)):
@@ -123,8 +126,9 @@ def plain(cloud, points, z, sensor):
 def test_non_detections_once_give_the_plain_loops_scores(kind):
     sensor = replace(SENSOR, likelihood=kind)
     one = cloud_of([WIDE], CLOUD.theta[:, :1], torch.linspace(-2, 1, 300).log_softmax(0).unsqueeze(0), seeds=[0])
-    z = torch.tensor([[[0.0, 2e-3, 0, 0.4, 0, 1e-3], [0, 0, 0, 0, 0, 0], [0.1, 0.2, 3e-3, 1, 2, 6e-4],
-                       [4.9e-4, 5.1e-4, 0, 0, 0, 0]]])  # fmt: skip
+    z = torch.tensor(
+        [[[0.0, 2e-3, 0, 0.4, 0, 1e-3], [0, 0, 0, 0, 0, 0], [0.1, 0.2, 3e-3, 1, 2, 6e-4], [4.9e-4, 5.1e-4, 0, 0, 0, 0]]]
+    )
     seen = tabulate(one, POINTS[:1], z, sensor=sensor)
     found = torch.stack([infotaxis(seen), infotaxis(seen, "published"), entrotaxis(seen), dcee(seen)])[:, 0]
     torch.testing.assert_close(found.double(), plain(one, POINTS[:1], z, sensor), rtol=2e-3, atol=2e-3)

@@ -29,11 +29,19 @@ from evolvent.belief.summary import BeliefSummary
 from evolvent.errors import BatchMismatch, ConfigError, NonFinite
 
 VOTERS = [
-    Decided(), Agreement(0.7, least=3), Agreement(1, least=2), Agreement(0.5, least=1), Agreement(0.6, patience=2),
-    Patience(Agreement(0.5, least=2), 3), AnyOf(Agreement(0.8), Decided()), Patience(Decided(), 2),
-    Scattered(0.4, least=3), AnyOf(Agreement(1, least=3), Scattered(0.5, least=2)), Patience(Scattered(0.5, 1), 2),
+    Decided(),
+    Agreement(0.7, least=3),
+    Agreement(1, least=2),
+    Agreement(0.5, least=1),
+    Agreement(0.6, patience=2),
+    Patience(Agreement(0.5, least=2), 3),
+    AnyOf(Agreement(0.8), Decided()),
+    Patience(Decided(), 2),
+    Scattered(0.4, least=3),
+    AnyOf(Agreement(1, least=3), Scattered(0.5, least=2)),
+    Patience(Scattered(0.5, 1), 2),
     AllOf(Agreement(0.6, least=2), Patience(Agreement(0.5, least=2), 2)),
-]  # fmt: skip
+]
 
 
 def numbers(**arrays) -> BeliefSummary:
@@ -73,8 +81,12 @@ def in_lots(detector, cast, most: int) -> tuple[int, object]:
 
 
 def test_thresholds_of_places():
-    summary = numbers(entropy=[0.2, 0.9], mean=np.zeros((2, 8)), std=[[0.5, 0.9] + [9.0] * 6, [0.5, 1.0] + [0.1] * 6],
-                      spread=[1.0, 0.99])  # fmt: skip
+    summary = numbers(
+        entropy=[0.2, 0.9],
+        mean=np.zeros((2, 8)),
+        std=[[0.5, 0.9] + [9.0] * 6, [0.5, 1.0] + [0.1] * 6],
+        spread=[1.0, 0.99],
+    )
     said = StdBelow(1.0)(summary, [])
     assert said.stop.tolist() == [True, False] and said.score.tolist() == [0.9, 1.0]
     assert StdBelow(1.0, ("x", "lifetime"))(summary, []).score.tolist() == [9.0, 0.5]
@@ -152,8 +164,12 @@ def test_votes_left_out_could_not_have_stopped_it_over_all_strings(detector):
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.sampled_from([None, "a", "b", "c", "d"]), min_size=1, max_size=25), st.floats(0.05, 1.0),
-       st.integers(1, 9), st.integers(1, 3))  # fmt: skip
+@given(
+    st.lists(st.sampled_from([None, "a", "b", "c", "d"]), min_size=1, max_size=25),
+    st.floats(0.05, 1.0),
+    st.integers(1, 9),
+    st.integers(1, 3),
+)
 def test_votes_left_out_could_not_have_stopped_it(cast, q, least, patience):
     for detector in (
         Agreement(q, least, patience),
@@ -261,10 +277,20 @@ def test_detectors_are_read():
     assert read_detector("agreement") == Agreement()
     assert read_detector("decided or scattered:.3:least=8") == AnyOf(Decided(), Scattered(0.3, 8))
     assert (read_detector("std:1"), read_detector("trace:.2"), read_detector("entropy:.1")) == (
-        StdBelow(1.0), TraceBelow(0.2), EntropyBelow(0.1),
-    )  # fmt: skip
-    for wrong in ("decided:1", "std", "agreement:x", "agreement:.7:.8", "agreement:.7:leat=3", "std:1:least=2",
-                  "agreement:least=1:least=2", "agreement:.7:"):  # fmt: skip
+        StdBelow(1.0),
+        TraceBelow(0.2),
+        EntropyBelow(0.1),
+    )
+    for wrong in (
+        "decided:1",
+        "std",
+        "agreement:x",
+        "agreement:.7:.8",
+        "agreement:.7:leat=3",
+        "std:1:least=2",
+        "agreement:least=1:least=2",
+        "agreement:.7:",
+    ):
         with pytest.raises(ConfigError, match=r"stop: .*decided, agreement:SHARE"):
             read_detector(wrong)
     with pytest.raises(ConfigError, match="did you mean 'decided'"):

@@ -38,8 +38,10 @@ def test_a_problem_by_hand():
     assert BY_HAND.row("mbpp", 0)["test_list"][2] == "assert elm([9]) == 9"
     noted = source(BY_HAND, "one", noted=True)
     assert noted.text.splitlines()[:3] == [
-        "# keep those above 3, then add them up", "def elm(xs):", "    # keep those above 3",
-    ]  # fmt: skip
+        "# keep those above 3, then add them up",
+        "def elm(xs):",
+        "    # keep those above 3",
+    ]
     assert pairs_of(noted.text, "python").source == BY_HAND.program
 
 
@@ -127,8 +129,10 @@ def test_thinned_notes_have_the_density_that_is_asked_for(share):
     counts = [density(text, "python") for text in texts]
     got = sum(one.comment_chars for one in counts) / sum(one.chars for one in counts)
     assert share - 0.02 < got <= share
-    assert all(code_tokens(text, "python") == code_tokens(one.source.text, "python")
-               for text, one in zip(texts, every, strict=True))  # fmt: skip
+    assert all(
+        code_tokens(text, "python") == code_tokens(one.source.text, "python")
+        for text, one in zip(texts, every, strict=True)
+    )
     full = thinned(every, 1.0, seed=0)
     assert [text.count("#") for text in full] == [len(one.notes) for one in every]
 
@@ -147,8 +151,10 @@ def test_gains_are_over_the_same_seeds_and_problems():
     assert found["pass_at_1"][first]["commented + filtered"][0] == 0.75
     assert found["gain"][first]["raw"][0] == 0.5 and found["gain"][second]["raw"] == [0.0, 0.0, 0.0]
     assert found["effect_ci"]["generator"][0] == 0.25 and set(found["effect_ci"]) == set(MAIN) - {MAIN[-1]}
-    assert found["density"][second] == {"0": [0.25, *found["density"][second]["0"][1:]],
-                                        "full": found["density"][second]["full"]}  # fmt: skip
+    assert found["density"][second] == {
+        "0": [0.25, *found["density"][second]["0"][1:]],
+        "full": found["density"][second]["full"],
+    }
     del rows[Cell(second, "raw", 1)]
     assert report(rows, protocol)["seeds"] == {first: [0, 1], second: [0]}
     assert report({}, protocol)["effect_ci"] == {}
@@ -165,8 +171,9 @@ def test_a_cell_learns_its_arm_and_is_found_again(tmp_path):
     rows = {arm: run_cell(protocol, tmp_path, Cell(model, arm, 0)) for arm in ("generator", "raw", "density 0.2")}
     assert rows["raw"]["corpus"]["kept"] == 9 and rows["density 0.2"]["corpus"]["kept"] <= 9
     assert rows["density 0.2"]["corpus"]["density"] <= 0.2 and rows["generator"]["learned_tokens"] == 0
-    assert all({form: len(each) for form, each in row["right"].items()} == dict.fromkeys(FORMS, 2)
-               for row in rows.values())  # fmt: skip
+    assert all(
+        {form: len(each) for form, each in row["right"].items()} == dict.fromkeys(FORMS, 2) for row in rows.values()
+    )
     (ledger,) = tmp_path.glob("runs/*/generator/stages.jsonl")
     fits = [json.loads(line)["verb"] for line in ledger.read_text(encoding="utf-8").splitlines()]
     assert fits == ["fit"]  # one generator for all arms

@@ -75,8 +75,10 @@ def test_two_runs_by_hand(tmp_path):
     rows = {(row.world, row.tier): row for row in found.rows}
     assert list(rows) == [("lookup", "evo"), ("lookup", "combo"), ("maze", "evo")]
     assert [(row.tasks, row.a, row.b) for row in rows.values()] == [
-        (4, 1.0, 0.5), (2, 0.0, 0.0), (3, pytest.approx(2 / 3), pytest.approx(2 / 3))
-    ]  # fmt: skip
+        (4, 1.0, 0.5),
+        (2, 0.0, 0.0),
+        (3, pytest.approx(2 / 3), pytest.approx(2 / 3)),
+    ]
     assert [row.difference.mean for row in rows.values()] == [0.5, 0.0, pytest.approx(0.0)]
     whole = found.overall
     assert (whole.tasks, whole.a, whole.b) == (9, pytest.approx(5 / 9), pytest.approx(7 / 18))

@@ -38,15 +38,26 @@ def test_steps_to_a_threshold_ask_for_three_iterations() -> None:
 def row(folder: Path, cell: Cell, height: float, start: str = "here") -> None:
     """Keep a made-up row whose curve is level."""
     world, tasks = cell.world, panels(cell.world, PROTOCOL.panel)[1]
-    ends = {name: {"success": [height] * len(own), "return": [height] * len(own)}
-            for name, own in (("final", tasks.final), ("swapped", tasks.swapped))}  # fmt: skip
+    ends = {
+        name: {"success": [height] * len(own), "return": [height] * len(own)}
+        for name, own in (("final", tasks.final), ("swapped", tasks.swapped))
+    }
     made = {
-        "world": world, "seed": cell.seed, "method": cell.method, "rate": cell.rate, "digest": PROTOCOL.digest,
-        "curve": [[at, height, height] for at in (0, 10, 20)], "budget": 100, "note": "",
-        "start": start, "sources": "made up", **ends,
+        "world": world,
+        "seed": cell.seed,
+        "method": cell.method,
+        "rate": cell.rate,
+        "digest": PROTOCOL.digest,
+        "curve": [[at, height, height] for at in (0, 10, 20)],
+        "budget": 100,
+        "note": "",
+        "start": start,
+        "sources": "made up",
+        **ends,
         **dict.fromkeys(("tokens_generated", "tokens_computed", "tokens_trained", "env_steps"), 1),
-        "cpu_train_s": 1.0, "cpu_play_s": 1.0,
-    }  # fmt: skip
+        "cpu_train_s": 1.0,
+        "cpu_play_s": 1.0,
+    }
     (folder / f"cell-{cell.key}.json").write_text(json.dumps(made), encoding="utf-8")
 
 

@@ -75,8 +75,9 @@ class Table:
                 values[0] = 0.0
             return Scored("node", np.array(values, np.float32))
         ids = self.texts[tuple(ask.tokens)]
-        return tuple(Continuation("node", np.array(ids, np.int32), np.zeros(len(ids), np.float32), "stop")
-                     for _ in ask.seeds)  # fmt: skip
+        return tuple(
+            Continuation("node", np.array(ids, np.int32), np.zeros(len(ids), np.float32), "stop") for _ in ask.seeds
+        )
 
     def cancel(self, tickets):
         pass
@@ -247,16 +248,20 @@ def test_the_likeliest_choice_is_taken(policy):
     lamp, key, door = ids_of(policy, "lamp key door")
     chances = {lamp: 0.2, key: 0.9, door: 0.4, 2: 0.5}
     data = [
-        Choice("you see", ("lamp", "key"), 1), Choice("you see", ("lamp", "key"), 0),
-        Choice("you see", ("key", "lamp"), 0), Choice("go", ("lamp", "key"), 1),
-    ]  # fmt: skip
+        Choice("you see", ("lamp", "key"), 1),
+        Choice("you see", ("lamp", "key"), 0),
+        Choice("you see", ("key", "lamp"), 0),
+        Choice("go", ("lamp", "key"), 1),
+    ]
     found = by_name(classification(policy, data, engine=Table(chances)))
     assert found["accuracy"] == Measure("accuracy", 0.75, *[getattr(wilson(3, 4), e) for e in ("low", "high")], 4)
     assert found["recall/key"].value == 1.0 and found["recall/lamp"].value == 0.0
     assert found["macro_f1"].value == pytest.approx((2 * 3 / (2 * 3 + 1) + 0) / 2)
     longer = [Choice("you see", ("door", " ".join(["key"] * 10)), 1)]
-    guesses = [by_name(classification(policy, longer, ClassificationConfig(score=score), engine=Table(chances)))
-               for score in ("sum", "mean")]  # fmt: skip
+    guesses = [
+        by_name(classification(policy, longer, ClassificationConfig(score=score), engine=Table(chances)))
+        for score in ("sum", "mean")
+    ]
     assert [one["accuracy"].value for one in guesses] == [0.0, 1.0], ".9^10 < .4, but its mean is higher"
 
 
@@ -325,8 +330,11 @@ def test_generation_by_hand(policy):
     words = ["take lamp", "take lamp", "go north"]
     opened = [tuple(policy.dialect.open("", prompt)) for prompt in prompts]
     engine = Table(texts={key: policy.dialect.action(text) for key, text in zip(opened, words, strict=True)})
-    data = [Question(prompts[0], ("drop lamp", "take lamp")), Question(prompts[1], ("take key",)),
-            Question(prompts[2], ("Go, north!",))]  # fmt: skip
+    data = [
+        Question(prompts[0], ("drop lamp", "take lamp")),
+        Question(prompts[1], ("take key",)),
+        Question(prompts[2], ("Go, north!",)),
+    ]
     found = by_name(generation(policy, data, engine=engine))
     assert found["exact_match"].value == pytest.approx(2 / 3) and found["exact_match"].n == 3
     assert found["token_f1"].value == pytest.approx((1 + 0.5 + 1) / 3)
@@ -405,8 +413,12 @@ def test_success_in_a_world(policy):
     found = success(policy, {"doors": Doors()}, SuccessConfig(limit=10, max_tokens=3, split="train"))
     (row,) = found
     assert row.metric.startswith("success/doors/") and row.n == 10 and 0 <= row.low <= row.value <= row.high <= 1
-    assert found == success(policy, {"doors": Doors()}, SuccessConfig(limit=10, max_tokens=3, split="train"),
-                            engine=engine_for(policy, slots=3))  # fmt: skip
+    assert found == success(
+        policy,
+        {"doors": Doors()},
+        SuccessConfig(limit=10, max_tokens=3, split="train"),
+        engine=engine_for(policy, slots=3),
+    )
     with pytest.raises(ConfigError, match="unknown tier"):
         success(policy, {"doors": Doors()}, SuccessConfig(tiers=("evoo",)))
 
@@ -418,9 +430,17 @@ def test_the_engine_that_fits_the_model(policy):
     assert type(engine_for(policy)).__name__ == "LocalEngine"
     from transformers import MistralConfig, MistralForCausalLM
 
-    config = MistralConfig(vocab_size=len(policy.tokenizer), hidden_size=16, num_hidden_layers=1, intermediate_size=16,
-                           num_attention_heads=2, num_key_value_heads=2, sliding_window=4, head_dim=8,
-                           max_position_embeddings=64)  # fmt: skip
+    config = MistralConfig(
+        vocab_size=len(policy.tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        intermediate_size=16,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        sliding_window=4,
+        head_dim=8,
+        max_position_embeddings=64,
+    )
     sliding = Policy(MistralForCausalLM(config).eval(), policy.tokenizer, policy.dialect)
     assert type(engine_for(sliding)).__name__ == "RecomputeEngine"
     text = "you see a lamp you see a key"
@@ -450,8 +470,11 @@ def written(tmp_path, *rows):
 
 
 def test_data_is_read(tmp_path):
-    messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"},
-                {"role": "assistant", "content": "ho"}]  # fmt: skip
+    messages = [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "ho"},
+    ]
     texts = read_texts(written(tmp_path, {"text": "one\u2028two"}, "", {"messages": messages, "id": "x"}))
     assert texts == [Text("one\u2028two"), Said("be brief", (("hi", "ho"),))]
     row = {"prompt": "p", "choices": ["a", "b"]}
@@ -484,8 +507,11 @@ def test_data_is_read(tmp_path):
     ],
 )
 def test_mistakes_are_named_by_their_line(tmp_path, read, row, told):
-    good = {read_texts: {"text": "a"}, read_choices: {"prompt": "p", "choices": ["a", "b"], "answer": 0},
-            read_questions: {"prompt": "p", "reference": "r"}}[read]  # fmt: skip
+    good = {
+        read_texts: {"text": "a"},
+        read_choices: {"prompt": "p", "choices": ["a", "b"], "answer": 0},
+        read_questions: {"prompt": "p", "reference": "r"},
+    }[read]
     path = written(tmp_path, good, row, good)
     with pytest.raises(ConfigError) as caught:
         read(path)

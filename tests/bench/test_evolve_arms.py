@@ -28,9 +28,14 @@ def test_a_seed_draws_its_tasks_and_nothing_twice():
 def played(task: ev.Task, sample: int, success: bool | None) -> ev.Trajectory:
     error = None if success is not None else ErrorRecord("EnvLost", "gone")
     return ev.Trajectory(
-        f"{task.id}/{sample}", task, (ev.Step("o", "a", 0.0),), sample=sample, score=ev.Score(success=success),
-        ended_by="error" if error else "world", error=error,
-    )  # fmt: skip
+        f"{task.id}/{sample}",
+        task,
+        (ev.Step("o", "a", 0.0),),
+        sample=sample,
+        score=ev.Score(success=success),
+        ended_by="error" if error else "world",
+        error=error,
+    )
 
 
 def test_keeping_regardless_of_reward_keeps_as_many_of_the_same_tasks():

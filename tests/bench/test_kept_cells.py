@@ -27,8 +27,9 @@ from benchmarks import (
 
 def digests(folder: str, names: str = "cell-*.json") -> set[str]:
     """Of all cells that a study keeps."""
-    found = {json.loads(path.read_text(encoding="utf-8"))["digest"]
-             for path in (reporting.RESULTS / folder).glob(names)}  # fmt: skip
+    found = {
+        json.loads(path.read_text(encoding="utf-8"))["digest"] for path in (reporting.RESULTS / folder).glob(names)
+    }
     assert found, f"nothing is kept in {folder}"
     return found
 

@@ -22,11 +22,15 @@ def trained(**methods):
 
 def test_the_curve_is_a_mean_over_equal_stretches():
     history = [
-        {"decisions": 10.0, "episodes": 0.0}, {"decisions": 20.0, "episodes": 1.0, "episode_return": 4.0},
-        {"decisions": 30.0, "episodes": 3.0, "episode_return": 8.0}, {"decisions": 40.0, "episodes": 0.0},
-        {"decisions": 50.0, "episodes": 0.0}, {"decisions": 60.0, "episodes": 0.0},
-        {"decisions": 70.0, "episodes": 2.0, "episode_return": 1.0}, {"decisions": 80.0, "episodes": 0.0},
-    ]  # fmt: skip
+        {"decisions": 10.0, "episodes": 0.0},
+        {"decisions": 20.0, "episodes": 1.0, "episode_return": 4.0},
+        {"decisions": 30.0, "episodes": 3.0, "episode_return": 8.0},
+        {"decisions": 40.0, "episodes": 0.0},
+        {"decisions": 50.0, "episodes": 0.0},
+        {"decisions": 60.0, "episodes": 0.0},
+        {"decisions": 70.0, "episodes": 2.0, "episode_return": 1.0},
+        {"decisions": 80.0, "episodes": 0.0},
+    ]
     assert curve_of(history, 80, 4) == [4.0, 8.0, 8.0, 1.0]
     assert curve_of(history, 80, 8) == [4.0, 4.0, 8.0, 8.0, 8.0, 8.0, 1.0, 1.0]
     assert curve_of(history, 80, 2) == [7.0, 1.0], "episodes count, not updates"
@@ -48,8 +52,11 @@ def test_without_everybody_nobody_is_first():
     assert mat.areas({mat.HEAD: trained(mat=10, mappo=1)})["mat_first"] is None
     assert mat.areas({"foraging": trained(mat=4, mat_dec=3, mappo=2, happo=1)})["mat_first"] is None
     assert mat.areas({mat.HEAD: {method: [] for method in mat.METHODS}}) == {
-        "auc": {mat.HEAD: {}}, "above": {mat.HEAD: {}}, "mat_first": None, "mat_first_by_task": {}
-    }  # fmt: skip
+        "auc": {mat.HEAD: {}},
+        "above": {mat.HEAD: {}},
+        "mat_first": None,
+        "mat_first_by_task": {},
+    }
 
 
 def test_transfers_are_compared_place_by_place_and_seed_by_seed():
@@ -62,8 +69,12 @@ def test_transfers_are_compared_place_by_place_and_seed_by_seed():
             "returns": {str(p): value + p for p in PARTS},
         }
 
-    rows = [row(place, arm, seed, base + seed + 10 * at) for at, place in enumerate(("2 agents", "6 agents"))
-            for arm, base in (("mat", 5.0), ("scratch", 2.0 + 2 * at)) for seed in range(3)]  # fmt: skip
+    rows = [
+        row(place, arm, seed, base + seed + 10 * at)
+        for at, place in enumerate(("2 agents", "6 agents"))
+        for arm, base in (("mat", 5.0), ("scratch", 2.0 + 2 * at))
+        for seed in range(3)
+    ]
     found = mat.transfers([*rows, row("2 agents", "happo", 7, 0.0)])
     assert found["few_shot"]["rescue"]["6 agents"]["mat"]["5"][0] == 21.0
     assert found["few_shot_above"]["rescue"]["scratch"]["10"] == [2.0, 2.0, 2.0], "3 and 1, in every seed"
@@ -71,8 +82,10 @@ def test_transfers_are_compared_place_by_place_and_seed_by_seed():
 
 
 def test_methods_differ_in_their_learning_rates_alone():
-    settings = [mat_cells.settings_of("foraging", method, lr=GRID[0], seed=1, decisions=1024).model_dump()
-                for method in mat.METHODS]  # fmt: skip
+    settings = [
+        mat_cells.settings_of("foraging", method, lr=GRID[0], seed=1, decisions=1024).model_dump()
+        for method in mat.METHODS
+    ]
     assert len({row.pop("kind") for row in settings}) == 4 and all(row == settings[0] for row in settings)
     assert settings[0]["rows"] * settings[0]["steps"] == 1024
     for name, play in TASKS.items():
@@ -90,8 +103,11 @@ def small(monkeypatch):
     monkeypatch.setattr(mat, "SEEDS", (0,))
     monkeypatch.setattr(mat_cells, "TASKS", {"distinct": play})
     monkeypatch.setattr(mat, "TASKS", mat_cells.TASKS)
-    monkeypatch.setattr(mat, "MOVES", tuple(move for move in MOVES if move.place == "2 agents" and
-                                            move.task == "distinct" and move.arm != "happo"))  # fmt: skip
+    monkeypatch.setattr(
+        mat,
+        "MOVES",
+        tuple(move for move in MOVES if move.place == "2 agents" and move.task == "distinct" and move.arm != "happo"),
+    )
 
 
 def test_a_study_goes_on_and_is_read_back(tmp_path, small, monkeypatch, capsys):

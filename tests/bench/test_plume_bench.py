@@ -20,8 +20,14 @@ def cell(name, steps, *, wins=48, false=0, decision=1.0):
         [f"task {i}", KINDS[i], 0, i < wins or i >= 48 - false, i < wins, steps + i % 2, float(steps + i % 2), 1.0]
         for i in range(48)
     ]
-    return {"name": name, "world": ["plume", "1", "sensor"], "episodes_played": rows, "decision_ms": [decision] * 3,
-            "train_cpu_s": 0.0, "arithmetic": "torch"}  # fmt: skip
+    return {
+        "name": name,
+        "world": ["plume", "1", "sensor"],
+        "episodes_played": rows,
+        "decision_ms": [decision] * 3,
+        "train_cpu_s": 0.0,
+        "arithmetic": "torch",
+    }
 
 
 @pytest.fixture

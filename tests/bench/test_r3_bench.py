@@ -22,11 +22,19 @@ def keep(folder, cell, quarters):
     count = len(panel(SMALL, cell.task, "test"))
     won = quarters * count // 4
     made = {
-        **{name: getattr(cell, name) for name in Cell.__dataclass_fields__}, "digest": SMALL.digest,
-        "outcomes": "1" * won + "0" * (count - won), "accuracy": won / count, "base": 0.25, "sources": "s",
-        "env_steps": 60, "replayed": 0, "tokens_generated": 1, "tokens_computed": 2, "tokens_trained": 30,
+        **{name: getattr(cell, name) for name in Cell.__dataclass_fields__},
+        "digest": SMALL.digest,
+        "outcomes": "1" * won + "0" * (count - won),
+        "accuracy": won / count,
+        "base": 0.25,
+        "sources": "s",
+        "env_steps": 60,
+        "replayed": 0,
+        "tokens_generated": 1,
+        "tokens_computed": 2,
+        "tokens_trained": 30,
         "cpu_train_s": 1.0,
-    }  # fmt: skip
+    }
     (folder / f"cell-{cell.key}.json").write_text(json.dumps(made), encoding="utf-8")
 
 
@@ -45,8 +53,11 @@ def test_every_method_tries_every_rate_on_every_seed_and_panel_of_development(tm
     kept = Cells(tmp_path, SMALL)
     assert kept.tried("mixed") == {0.1: 0.25, 0.2: 0.75}
     assert {method: kept.rate(method) for method in METHODS} == {
-        "sft": 0.3, "outcome": 0.2, "staged": 0.1, "mixed": 0.2,
-    }  # fmt: skip
+        "sft": 0.3,
+        "outcome": 0.2,
+        "staged": 0.1,
+        "mixed": 0.2,
+    }
 
 
 def test_no_study_before_all_rates_are_tried(tmp_path):

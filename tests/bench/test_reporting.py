@@ -66,8 +66,11 @@ def test_nobody_else_asks_for_the_machine(name):
     asked = {"platform.machine", "platform.python_version", "version", "metadata.version", "os.getloadavg"}
     assert not called(TEXTS[name]) & asked
     if name not in OTHERS:
-        printed = [node for node in ast.walk(ast.parse(TEXTS[name])) if isinstance(node, ast.Call)
-                   and ast.unparse(node.func) == "print" and "json.dumps" in ast.unparse(node)]  # fmt: skip
+        printed = [
+            node
+            for node in ast.walk(ast.parse(TEXTS[name]))
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "print" and "json.dumps" in ast.unparse(node)
+        ]
         assert not printed
         assert not re.search(r"\bArgumentParser\(", TEXTS[name])
 
@@ -99,8 +102,9 @@ def test_the_machine_in_words():
     assert reporting.machine("numpy", threads=1) == f"{here}, {python}, numpy {np.__version__}, 1 thread"
     assert reporting.machine("no-such-package", threads=2) == f"{here}, {python}, no-such-package missing, 2 threads"
     assert reporting.about("numpy", cores=True, threads=4) == {
-        "versions": {"numpy": np.__version__}, "machine": reporting.machine(cores=True, threads=4),
-    }  # fmt: skip
+        "versions": {"numpy": np.__version__},
+        "machine": reporting.machine(cores=True, threads=4),
+    }
 
 
 def test_load_is_three_numbers_with_one_digit():

@@ -33,10 +33,32 @@ from benchmarks.scale_sim_plan import breaks, costs_of, library_of, planned, rem
 from benchmarks.scale_sim_round import ahead_of, round_of, turn_exactly, turn_s
 from evolvent.errors import ConfigError
 
-COSTS = Costs(forward_s=2e-3, row_s=5e-5, read_s=1e-5, step_s=3e-4, play_s=1e-4, deal_s=2e-5, receive_s=1e-4,
-              store_s=2e-4, learn_s=0.02, learn_token_s=5e-5, pack_s=0.01, load_s=0.03)  # fmt: skip
-LIBRARY = Library(forward_s=8e-4, row_s=5e-6, turn_s=3e-4, env_s=1e-4, latency_s=4e-4, deal_s=3e-5, take_s=2e-3,
-                  episode_bytes=1e5, pack_s=1.3e-9, load_s=1.9e-9)  # fmt: skip
+COSTS = Costs(
+    forward_s=2e-3,
+    row_s=5e-5,
+    read_s=1e-5,
+    step_s=3e-4,
+    play_s=1e-4,
+    deal_s=2e-5,
+    receive_s=1e-4,
+    store_s=2e-4,
+    learn_s=0.02,
+    learn_token_s=5e-5,
+    pack_s=0.01,
+    load_s=0.03,
+)
+LIBRARY = Library(
+    forward_s=8e-4,
+    row_s=5e-6,
+    turn_s=3e-4,
+    env_s=1e-4,
+    latency_s=4e-4,
+    deal_s=3e-5,
+    take_s=2e-3,
+    episode_bytes=1e5,
+    pack_s=1.3e-9,
+    load_s=1.9e-9,
+)
 WORK = Workload((2, 3, 3, 4, 4, 9, 9, 9))
 
 
@@ -195,8 +217,13 @@ def test_equal_episodes_take_waves():
 def test_a_slice_costs_what_its_parts_cost():
     own = shape(30)
     spent, ends = slice_work(own, 8, COSTS)
-    expected = (COSTS.forward_s * len(spent) + COSTS.row_s * own.written.sum() + COSTS.read_s * own.read.sum()
-                + COSTS.step_s * own.steps.sum() + COSTS.play_s * 30)  # fmt: skip
+    expected = (
+        COSTS.forward_s * len(spent)
+        + COSTS.row_s * own.written.sum()
+        + COSTS.read_s * own.read.sum()
+        + COSTS.step_s * own.steps.sum()
+        + COSTS.play_s * 30
+    )
     assert spent.sum() == pytest.approx(expected) and ends.max() == len(spent)
 
 
@@ -340,13 +367,31 @@ def test_playing_ahead_hides_learning():
 
 
 MEASURED = {
-    "forward_s": 2e-3, "row_s": 5e-5, "read_s": 1e-5, "mixed_s": 1e-4, "step_s": 6e-4, "lengths": list(WORK.lengths),
-    "calibrated_at": 0.9, "outside_forward_s": 8e-4, "outside_mixed_s": 1e-4, "outside_row_s": 5e-6,
-    "outside_step_s": 3e-4, "tell_s": [5e-5, 1e-5, 1e-7], "receive_s": [5e-5, 1e-5, 1e-7],
-    "store_s": [2e-4, 1e-5, 1e-7], "wire_bytes": [268.0, 126.0, 14.0], "env_step_s": 4e-6, "server_step_s": 9e-5,
-    "server_latency_s": 3e-4, "deal_s": 3e-5, "pack_s": [0.01, 1e-9], "load_s": [0.03, 2e-9], "learn_s": 0.02,
-    "learn_token_s": 5e-5, "gradient_bytes": 7e5,
-}  # fmt: skip
+    "forward_s": 2e-3,
+    "row_s": 5e-5,
+    "read_s": 1e-5,
+    "mixed_s": 1e-4,
+    "step_s": 6e-4,
+    "lengths": list(WORK.lengths),
+    "calibrated_at": 0.9,
+    "outside_forward_s": 8e-4,
+    "outside_mixed_s": 1e-4,
+    "outside_row_s": 5e-6,
+    "outside_step_s": 3e-4,
+    "tell_s": [5e-5, 1e-5, 1e-7],
+    "receive_s": [5e-5, 1e-5, 1e-7],
+    "store_s": [2e-4, 1e-5, 1e-7],
+    "wire_bytes": [268.0, 126.0, 14.0],
+    "env_step_s": 4e-6,
+    "server_step_s": 9e-5,
+    "server_latency_s": 3e-4,
+    "deal_s": 3e-5,
+    "pack_s": [0.01, 1e-9],
+    "load_s": [0.03, 2e-9],
+    "learn_s": 0.02,
+    "learn_token_s": 5e-5,
+    "gradient_bytes": 7e5,
+}
 
 
 def test_costs_are_those_of_the_episodes_and_of_a_quiet_machine():

@@ -94,9 +94,14 @@ def test_a_policy_is_made_once_and_alike_elsewhere(tmp_path: Path) -> None:
 def test_other_recipes_have_other_names() -> None:
     base = BASES["deduction"]
     changed = [
-        replace(base, tokens=7), replace(base, settings=(("depth", 5),)), replace(base, first=None),
-        replace(base, train=TrainConfig(lr=1e-3)), replace(base, longest=2), replace(base, looking_back=False), base,
-    ]  # fmt: skip
+        replace(base, tokens=7),
+        replace(base, settings=(("depth", 5),)),
+        replace(base, first=None),
+        replace(base, train=TrainConfig(lr=1e-3)),
+        replace(base, longest=2),
+        replace(base, looking_back=False),
+        base,
+    ]
     assert len({one.digest for one in changed}) == len(changed)
     assert replace(base).digest == base.digest
 

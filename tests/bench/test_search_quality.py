@@ -78,9 +78,7 @@ def test_there_are_as_many_tasks_as_the_protocol_asks_for(task: str) -> None:
 # ------------------------------------------------------------------ hindsight
 
 
-def _tried(
-    folder: Path, held_out: set[str]
-) -> tuple[Policy, Countdown, list[Trajectory], list[Trajectory]]:  # fmt: skip
+def _tried(folder: Path, held_out: set[str]) -> tuple[Policy, Countdown, list[Trajectory], list[Trajectory]]:
     """Legal episodes of a policy that has learned next to nothing, and what hindsight makes of them."""
     policy, world = base_of("countdown", 0, folder, bases=QUICK), world_of("countdown", bases=QUICK)
     assert isinstance(world, Countdown)
@@ -144,8 +142,13 @@ def test_a_judge_is_made_once_and_says_a_chance_at_every_state(folder: Path) -> 
     assert worth.keys() == {"auc", "auc_half"}
     again, same = judge_of(PROTOCOL, "countdown", 0, folder)
     assert same == worth
-    tried = sampled(PROTOCOL, base_of("countdown", 0, folder, bases=QUICK), panel("countdown", "dev", 4, bases=QUICK),
-                    samples=2, seed=3)  # fmt: skip
+    tried = sampled(
+        PROTOCOL,
+        base_of("countdown", 0, folder, bases=QUICK),
+        panel("countdown", "dev", 4, bases=QUICK),
+        samples=2,
+        seed=3,
+    )
     said, before = said_at(again, tried, "countdown"), said_at(judge, tried, "countdown")
     for one in tried:
         assert said[one.id].shape == (len(one.steps) + 1,)  # before every action, and at the end
@@ -167,9 +170,18 @@ def test_no_search_of_a_cell_passes_its_budget(method: str, folder: Path) -> Non
 def _row(cell: Cell, right: int, spent: float = 90.0, most: int = 100) -> dict[str, Any]:
     values = [float(at < right) for at in range(10)]
     return {
-        **asdict(cell), "digest": _FIGURES.digest(cell.task), "values": values, "generated": 50.0, "computed": spent,
-        "most_computed": most, "passed": 8, "auc": 0.9, "auc_half": None, "judge": 0.5, "cpu_s": 1.0,
-    }  # fmt: skip
+        **asdict(cell),
+        "digest": _FIGURES.digest(cell.task),
+        "values": values,
+        "generated": 50.0,
+        "computed": spent,
+        "most_computed": most,
+        "passed": 8,
+        "auc": 0.9,
+        "auc_half": None,
+        "judge": 0.5,
+        "cpu_s": 1.0,
+    }
 
 
 _FIGURES = Protocol(panel=10, quick=True)

@@ -29,11 +29,26 @@ def made(seed: int, *, panel: int = 12, votes: int = 9) -> dict:
     for number in range(2 * panel):
         shares = rng.dirichlet([3.0, 1.0, 1.0, 0.5])
         answers = (rng.choice(4, size=votes, p=shares) - 1).tolist()
-        rows.append({"id": str(number), "kind": str(number % 4), "answers": answers,
-                     "right": [int(each == 0) for each in answers],
-                     "generated": rng.integers(5, 20, votes).tolist()})  # fmt: skip
-    return {"task": "problems", "temperature": 0.7, "seed": seed, "digest": "d", "votes": votes, "cpu_s": 1.0,
-            "base": {"cpu_s": 2.0}, "dev": rows[:panel], "test": rows[panel:]}  # fmt: skip
+        rows.append(
+            {
+                "id": str(number),
+                "kind": str(number % 4),
+                "answers": answers,
+                "right": [int(each == 0) for each in answers],
+                "generated": rng.integers(5, 20, votes).tolist(),
+            }
+        )
+    return {
+        "task": "problems",
+        "temperature": 0.7,
+        "seed": seed,
+        "digest": "d",
+        "votes": votes,
+        "cpu_s": 1.0,
+        "base": {"cpu_s": 2.0},
+        "dev": rows[:panel],
+        "test": rows[panel:],
+    }
 
 
 def by_hand(row: dict, name: str) -> tuple[bool, int, int]:
@@ -79,8 +94,11 @@ def test_the_report_of_made_votes():
         == pytest.approx(own["curve"][chosen["detector"]]["saved"], abs=1e-4)
     )
     outcome = own["outcomes"]["decided"]
-    assert outcome["episodes"] == 36 == sum(outcome[cell] for cell in ("right_stop", "false_stop", "withheld",
-                                                                       "unfinished"))  # fmt: skip
+    assert (
+        outcome["episodes"]
+        == 36
+        == sum(outcome[cell] for cell in ("right_stop", "false_stop", "withheld", "unfinished"))
+    )
     assert found["cpu_s"] == {"policies": 6.0, "votes": 3.0}
     show(found)
 

@@ -131,15 +131,29 @@ def test_no_study_and_a_newer_one(tmp_path):
 
 
 def test_every_mistake_is_told_at_once():
-    arms = (Arm("a/b", "?"), Arm("Two", "?", after=("tow",)), Arm("two", "?"), Arm("x", "?", after=("y",)),
-            Arm("y", "?", after=("x",)))  # fmt: skip
+    arms = (
+        Arm("a/b", "?"),
+        Arm("Two", "?", after=("tow",)),
+        Arm("two", "?"),
+        Arm("x", "?", after=("y",)),
+        Arm("y", "?", after=("x",)),
+    )
     with pytest.raises(ConfigError) as error:
         Study("", arms, (1, 1), 0, Primary("evolv", "two", (), base="bse"), 2.0, {"x": float("nan")})
     told = [str(problem) for problem in error.value.problems]
     assert [problem.where for problem in error.value.problems] == [
-        "arms", "arms", "arms.Two.after", "arms", "primary.arm", "primary.base", "primary.tiers", "seeds", "budget",
-        "threshold", "facts",
-    ]  # fmt: skip
+        "arms",
+        "arms",
+        "arms.Two.after",
+        "arms",
+        "primary.arm",
+        "primary.base",
+        "primary.tiers",
+        "seeds",
+        "budget",
+        "threshold",
+        "facts",
+    ]
     assert "unknown arm 'tow' (did you mean 'two'?)" in told[2]
     assert "x, y come after one another in a circle" in told[3]
 
@@ -178,8 +192,9 @@ def test_everything_is_played_once_and_kept_small(tmp_path):
         2.0,
     )
     assert json.loads((tmp_path / "panels.json").read_text())["panels"]["lookup/combo"] == [
-        ["lookup/combo-0", "kind 0"], ["lookup/combo-1", "kind 0"]
-    ]  # fmt: skip
+        ["lookup/combo-0", "kind 0"],
+        ["lookup/combo-1", "kind 0"],
+    ]
     events = []
     assert run_study(study(play, seeds=(7, 3)), tmp_path, observe=events.append) == found
     assert len(seen) == 6 and {event.state for event in events} == {"known"}
@@ -209,8 +224,12 @@ def test_a_failed_arm_is_recorded_and_tried_again(tmp_path):
     assert found["base", 1] == Failed("NonFinite", "loss is NaN; got update 7")
     assert found["evolve", 1] == found["control", 1] == Failed("NotPlayed", "because base failed")
     assert [key for key, result in found.items() if isinstance(result, Played)] == [
-        ("base", 0), ("evolve", 0), ("control", 0), ("base", 2), ("evolve", 2)
-    ]  # fmt: skip
+        ("base", 0),
+        ("evolve", 0),
+        ("control", 0),
+        ("base", 2),
+        ("evolve", 2),
+    ]
     assert next((e.arm, e.seed, e.why) for e in events if e.state == "failed") == (
         "base",
         1,
@@ -268,8 +287,10 @@ def test_other_tasks_in_a_panel_are_a_failure(tmp_path):
 def test_an_arm_may_play_fewer_or_more_panels(tmp_path):
     def play(seat):
         rows = studies.outcomes("1" * 9)
-        return Played(rows | {"new/evo": [("t", "k", False)]} if seat.arm == "evolve" else dict([*rows.items()][:1]),
-                      tokens={"computed": 1})  # fmt: skip
+        return Played(
+            rows | {"new/evo": [("t", "k", False)]} if seat.arm == "evolve" else dict([*rows.items()][:1]),
+            tokens={"computed": 1},
+        )
 
     found = run_study(study(play, seeds=(0,)), tmp_path)
     assert list(found["evolve", 0].outcomes) == [*studies.PANELS, "new/evo"]
@@ -299,12 +320,13 @@ def test_results_of_another_study_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("results/base/0.json", "{"), ("results/base/0.json", '{"study": "DIGEST"}'),
+        ("results/base/0.json", "{"),
+        ("results/base/0.json", '{"study": "DIGEST"}'),
         ("results/base/0.json", '{"study": "DIGEST", "tokens": {}, "cpu_s": 1, "outcomes": {"maze/evo": "01"}}'),
         ("results/base/0.json", '{"study": "DIGEST", "tokens": {}, "cpu_s": 1, "outcomes": {"x/y": "01"}}'),
         ("panels.json", '{"study": "DIGEST", "panels": [1]}'),
     ],
-)  # fmt: skip
+)
 def test_damaged_files_are_named(tmp_path, name, text):
     run_study(study(seeds=(0,)), tmp_path)
     (tmp_path / name).write_text(text.replace("DIGEST", study(seeds=(0,)).digest()))

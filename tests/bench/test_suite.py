@@ -104,10 +104,17 @@ def test_figures_that_contradict_the_outcomes_are_not_believed(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        {"horizon": float("inf")}, {"horizon": 0}, {"steps": float("inf")}, {"generated": 10**400}, {"prompted": -1},
-        {"wall_s": float("nan")}, {"wall_s": float("inf")}, {"units": [float("nan")] * 4}, {"outcomes": "11x0"},
+        {"horizon": float("inf")},
+        {"horizon": 0},
+        {"steps": float("inf")},
+        {"generated": 10**400},
+        {"prompted": -1},
+        {"wall_s": float("nan")},
+        {"wall_s": float("inf")},
+        {"units": [float("nan")] * 4},
+        {"outcomes": "11x0"},
     ],
-)  # fmt: skip
+)
 def test_numbers_that_cannot_be_are_refused(tmp_path, change):
     file = tmp_path / "a.json"
     sheet("me", row()).write(file)
@@ -145,8 +152,10 @@ def test_other_files_are_refused(tmp_path, change, error):
 
 def test_the_board_ranks_only_what_is_comparable():
     """Most sheets pin a panel; one with another horizon is listed apart, one with fewer panels has no overall rate."""
-    full = [sheet("weak", row(outcomes="0001"), row("lookup", outcomes="0000")),
-            sheet("strong", row(outcomes="1111"), row("lookup", outcomes="1110"))]  # fmt: skip
+    full = [
+        sheet("weak", row(outcomes="0001"), row("lookup", outcomes="0000")),
+        sheet("strong", row(outcomes="1111"), row("lookup", outcomes="1110")),
+    ]
     part = sheet("part", row(outcomes="1111"))
     strange = sheet("strange", row(outcomes="1111", horizon=50), row("lookup", outcomes="1111"))
     data = board([*full, part, strange])

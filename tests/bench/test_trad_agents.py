@@ -102,8 +102,13 @@ def test_the_expert_s_prompts_are_those_of_play(name):
         return answer if prompt.user.endswith("think:") else code.hide(f"act: {answer}")[5:]
 
     config = trad_agents_config(name)
-    (played,) = trad(Coded(Scripted(said), code), [Start(task)], config=config, worlds={world.name: world},
-                     memory=memory_of(SMALL, name))  # fmt: skip
+    (played,) = trad(
+        Coded(Scripted(said), code),
+        [Start(task)],
+        config=config,
+        worlds={world.name: world},
+        memory=memory_of(SMALL, name),
+    )
     assert played.success and not answers
 
 

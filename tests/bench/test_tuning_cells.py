@@ -18,11 +18,27 @@ def row(cell: Cell, *, success: float, loss: float = 1.0):
     count = len(panel(SMALL, cell.split))
     won = round(success * count)
     return {
-        "key": cell.key, "optimizer": cell.optimizer, "tuning": cell.tuning, "rate": cell.rate, "seed": cell.seed,
-        "split": cell.split, "success": won / count, "outcomes": "1" * won + "0" * (count - won), "loss": [2.0, loss],
-        "tokens": 300, "fed": 900, "updates": 3, "weights": 10, "cpu_train_s": 1.0, "cpu_play_s": 1.0, "note": "",
-        "base": "b", "sources": "s", "base_tokens": 2000, "base_solved": True,
-    }  # fmt: skip
+        "key": cell.key,
+        "optimizer": cell.optimizer,
+        "tuning": cell.tuning,
+        "rate": cell.rate,
+        "seed": cell.seed,
+        "split": cell.split,
+        "success": won / count,
+        "outcomes": "1" * won + "0" * (count - won),
+        "loss": [2.0, loss],
+        "tokens": 300,
+        "fed": 900,
+        "updates": 3,
+        "weights": 10,
+        "cpu_train_s": 1.0,
+        "cpu_play_s": 1.0,
+        "note": "",
+        "base": "b",
+        "sources": "s",
+        "base_tokens": 2000,
+        "base_solved": True,
+    }
 
 
 @pytest.fixture

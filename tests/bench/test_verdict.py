@@ -26,8 +26,10 @@ def results(rates, *, seeds=range(6), panels=("lookup/evo", "lookup/combo", "maz
     for arm, rate in rates.items():
         for seed in seeds:
             wins = {panel: rng.random(2 * KINDS) < rate + 0.01 * (seed % 3) for panel in panels}
-            rows = {panel: [(f"{panel}-{n}", f"k{n // 2}", bool(won[n])) for n in range(2 * KINDS)]
-                    for panel, won in wins.items()}  # fmt: skip
+            rows = {
+                panel: [(f"{panel}-{n}", f"k{n // 2}", bool(won[n])) for n in range(2 * KINDS)]
+                for panel, won in wins.items()
+            }
             found[arm, seed] = Played(rows, tokens={"computed": 100 + seed}, cpu_s=36.0)
     return found
 
@@ -76,9 +78,13 @@ def test_other_tiers_do_not_move_the_primary_number():
     one, other = summary(study(), plain), summary(study(), joined)
     assert (one.difference, one.verdict, one.p) == (other.difference, other.verdict, other.p)
     assert [(r.world, r.tier) for r in other.rates if r.arm == "base"] == [
-        ("lookup", "seen"), ("lookup", "evo"), ("lookup", "combo"),
-        ("maze", "evo"), ("maze", "combo"), ("maze", "longer"),
-    ]  # fmt: skip
+        ("lookup", "seen"),
+        ("lookup", "evo"),
+        ("lookup", "combo"),
+        ("maze", "evo"),
+        ("maze", "combo"),
+        ("maze", "longer"),
+    ]
 
 
 def test_a_clear_difference_improves():
@@ -159,8 +165,11 @@ def test_nothing_played_yet():
 
 def test_a_panel_of_one_task_has_no_interval_and_no_verdict():
     one = {"w/evo": 1}
-    same = {(arm, seed): Played(outcomes("1" if arm == "evolve" else "0", one), tokens={"computed": 1})
-            for arm in RATES for seed in range(6)}  # fmt: skip
+    same = {
+        (arm, seed): Played(outcomes("1" if arm == "evolve" else "0", one), tokens={"computed": 1})
+        for arm in RATES
+        for seed in range(6)
+    }
     found = summary(study(), same)
     assert isnan(found.difference.interval.low)
     assert found.verdict == "no verdict: a panel has only one task: there is no interval"

@@ -149,9 +149,13 @@ def test_it_ends_when_nothing_new_comes(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("model.safetensors", "Incomplete"), ("config.json", "Incomplete"), ("tokenizer.json", "Incomplete"),
-     ("evolvent.json", "Incomplete")],
-)  # fmt: skip
+    [
+        ("model.safetensors", "Incomplete"),
+        ("config.json", "Incomplete"),
+        ("tokenizer.json", "Incomplete"),
+        ("evolvent.json", "Incomplete"),
+    ],
+)
 def test_a_broken_snapshot_is_noted_counted_and_passed_over(tmp_path, name, kind):
     path = publish(tmp_path, 1)
     (path / name).write_bytes((path / name).read_bytes()[:-9])
@@ -190,8 +194,10 @@ def test_an_evaluator_that_fails_leaves_the_others(tmp_path):
         watcher.once()
     found = {row["stage"]: row for row in lines(tmp_path)}
     assert found["wrong"]["error"]["kind"] == "EvolventError" and "ZeroDivision" in found["wrong"]["error"]["message"]
-    assert found["typed"]["error"] == {"kind": "EngineError",
-                                       "message": "the model's output is not finite; got after 3 tokens"}  # fmt: skip
+    assert found["typed"]["error"] == {
+        "kind": "EngineError",
+        "message": "the model's output is not finite; got after 3 tokens",
+    }
     assert "measures" in found["perplexity"] and watcher.did == Watched(evaluated=1, failed=2)
     with Watcher(tmp_path, chosen) as watcher:
         watcher.once()

@@ -17,12 +17,25 @@ def episodes() -> list[Trajectory]:
     for number, success in enumerate((True, False, None)):
         task = Task("lookup", "1", {"seed": number}, kind="boss", tier="evo", split="dev")
         generation = Generation(np.array([1, 2], np.int32), np.array([False, True]), np.array([0, -0.5], np.float32))
-        step = Step(f"find boss of name{number}", "answer x", None if success is None else float(success),
-                    generations=(generation,))  # fmt: skip
+        step = Step(
+            f"find boss of name{number}",
+            "answer x",
+            None if success is None else float(success),
+            generations=(generation,),
+        )
         error = ErrorRecord("StepTimeout", "no answer in 1 s", 0) if success is None else None
         score = Score() if success is None else Score(float(success), float(success), success)
-        made.append(Trajectory(f"explore/{task.id}/0", task, (step,), "right" if success else "wrong",
-                               "error" if error else "world", score, error=error))  # fmt: skip
+        made.append(
+            Trajectory(
+                f"explore/{task.id}/0",
+                task,
+                (step,),
+                "right" if success else "wrong",
+                "error" if error else "world",
+                score,
+                error=error,
+            )
+        )
     return made
 
 

@@ -65,10 +65,19 @@ def test_conversations_alone_are_played_without_other_names(data, tmp_path, caps
 
 
 def test_the_totals_are_the_leaderboards():
-    found = [Row("simple_python", 10, 9, 0), Row("simple_java", 10, 6, 0), Row("simple_javascript", 10, 3, 0),
-             Row("multiple", 4, 2, 0), Row("parallel", 4, 1, 0), Row("parallel_multiple", 4, 0, 0),
-             Row("live_simple", 30, 30, 0), Row("live_multiple", 10, 0, 0), Row("irrelevance", 2, 1, 0),
-             Row("live_irrelevance", 2, 2, 0), Row("multi_turn_base", 5, 5, 1)]  # fmt: skip
+    found = [
+        Row("simple_python", 10, 9, 0),
+        Row("simple_java", 10, 6, 0),
+        Row("simple_javascript", 10, 3, 0),
+        Row("multiple", 4, 2, 0),
+        Row("parallel", 4, 1, 0),
+        Row("parallel_multiple", 4, 0, 0),
+        Row("live_simple", 30, 30, 0),
+        Row("live_multiple", 10, 0, 0),
+        Row("irrelevance", 2, 1, 0),
+        Row("live_irrelevance", 2, 2, 0),
+        Row("multi_turn_base", 5, 5, 1),
+    ]
     made = totals(found)
     assert made["simple"] == pytest.approx(0.6)
     assert made["non_live"] == pytest.approx((0.6 + 0.5 + 0.25 + 0) / 4)
@@ -79,11 +88,14 @@ def test_the_totals_are_the_leaderboards():
     assert totals([])["overall"] == 0.0
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (["--categories", "simple_pyton"], "did you mean 'simple_python'?"),
-    (["--form", "yaml"], "python"),
-    (["--categories", "simple_java"], "simple_java"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--categories", "simple_pyton"], "did you mean 'simple_python'?"),
+        (["--form", "yaml"], "python"),
+        (["--categories", "simple_java"], "simple_java"),
+    ],
+)
 def test_mistakes_are_told(data, tmp_path, capsys, words, said):
     assert main(["bench", "bfcl", str(data), *words, "--to", str(tmp_path / "run")]) in (1, 2)
     assert said in " ".join(capsys.readouterr().err.split())

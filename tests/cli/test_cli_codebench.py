@@ -8,15 +8,20 @@ from evolvent.cli.main import main
 from evolvent.store.store import Store
 
 ROW = {
-    "task_id": "Made/0", "prompt": 'def half(x):\n    """Half of x, rounded down."""\n', "entry_point": "half",
-    "canonical_solution": "    return x // 2\n", "test": "def check(candidate):\n    assert candidate(5) == 2\n",
-}  # fmt: skip
+    "task_id": "Made/0",
+    "prompt": 'def half(x):\n    """Half of x, rounded down."""\n',
+    "entry_point": "half",
+    "canonical_solution": "    return x // 2\n",
+    "test": "def check(candidate):\n    assert candidate(5) == 2\n",
+}
 
 
 @pytest.fixture
 def problems(tmp_path):
-    rows = [ROW | {"task_id": f"Made/{k}", "test": ROW["test"] + f"    assert candidate({k}) == {k // 2}\n"}
-            for k in range(4)]  # fmt: skip
+    rows = [
+        ROW | {"task_id": f"Made/{k}", "test": ROW["test"] + f"    assert candidate({k}) == {k // 2}\n"}
+        for k in range(4)
+    ]
     path = tmp_path / "HumanEval.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
@@ -38,15 +43,18 @@ def test_an_expert_passes_and_a_run_goes_on(problems, tmp_path, capsys):
     capsys.readouterr()
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (["--k", "2"], "1 <= k <= samples"),
-    (["--set", "humanevl"], "did you mean 'humaneval'?"),
-    (["--set", "humaneval"], "is not the humaneval of openai/human-eval"),
-    (["--set", "mbpp-sanitized"], "--accept_licence"),
-    (["--agent", "policy", "--samples", "2"], "give --temperature"),
-    (["--split", "train"], "no problems of this split"),
-    (["--data", "nowhere.jsonl"], "no problems here"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--k", "2"], "1 <= k <= samples"),
+        (["--set", "humanevl"], "did you mean 'humaneval'?"),
+        (["--set", "humaneval"], "is not the humaneval of openai/human-eval"),
+        (["--set", "mbpp-sanitized"], "--accept_licence"),
+        (["--agent", "policy", "--samples", "2"], "give --temperature"),
+        (["--split", "train"], "no problems of this split"),
+        (["--data", "nowhere.jsonl"], "no problems here"),
+    ],
+)
 def test_mistakes_are_told(problems, tmp_path, capsys, words, said):
     path = [] if "--data" in words else [str(problems)]
     assert main(["bench", "code", *path, *words, "--to", str(tmp_path / "run")]) in (1, 2)

@@ -24,19 +24,36 @@ OWN = {
 
 
 def tool(thing):
-    schema = {"type": "object", "properties": {"place": {"type": "string", "description": "the place"}},
-              "required": ["place"]}  # fmt: skip
+    schema = {
+        "type": "object",
+        "properties": {"place": {"type": "string", "description": "the place"}},
+        "required": ["place"],
+    }
     return Tool(f"get_{thing}", f"about the {thing}", schema)
 
 
 def calls(place):
-    return [row_of(CallSample(f"{place}/{one}", (Message("user", f"the {one} of {place}"),), (tool(one), tool(other)),
-                              (Call(f"get_{one}", {"place": place}),)))
-            for one, other in pairwise(THINGS)]  # fmt: skip
+    return [
+        row_of(
+            CallSample(
+                f"{place}/{one}",
+                (Message("user", f"the {one} of {place}"),),
+                (tool(one), tool(other)),
+                (Call(f"get_{one}", {"place": place}),),
+            )
+        )
+        for one, other in pairwise(THINGS)
+    ]
 
 
-CODE = [{"source": f"def {deed}({thing}):\n    # {deed}s the {thing}\n    return {deed}_all({thing})\n",
-         "language": "python"} for deed in ("count", "drop") for thing in ("rows", "cells")]  # fmt: skip
+CODE = [
+    {
+        "source": f"def {deed}({thing}):\n    # {deed}s the {thing}\n    return {deed}_all({thing})\n",
+        "language": "python",
+    }
+    for deed in ("count", "drop")
+    for thing in ("rows", "cells")
+]
 TALKS = [{"prompt": f"say {a} and {b}", "completion": f"{a} {b}"} for a in THINGS for b in THINGS]
 ROWS = {"hammer": [row for place in PLACES for row in calls(place)], "comments": CODE, "p3": TALKS}
 TEST = {"hammer": calls("kiev"), "p3": TALKS[:3]}
@@ -90,15 +107,56 @@ def test_from_data_to_policy_and_on_after_a_stop(name, stop, place, monkeypatch,
 
 def test_a_trained_policy_goes_on_with_an_adapter(place, capsys):
     assert train("p3", "--to", "first") == 0
-    assert main(["train", "p3", "p3.jsonl", "--policy", "first", "--adapter.kind", "lora", *FEW[:-2], "--p3.rounds",
-                 "1", "--p3.count", "2", "--p3.difficulty", "spans", "--to", "second"]) == 0  # fmt: skip
+    assert (
+        main(
+            [
+                "train",
+                "p3",
+                "p3.jsonl",
+                "--policy",
+                "first",
+                "--adapter.kind",
+                "lora",
+                *FEW[:-2],
+                "--p3.rounds",
+                "1",
+                "--p3.count",
+                "2",
+                "--p3.difficulty",
+                "spans",
+                "--to",
+                "second",
+            ]
+        )
+        == 0
+    )
     assert load_policy(place / "second" / "model").version > load_policy(place / "first" / "model").version
 
 
 def test_an_open_vocabulary_takes_any_names(place, capsys):
     byte_policy(context=2048).save(place / "bytes")
-    assert main(["train", "hammer", "hammer.jsonl", "--policy", "bytes", "--hammer.style", "random", "--hammer.copies",
-                 "1", "--hammer.tokens", "60", "--train.batch_tokens", "2048", "--to", "run"]) == 0  # fmt: skip
+    assert (
+        main(
+            [
+                "train",
+                "hammer",
+                "hammer.jsonl",
+                "--policy",
+                "bytes",
+                "--hammer.style",
+                "random",
+                "--hammer.copies",
+                "1",
+                "--hammer.tokens",
+                "60",
+                "--train.batch_tokens",
+                "2048",
+                "--to",
+                "run",
+            ]
+        )
+        == 0
+    )
     assert load_policy(place / "run" / "model").version == 1
 
 
@@ -106,17 +164,24 @@ def test_p3_takes_other_selectors(place, capsys):
     assert train("p3", "--by", "k_centre", "--p3.rounds", "1", "--to", "run") == 0
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (["p3", "nowhere.jsonl"], "there is nothing at nowhere.jsonl"), (["p3"], "data"),
-    (["hammer", "p3.jsonl"], "holds no sample of function calls"), (["comments", "p3.jsonl"], "holds no code"),
-    (["hammer", "hammer.jsonl", "--hammer.style", "random"], "--hammer.style snake"),
-    (["hammer", "hammer.jsonl", "--preset", "published"], "--hammer.style snake"),
-    (["p3", "comments.jsonl"], "no row is a demonstration"), (["p3", "p3.jsonl", "--p3.count", "0"], "p3.count"),
-    (["p3", "p3.jsonl", "--context", "16", "--policy", "gone"], "context of its own"),
-    (["p3", "p3.jsonl", "--policy", "gone"], "unknown policy 'gone'"),
-    (["p3", "p3.jsonl", "--worlds", "nowhere"], "nowhere"), (["p3", "p3.jsonl", "--test", "gone"], "nothing at gone"),
-    (["hamer", "hammer.jsonl"], "did you mean 'hammer'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["p3", "nowhere.jsonl"], "there is nothing at nowhere.jsonl"),
+        (["p3"], "data"),
+        (["hammer", "p3.jsonl"], "holds no sample of function calls"),
+        (["comments", "p3.jsonl"], "holds no code"),
+        (["hammer", "hammer.jsonl", "--hammer.style", "random"], "--hammer.style snake"),
+        (["hammer", "hammer.jsonl", "--preset", "published"], "--hammer.style snake"),
+        (["p3", "comments.jsonl"], "no row is a demonstration"),
+        (["p3", "p3.jsonl", "--p3.count", "0"], "p3.count"),
+        (["p3", "p3.jsonl", "--context", "16", "--policy", "gone"], "context of its own"),
+        (["p3", "p3.jsonl", "--policy", "gone"], "unknown policy 'gone'"),
+        (["p3", "p3.jsonl", "--worlds", "nowhere"], "nowhere"),
+        (["p3", "p3.jsonl", "--test", "gone"], "nothing at gone"),
+        (["hamer", "hammer.jsonl"], "did you mean 'hammer'"),
+    ],
+)
 def test_mistakes_are_told_in_a_sentence(place, capsys, words, said):
     assert main(["train", *words]) in (1, 2)
     shown = " ".join(capsys.readouterr().err.split())

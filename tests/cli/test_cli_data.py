@@ -9,17 +9,27 @@ from evolvent.cli.main import main
 from evolvent.curate.irrelevance import read_row
 
 TOOLS = [
-    {"name": "get_weather", "description": "the weather of a city",
-     "parameters": {"city": {"type": "str", "description": "which city"}}},
-    {"name": "send_mail", "description": "send a letter to someone",
-     "parameters": {"to": {"type": "str", "description": "who gets it"}}},
-]  # fmt: skip
+    {
+        "name": "get_weather",
+        "description": "the weather of a city",
+        "parameters": {"city": {"type": "str", "description": "which city"}},
+    },
+    {
+        "name": "send_mail",
+        "description": "send a letter to someone",
+        "parameters": {"to": {"type": "str", "description": "who gets it"}},
+    },
+]
 
 
 def sample(number, city):
     answers = [{"name": "get_weather", "arguments": {"city": city}}]
-    return {"id": number, "query": f"How is the weather in {city}?", "tools": json.dumps(TOOLS),
-            "answers": json.dumps(answers)}  # fmt: skip
+    return {
+        "id": number,
+        "query": f"How is the weather in {city}?",
+        "tools": json.dumps(TOOLS),
+        "answers": json.dumps(answers),
+    }
 
 
 @pytest.fixture
@@ -102,21 +112,24 @@ def test_near_doubles_are_dropped_and_named(tmp_path, capsys):
     assert "2 of 4 rows" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (["maks"], "did you mean 'mask'?"),
-    (["mask", "rows.jsonl"], "--to"),
-    (["mask", "rows.jsonl", "--to", "a.jsonl", "--ratio", "2"], "give a number from 0 to 1"),
-    (["mask", "nowhere", "--to", "a.jsonl"], "holds no data"),
-    (["convert", "rows.jsonl", "--to", "a.csv"], "ends in .jsonl or .parquet"),
-    (["convert", "rows.jsonl", "--layout", "seal-tools", "--to", "a.jsonl"], "name the file"),
-    (["convert", "rows.jsonl", "--layout", "nexus-raven", "--tools", "t.json", "--to", "a.jsonl"], "CC-BY-NC-4.0"),
-    (["irrelevance", "rows.jsonl", "--share", "1", "--to", "a"], "below 1"),
-    (["dedup", "rows.jsonl", "--threshold", "7", "--to", "a.jsonl"], "no similarity"),
-    (["dedup", "rows.jsonl", "--to", "rows.jsonl"], "rows.jsonl is the data"),
-    (["mask", ".", "--to", "a.jsonl"], "lies in its folder"),
-    (["convert", "rows.jsonl", "--to", "./rows.jsonl"], "rows.jsonl is the data"),
-    (["irrelevance", ".", "--to", "a"], "lies in its folder"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["maks"], "did you mean 'mask'?"),
+        (["mask", "rows.jsonl"], "--to"),
+        (["mask", "rows.jsonl", "--to", "a.jsonl", "--ratio", "2"], "give a number from 0 to 1"),
+        (["mask", "nowhere", "--to", "a.jsonl"], "holds no data"),
+        (["convert", "rows.jsonl", "--to", "a.csv"], "ends in .jsonl or .parquet"),
+        (["convert", "rows.jsonl", "--layout", "seal-tools", "--to", "a.jsonl"], "name the file"),
+        (["convert", "rows.jsonl", "--layout", "nexus-raven", "--tools", "t.json", "--to", "a.jsonl"], "CC-BY-NC-4.0"),
+        (["irrelevance", "rows.jsonl", "--share", "1", "--to", "a"], "below 1"),
+        (["dedup", "rows.jsonl", "--threshold", "7", "--to", "a.jsonl"], "no similarity"),
+        (["dedup", "rows.jsonl", "--to", "rows.jsonl"], "rows.jsonl is the data"),
+        (["mask", ".", "--to", "a.jsonl"], "lies in its folder"),
+        (["convert", "rows.jsonl", "--to", "./rows.jsonl"], "rows.jsonl is the data"),
+        (["irrelevance", ".", "--to", "a"], "lies in its folder"),
+    ],
+)
 def test_mistakes_are_told(rows, tmp_path, capsys, words, said):
     assert main(["data", *words]) in (1, 2)
     assert said in " ".join(capsys.readouterr().err.split())

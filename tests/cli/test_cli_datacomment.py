@@ -44,8 +44,16 @@ class _Commenter(BaseHTTPRequestHandler):
         self.asked.append(message["content"])
         text = "SKIP" if "skip_me" in message["content"] else "2: multiplies both sides\n2: noqa\n99: nowhere"
         choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-        self._reply({"id": "1", "object": "chat.completion", "created": 1, "model": "commenter", "choices": [choice],
-                     "usage": {"prompt_tokens": 9, "completion_tokens": 9, "total_tokens": 18}})  # fmt: skip
+        self._reply(
+            {
+                "id": "1",
+                "object": "chat.completion",
+                "created": 1,
+                "model": "commenter",
+                "choices": [choice],
+                "usage": {"prompt_tokens": 9, "completion_tokens": 9, "total_tokens": 18},
+            }
+        )
 
     def log_message(self, *words):
         pass
@@ -65,11 +73,14 @@ def commenter():
 def rows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = [
-        {"id": 0, "code": PYTHON, "path": "area.py"}, {"id": 1, "source": RUST, "language": "Rust"},
-        {"id": 2, "code": SKIPPED, "path": "skip.py"}, {"id": 3, "content": BROKEN, "language": "python"},
-        {"id": 4, "text": "no code"}, {"id": 5, "code": "x", "language": "klingon"},
+        {"id": 0, "code": PYTHON, "path": "area.py"},
+        {"id": 1, "source": RUST, "language": "Rust"},
+        {"id": 2, "code": SKIPPED, "path": "skip.py"},
+        {"id": 3, "content": BROKEN, "language": "python"},
+        {"id": 4, "text": "no code"},
+        {"id": 5, "code": "x", "language": "klingon"},
         {"id": 6, "code": PYTHON, "path": "again.py"},
-    ]  # fmt: skip
+    ]
     path = tmp_path / "code.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in found))
     return path
@@ -89,8 +100,14 @@ def test_an_endpoint_comments_and_the_code_stays(rows, tmp_path, commenter, caps
     assert main(words(rows, commenter, to, "--licence", "MIT")) == 1, "two rows are refused"
     made = read(to)
     assert [row["comment_outcome"] for row in made] == [
-        "commented", "commented", "skipped", "unparsable", "no_code", "no_code", "commented"
-    ]  # fmt: skip
+        "commented",
+        "commented",
+        "skipped",
+        "unparsable",
+        "no_code",
+        "no_code",
+        "commented",
+    ]
     assert made[0]["code"] == PYTHON.replace("    return", "    # multiplies both sides\n    return")
     assert made[1]["source"] == RUST.replace("    width *", "    // multiplies both sides\n    width *")
     for before, row, language in zip(read(rows)[:2], made, ("python", "rust"), strict=False):
@@ -147,8 +164,10 @@ def test_a_policy_of_a_folder_writes(rows, tmp_path, capsys):
     assert len(bare_tokens(policy, text)) < 120
     policy.save(tmp_path / "writer")
     to = tmp_path / "own.jsonl"
-    assert main(["data", "comment", str(rows), "--policy", str(tmp_path / "writer"), "--max_tokens", "4",
-                 "--to", str(to)]) == 0  # fmt: skip
+    assert (
+        main(["data", "comment", str(rows), "--policy", str(tmp_path / "writer"), "--max_tokens", "4", "--to", str(to)])
+        == 0
+    )
     assert read(to) == [{"code": PYTHON, "path": "area.py", "comment_outcome": "unchanged"}]
     card = (tmp_path / "own.card.md").read_text()
     assert "written by writer" in card and '"policy":"' in card

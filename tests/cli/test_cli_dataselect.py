@@ -17,8 +17,10 @@ WORDS = ("red", "green", "blue", "grey", "say")
 def rows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "rows.jsonl"
-    made = [{"prompt": f"say {a} {b}", "completion": f"{a} {b}", "level": n}
-            for n, (a, b) in enumerate((a, b) for a in WORDS[:4] for b in WORDS[:4])]  # fmt: skip
+    made = [
+        {"prompt": f"say {a} {b}", "completion": f"{a} {b}", "level": n}
+        for n, (a, b) in enumerate((a, b) for a in WORDS[:4] for b in WORDS[:4])
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in made))
     return path
 
@@ -47,14 +49,31 @@ def test_rows_are_chosen_and_told(rows, tmp_path, capsys):
         assert hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() in card
     assert main(["data", "select", str(rows), "--k", "5", "--to", str(tmp_path / "again.parquet")]) == 0
     assert "1 of 1 blocks were there already" in capsys.readouterr().out
-    assert main(["data", "select", str(rows), "--share", "0.25", "--by", "top", "--quality", "field:level", "--to",
-                 str(to)]) == 0  # fmt: skip
+    assert (
+        main(
+            ["data", "select", str(rows), "--share", "0.25", "--by", "top", "--quality", "field:level", "--to", str(to)]
+        )
+        == 0
+    )
     assert [row["level"] for row in read(to)] == [12, 13, 14, 15]
 
 
 def test_a_policy_chooses_and_goes_on(rows, model, tmp_path, capsys):
-    words = ["data", "select", str(rows), "--policy", str(model), "--features", "policy", "--quality", "difficulty",
-             "--block", "5", "--to", str(tmp_path / "a.jsonl")]  # fmt: skip
+    words = [
+        "data",
+        "select",
+        str(rows),
+        "--policy",
+        str(model),
+        "--features",
+        "policy",
+        "--quality",
+        "difficulty",
+        "--block",
+        "5",
+        "--to",
+        str(tmp_path / "a.jsonl"),
+    ]
     rows.write_text(rows.read_text() + json.dumps({"prompt": "say", "completion": "purple"}) + "\n")
     assert main([*words, "--k", "4"]) == 1
     said = capsys.readouterr().out
@@ -66,8 +85,23 @@ def test_a_policy_chooses_and_goes_on(rows, model, tmp_path, capsys):
     choice = read(tmp_path / "a.choice.jsonl")
     assert choice[16]["chosen"] is None and "purple" in choice[16]["why"] and 0 < choice[17]["quality"] < 1
     assert main([*words[:-1], str(tmp_path / "b.jsonl"), "--by", "ifd", "--quality", "ifd", "--k", "3"]) == 1
-    assert main([*words[:-1], str(tmp_path / "c.jsonl"), "--by", "rho", "--quality", "reducible", "--reference",
-                 str(model), "--k", "3"]) == 1  # fmt: skip
+    assert (
+        main(
+            [
+                *words[:-1],
+                str(tmp_path / "c.jsonl"),
+                "--by",
+                "rho",
+                "--quality",
+                "reducible",
+                "--reference",
+                str(model),
+                "--k",
+                "3",
+            ]
+        )
+        == 1
+    )
     assert {one.get("quality") for one in read(tmp_path / "c.choice.jsonl")} == {0.0, None}, "nothing to learn from it"
 
 
@@ -75,8 +109,14 @@ def test_a_run_is_a_data_set(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with Store.open(tmp_path / "run" / "trajectories", writing=True) as store:
         for n, word in enumerate(WORDS):
-            store.append(Trajectory(f"t{n}", Task("spell", "1", {"n": n}), (Step(f"say {word}", word, 1.0),),
-                                    score=Score(1.0, 1.0, True)))  # fmt: skip
+            store.append(
+                Trajectory(
+                    f"t{n}",
+                    Task("spell", "1", {"n": n}),
+                    (Step(f"say {word}", word, 1.0),),
+                    score=Score(1.0, 1.0, True),
+                )
+            )
     assert main(["data", "stats", "run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == 5
     assert main(["data", "convert", "run", "--to", "rows.jsonl"]) == 0
@@ -89,20 +129,25 @@ def test_a_run_is_a_data_set(tmp_path, monkeypatch, capsys):
     assert "data convert" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    ([], "--k N or --share X"), (["--k", "2", "--share", "0.5"], "--k N or --share X"),
-    (["--share", "2"], "a share to 1"), (["--k", "0"], "nothing can be chosen"),
-    (["--k", "2", "--by", "top"], "difficulty is what a policy says"),
-    (["--k", "2", "--by", "top", "--quality", "none"], "nothing to rank by"),
-    (["--k", "2", "--quality", "hard"], "unknown quality 'hard'"),
-    (["--k", "2", "--features", "policy"], "hidden states need a policy"),
-    (["--k", "2", "--by", "rho", "--policy", "xs"], "--reference"),
-    (["--k", "2", "--features", "policy", "--policy", "xs"], "untrained"),
-    (["--k", "2", "--by", "random", "--cells", "4"], "--by dpp"),
-    (["--k", "2", "--field", "nothing"], "no row can be used"),
-    (["--k", "2", "--quality", "field:prompt"], "is no number"),
-    (["--k", "2", "--width", "0"], "--width"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "--k N or --share X"),
+        (["--k", "2", "--share", "0.5"], "--k N or --share X"),
+        (["--share", "2"], "a share to 1"),
+        (["--k", "0"], "nothing can be chosen"),
+        (["--k", "2", "--by", "top"], "difficulty is what a policy says"),
+        (["--k", "2", "--by", "top", "--quality", "none"], "nothing to rank by"),
+        (["--k", "2", "--quality", "hard"], "unknown quality 'hard'"),
+        (["--k", "2", "--features", "policy"], "hidden states need a policy"),
+        (["--k", "2", "--by", "rho", "--policy", "xs"], "--reference"),
+        (["--k", "2", "--features", "policy", "--policy", "xs"], "untrained"),
+        (["--k", "2", "--by", "random", "--cells", "4"], "--by dpp"),
+        (["--k", "2", "--field", "nothing"], "no row can be used"),
+        (["--k", "2", "--quality", "field:prompt"], "is no number"),
+        (["--k", "2", "--width", "0"], "--width"),
+    ],
+)
 def test_mistakes_are_told(rows, tmp_path, capsys, words, said):
     assert main(["data", "select", str(rows), *words, "--to", "a.jsonl"]) in (1, 2)
     assert said in " ".join(capsys.readouterr().err.split())

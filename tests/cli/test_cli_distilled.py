@@ -14,13 +14,56 @@ from evolvent.worlds.panel import Sizes
 from evolvent.worlds.preference.world import Preference
 
 SEARCH = ("width", 2, "depth", 2, "simulations", 2, "max_tokens", 24, "paths", 1)
-TSLLM = ("--worlds", "microwave", "--demonstrations", 1, "--clone_tokens", 400, "--tasks", 2, "--panel.limit", 2,
-         "--tsllm.rounds", 1, "--tsllm.samples", 3, "--tsllm.trajectories", 1, "--tsllm.judge_tokens", 60,
-         "--tsllm.tokens", 60)  # fmt: skip
-OPENR = ("--worlds", "arithmetic:2", "--demonstrations", 30, "--clone_tokens", 6000, "--tasks", 6, "--panel.limit", 2,
-         "--openr.samples", 4, "--openr.labelling.kind", "shepherd", "--openr.labelling.count", 2,
-         "--openr.labelling.max_tokens", 24, "--openr.prm_tokens", 60, "--openr.practice.iterations", 1,
-         "--openr.practice.tasks", 2, "--openr.practice.samples", 2)  # fmt: skip
+TSLLM = (
+    "--worlds",
+    "microwave",
+    "--demonstrations",
+    1,
+    "--clone_tokens",
+    400,
+    "--tasks",
+    2,
+    "--panel.limit",
+    2,
+    "--tsllm.rounds",
+    1,
+    "--tsllm.samples",
+    3,
+    "--tsllm.trajectories",
+    1,
+    "--tsllm.judge_tokens",
+    60,
+    "--tsllm.tokens",
+    60,
+)
+OPENR = (
+    "--worlds",
+    "arithmetic:2",
+    "--demonstrations",
+    30,
+    "--clone_tokens",
+    6000,
+    "--tasks",
+    6,
+    "--panel.limit",
+    2,
+    "--openr.samples",
+    4,
+    "--openr.labelling.kind",
+    "shepherd",
+    "--openr.labelling.count",
+    2,
+    "--openr.labelling.max_tokens",
+    24,
+    "--openr.prm_tokens",
+    60,
+    "--openr.practice.iterations",
+    1,
+    "--openr.practice.tasks",
+    2,
+    "--openr.practice.samples",
+    2,
+)
 
 
 def told(capsys, *words):
@@ -30,8 +73,9 @@ def told(capsys, *words):
 
 
 def search(name):
-    return [word for key, value in zip(SEARCH[::2], SEARCH[1::2], strict=True)
-            for word in (f"--{name}.search.{key}", value)]  # fmt: skip
+    return [
+        word for key, value in zip(SEARCH[::2], SEARCH[1::2], strict=True) for word in (f"--{name}.search.{key}", value)
+    ]
 
 
 @pytest.mark.parametrize(("name", "words"), [("tsllm", TSLLM), ("openr", OPENR)])

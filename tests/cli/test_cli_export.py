@@ -28,8 +28,10 @@ def model(tmp_path, monkeypatch):
 def test_both_are_written_and_measured(model, tmp_path, capsys):
     schema = {"type": "object", "properties": {"text": {"type": "string", "description": "text"}}}
     tools = (Tool("say", "say it", schema), Tool("rain", "the rain", schema))
-    rows = [row_of(CallSample(word, (Message("user", f"say {word}"),), tools, (Call("say", {"text": word}),)))
-            for word in ("red", "blue")]  # fmt: skip
+    rows = [
+        row_of(CallSample(word, (Message("user", f"say {word}"),), tools, (Call("say", {"text": word}),)))
+        for word in ("red", "blue")
+    ]
     (tmp_path / "calls.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = ["export", model, "--test", "calls.jsonl", "--tokens", "2", "--prompt", "4", "--max_tokens", "4"]
     assert main([*words, "--licence", "MIT", "--to", "out"]) == 0
@@ -65,12 +67,18 @@ def test_a_policy_with_an_adapter_plays_its_world(tmp_path, monkeypatch, capsys)
     assert not (tmp_path / "out" / "float" / "adapter_config.json").exists()
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (["xs"], "untrained"), (["gone"], "unknown policy 'gone'"), (["model", "--test", "gone"], "nothing at gone"),
-    (["model", "--licence", "MTI"], "--licence: unknown licence 'MTI' (did you mean 'MIT'"),
-    (["model", "--worlds", "nowhere"], "nowhere"),
-    (["model", "--tokens", "200"], "context of 128"), (["model", "--tokens", "0"], "1 or more"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["xs"], "untrained"),
+        (["gone"], "unknown policy 'gone'"),
+        (["model", "--test", "gone"], "nothing at gone"),
+        (["model", "--licence", "MTI"], "--licence: unknown licence 'MTI' (did you mean 'MIT'"),
+        (["model", "--worlds", "nowhere"], "nowhere"),
+        (["model", "--tokens", "200"], "context of 128"),
+        (["model", "--tokens", "0"], "1 or more"),
+    ],
+)
 def test_mistakes_are_told_and_nothing_is_left(model, tmp_path, capsys, words, said):
     assert main(["export", *words, "--to", "out"]) == 2
     assert said in " ".join(capsys.readouterr().err.split())

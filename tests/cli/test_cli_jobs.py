@@ -171,9 +171,13 @@ def test_a_full_disk(command, tmp_path):
     """The largest file that may be written is the disk: what was whole before stays whole."""
     done = subprocess.run(
         [*command.program, "collect", "--agent", "random", *SMALL, "--limit", "400", "--to", "run"],
-        cwd=tmp_path, env=command.environment(), capture_output=True, encoding="utf-8", timeout=120,
+        cwd=tmp_path,
+        env=command.environment(),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=120,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
-    )  # fmt: skip
+    )
     assert done.returncode == 1
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
     assert "run/trajectories/log" in done.stderr and ("no space" in done.stderr or "only part" in done.stderr)

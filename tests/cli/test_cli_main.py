@@ -32,19 +32,26 @@ def test_version(capsys):
         (["worlds"], "error: evolvent worlds: got no verb, expected one (known: list, show, play, audit)\n"),
         (["worlds", "sohw"], "error: evolvent worlds: unknown verb 'sohw' (did you mean 'show'?)\n"),
         (["worlds", "show", "lokup"], "error: world: unknown world 'lokup' (did you mean 'lookup'?)\n"),
-        (["worlds", "show", "crafting:x"],
-         "error: crafting: got the level 'x', expected a number (for example crafting:1)\n"),
-        (["worlds", "show", "lookup:3"],
-         "error: lookup:3: the world 'lookup' takes no option, got '3' (use 'lookup')\n"),
-        (["worlds", "list", "--xyz"],
-         "error: evolvent worlds list: unknown option '--xyz' (known: --help, -h)\n"),
-        (["worlds", "list", "more"],
-         "error: evolvent worlds list: unexpected 'more' (see evolvent worlds list --help)\n"),
-        (["worlds", "audit", "lookup", "--split", "tset"],
-         "error: evolvent worlds audit: unknown split 'tset' (did you mean 'test'?)\n"),
+        (
+            ["worlds", "show", "crafting:x"],
+            "error: crafting: got the level 'x', expected a number (for example crafting:1)\n",
+        ),
+        (
+            ["worlds", "show", "lookup:3"],
+            "error: lookup:3: the world 'lookup' takes no option, got '3' (use 'lookup')\n",
+        ),
+        (["worlds", "list", "--xyz"], "error: evolvent worlds list: unknown option '--xyz' (known: --help, -h)\n"),
+        (
+            ["worlds", "list", "more"],
+            "error: evolvent worlds list: unexpected 'more' (see evolvent worlds list --help)\n",
+        ),
+        (
+            ["worlds", "audit", "lookup", "--split", "tset"],
+            "error: evolvent worlds audit: unknown split 'tset' (did you mean 'test'?)\n",
+        ),
         (["runs", "exprt"], "error: evolvent runs: unknown verb 'exprt' (did you mean 'export'?)\n"),
     ],
-)  # fmt: skip
+)
 def test_one_mistake(words, said, capsys):
     assert main(words) == 2
     shown = capsys.readouterr()
@@ -80,9 +87,11 @@ def test_hostile_names_cannot_drive_the_terminal(capsys):
 
 def test_a_reader_that_goes_away(command):
     first = subprocess.Popen(
-        [*command.program, "worlds", "show", "lookup"], env=command.environment(),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [*command.program, "worlds", "show", "lookup"],
+        env=command.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     first.stdout.close()
     assert (first.wait(60), first.stderr.read()) == (0, b"")
     first.stderr.close()

@@ -52,8 +52,11 @@ def test_embedded_worlds():
 
 
 def test_a_folder_of_recipes(tmp_path):
-    recipe = {"type": "minecraft:crafting_shapeless", "ingredients": [{"item": "minecraft:oak_log"}],
-              "result": {"item": "minecraft:oak_planks", "count": 4}}  # fmt: skip
+    recipe = {
+        "type": "minecraft:crafting_shapeless",
+        "ingredients": [{"item": "minecraft:oak_log"}],
+        "result": {"item": "minecraft:oak_planks", "count": 4},
+    }
     (tmp_path / "planks.json").write_text(json.dumps(recipe), encoding="utf-8")
     assert names.world(f"textcraft:{tmp_path}").name == "textcraft"
     with pytest.raises(ConfigError, match="needs a folder"):

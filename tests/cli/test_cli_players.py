@@ -25,8 +25,18 @@ def served(tmp_path_factory):
 def test_an_endpoint_plays_as_its_policy_does(served, tmp_path, capsys):
     folder, server = served
     assert f"serving the policy beginner at {server.url}/v1" in server.output
-    asked = ["--agent", "endpoint", "--endpoint", f"{server.url}/v1", "--model", "beginner", "--tokens", "true",
-             "--processed", "true"]  # fmt: skip
+    asked = [
+        "--agent",
+        "endpoint",
+        "--endpoint",
+        f"{server.url}/v1",
+        "--model",
+        "beginner",
+        "--tokens",
+        "true",
+        "--processed",
+        "true",
+    ]
     assert main([*EVAL, *asked, "--to", str(tmp_path / "asked"), "--name", "over http"]) == 0
     assert main([*EVAL, "--agent", "policy", "--policy", str(folder), "--to", str(tmp_path / "own")]) == 0
     capsys.readouterr()
@@ -45,8 +55,24 @@ def test_an_endpoint_plays_as_its_policy_does(served, tmp_path, capsys):
 def test_an_endpoint_of_another_dialect_plays_the_same(served, tmp_path, capsys, dialect):
     """A server of ours knows the fields of both, so what they are asked for comes, and tokens and versions with it."""
     folder, server = served
-    asked = ["--agent", "endpoint", "--endpoint", f"{server.url}/v1", "--model", "beginner", "--tokens", "true",
-             "--processed", "true", "--worlds", "lookup", "--limit", "3", "--max_tokens", "12"]  # fmt: skip
+    asked = [
+        "--agent",
+        "endpoint",
+        "--endpoint",
+        f"{server.url}/v1",
+        "--model",
+        "beginner",
+        "--tokens",
+        "true",
+        "--processed",
+        "true",
+        "--worlds",
+        "lookup",
+        "--limit",
+        "3",
+        "--max_tokens",
+        "12",
+    ]
     own = ["--agent", "policy", "--policy", str(folder), "--worlds", "lookup", "--limit", "3", "--max_tokens", "12"]
     assert main(["collect", *asked, "--dialect", dialect, "--to", str(tmp_path / "asked")]) == 0
     assert main(["collect", *own, "--to", str(tmp_path / "own")]) == 0

@@ -111,8 +111,10 @@ def test_the_verbs_are_watched_and_unchanged():
     assert watched.usage() == {"generated": 3}
     assert logged == [{"episodes": 2, "success": 1.0, "env_steps": 9}]
     assert [line.split(",")[0] for line in stream.getvalue().splitlines()] == [
-        "evolve round 1 collect", "evolve round 1 fit", "evolve round 1 evaluate",
-    ]  # fmt: skip
+        "evolve round 1 collect",
+        "evolve round 1 fit",
+        "evolve round 1 evaluate",
+    ]
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0:00"), (59.6, "1:00"), (3599, "59:59"), (3661, "1:01:01")])

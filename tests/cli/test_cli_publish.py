@@ -116,8 +116,13 @@ def test_the_code_of_the_card_runs_without_a_network(out, command, tmp_path):
     assert len(blocks) == 2
     script = tmp_path / "card.py"
     script.write_text(NO_NETWORK + "\n".join(blocks).replace("path/to/this/folder", str(out)), encoding="utf-8")
-    done = subprocess.run([sys.executable, script], env=command.environment(HF_HUB_OFFLINE="1"), capture_output=True,
-                          encoding="utf-8", timeout=120)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, script],
+        env=command.environment(HF_HUB_OFFLINE="1"),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 4 and all(line.startswith("lookup (") for line in lines[1:])

@@ -32,8 +32,19 @@ def data(tmp_path_factory):
     more = ("--limit", "20", *WORLD)
     assert main(["collect", *more, "--to", str(folder / "shown")]) == 0
     assert main(["collect", *more, "--agent", "random", "--samples", "3", "--to", str(folder / "tried")]) == 0
-    words = ["train", "sft", str(folder / "messages.jsonl"), "--policy", str(folder / "policy"), "--train.updates",
-             "60", "--train.warmup_updates", "5", "--to", str(folder / "taught")]  # fmt: skip
+    words = [
+        "train",
+        "sft",
+        str(folder / "messages.jsonl"),
+        "--policy",
+        str(folder / "policy"),
+        "--train.updates",
+        "60",
+        "--train.warmup_updates",
+        "5",
+        "--to",
+        str(folder / "taught"),
+    ]
     assert main(words) == 0
     return folder
 
@@ -131,8 +142,9 @@ def test_scores_and_values_are_learned_from_episodes(evolvent):
 
 
 def test_the_teacher_is_approached(evolvent, data):
-    _, run, _ = trained(evolvent, "distill", "DATA/messages.jsonl", *OWN, *FEW, "--teacher", "DATA/taught",
-                        "--train.updates", "80")  # fmt: skip
+    _, run, _ = trained(
+        evolvent, "distill", "DATA/messages.jsonl", *OWN, *FEW, "--teacher", "DATA/taught", "--train.updates", "80"
+    )
     first = TokenFile(run / "tokens")[0]
     assert {name: column.shape[1] for name, column in first.columns.items()} == {
         "teacher_ids": 27,
@@ -195,9 +207,15 @@ EMPTY = ["EMPTY", "BLANK", "JUNK"]
     ("words", "said"),
     [
         (("sfft", "DATA/shown"), ["unknown recipe 'sfft' (did you mean 'sft'?)"]),
-        (("sft", "nowhere", "--optimizer.name", "adamv", "--policy", "nobody", "--device", "cuda"),
-         ["data: nowhere is neither a run nor a store", "policy: unknown policy 'nobody'",
-          "optimizer.name: unknown optimizer 'adamv' (did you mean 'adam", "device: there is no CUDA device"]),
+        (
+            ("sft", "nowhere", "--optimizer.name", "adamv", "--policy", "nobody", "--device", "cuda"),
+            [
+                "data: nowhere is neither a run nor a store",
+                "policy: unknown policy 'nobody'",
+                "optimizer.name: unknown optimizer 'adamv' (did you mean 'adam",
+                "device: there is no CUDA device",
+            ],
+        ),
         (("sft", "DATA/shown", "--worlds", "lookup"), ["unknown world 'crafting' (known: lookup)"]),
         (("sft", "DATA/shown", *WORLD, "--threshold", "1"), ["no episode to learn above the reward 1.0 (lower"]),
         (("sft", "DATA/taught", *OWN), ["taught is a run that holds no episodes"]),
@@ -210,27 +228,40 @@ EMPTY = ["EMPTY", "BLANK", "JUNK"]
         (("dpo", "DATA/shown", *WORLD), ["20 episodes of", "make no pair", "--samples 4"]),
         (("distill", "DATA/messages.jsonl", *OWN), ["teacher: no teacher is named"]),
         (("distill", "DATA/messages.jsonl", *OWN, "--teacher", "none"), ["teacher: there is no model at none"]),
-        (("distill", "DATA/shown", *WORLD, "--teacher", "DATA/taught"),
-         ["taught has another tokenizer than xs: 27 and 66 tokens"]),
+        (
+            ("distill", "DATA/shown", *WORLD, "--teacher", "DATA/taught"),
+            ["taught has another tokenizer than xs: 27 and 66 tokens"],
+        ),
         ((*SFT, "--to", "DATA/taught"), ["taught holds a run already"]),
         (("sft", "DATA/messages.jsonl", "--policy", "nothing"), ["nothing is no model folder"]),
         ((*SFT, "--context", "64"), ["a context that does not fit the policy; got 64; expected 1 to 32 tokens"]),
-        ((*SFT, "--parallel.tp", "3", "--parallel.pp", "5", "--optimizer.name", "adamv"),
-         ["pp 5 x tp 3 needs 15 processes, 1 is there (start it with: torchrun --nproc-per-node 15 -m evolvent train",
-          "4 key/value heads cannot be shared by 3 ranks", "the nearest possible layout of 15 is ",
-          "(at most pp 3)", "adamv"]),
-        ((*SFT, "--parallel.shard", "2"),
-         ["--parallel.shard 2 --to runs/NAME)", "torchrun --nproc-per-node 2 -m evolvent train sft "]),
+        (
+            (*SFT, "--parallel.tp", "3", "--parallel.pp", "5", "--optimizer.name", "adamv"),
+            [
+                "pp 5 x tp 3 needs 15 processes, 1 is there "
+                "(start it with: torchrun --nproc-per-node 15 -m evolvent train",
+                "4 key/value heads cannot be shared by 3 ranks",
+                "the nearest possible layout of 15 is ",
+                "(at most pp 3)",
+                "adamv",
+            ],
+        ),
+        (
+            (*SFT, "--parallel.shard", "2"),
+            ["--parallel.shard 2 --to runs/NAME)", "torchrun --nproc-per-node 2 -m evolvent train sft "],
+        ),
         ((*SFT, "--adapter.kind", "prefix", "--parallel.recompute", "true"), ["prefix tuning cannot be recomputed"]),
         ((*SFT, "--adapter.kind", "prompt", "--parallel.tp", "2"), ["prompt does not go with tp"]),
         ((*SFT, "--adapter.kind", "lora", "--adapter.rank", "65"), ["65 is more than the width of", "(at most 64)"]),
         ((*SFT, "--adapter.kind", "lora", "--adapter.targets", "qproj"), ["(did you mean 'q_proj'?)"]),
-        ((*SFT, "--optimizer.name", "lomo", "--train.micro_tokens", "64", "--optimizer.clip", "norm"),
-         ["lomo would change weights between the 2 micro-batches", "lomo uses each gradient before the norm"]),
+        (
+            (*SFT, "--optimizer.name", "lomo", "--train.micro_tokens", "64", "--optimizer.clip", "norm"),
+            ["lomo would change weights between the 2 micro-batches", "lomo uses each gradient before the norm"],
+        ),
         ((*SFT, "--optimizer.name", "sgd", "--optimizer.rho", "1"), ["optimizer.rho: sgd takes no rho like 1"]),
     ],
     ids=lambda value: "",
-)  # fmt: skip
+)
 def test_bad_input_is_told_at_once_and_nothing_is_begun(evolvent, tmp_path, words, said):
     (tmp_path / "empty.jsonl").write_text("\n\n", encoding="utf-8")
     (tmp_path / "empty.txt").write_text("", encoding="utf-8")
@@ -274,8 +305,14 @@ def test_the_plan_says_what_would_fit(evolvent, tmp_path):
     """A model of 7 billion parameters, of which there is only the configuration."""
     from transformers import LlamaConfig
 
-    LlamaConfig(hidden_size=4096, num_hidden_layers=32, intermediate_size=11008, num_attention_heads=32,
-                vocab_size=32000, max_position_embeddings=4096).save_pretrained(tmp_path / "large")  # fmt: skip
+    LlamaConfig(
+        hidden_size=4096,
+        num_hidden_layers=32,
+        intermediate_size=11008,
+        num_attention_heads=32,
+        vocab_size=32000,
+        max_position_embeddings=4096,
+    ).save_pretrained(tmp_path / "large")
     words = ("train", "sft", "DATA/messages.jsonl", "--policy", "large", "--plan", "--card")
     code, shown, _ = evolvent(*words, "80")
     assert code == 0 and "6,738,415,616 parameters" in shown and "memory of a rank in GiB:" in shown

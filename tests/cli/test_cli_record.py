@@ -41,9 +41,13 @@ def test_what_is_kept(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("error", "left"),
-    [(KeyboardInterrupt(), "interrupted"), (SystemExit(143), "interrupted"), (WorldError("gone", value=1), "failed"),
-     (ZeroDivisionError(), "failed")],
-)  # fmt: skip
+    [
+        (KeyboardInterrupt(), "interrupted"),
+        (SystemExit(143), "interrupted"),
+        (WorldError("gone", value=1), "failed"),
+        (ZeroDivisionError(), "failed"),
+    ],
+)
 def test_the_state_it_is_left_in(tmp_path, capsys, error, left):
     with pytest.raises(type(error)), recorded(tmp_path, RECORD):
         raise error

@@ -13,9 +13,26 @@ from evolvent.errors import ConfigError, EndpointError
 from evolvent.models.policy import load_policy
 from tests.serve.command import command
 
-SMALL = ("--method", "grpo", "--worlds", "lookup", "--demonstrations", "40", "--clone_tokens", "8000", "--tasks", "20",
-         "--panel.limit", "4", "--rl.practice.iterations", "2", "--rl.practice.tasks", "3",
-         "--rl.practice.samples", "4")  # fmt: skip
+SMALL = (
+    "--method",
+    "grpo",
+    "--worlds",
+    "lookup",
+    "--demonstrations",
+    "40",
+    "--clone_tokens",
+    "8000",
+    "--tasks",
+    "20",
+    "--panel.limit",
+    "4",
+    "--rl.practice.iterations",
+    "2",
+    "--rl.practice.tasks",
+    "3",
+    "--rl.practice.samples",
+    "4",
+)
 
 
 def train(*words):
@@ -29,8 +46,7 @@ def test_an_endpoint_plays_and_takes_the_weights(tmp_path, dialect):
     ev.policy_for([ev.Lookup()], seed=0).save(base)
     weights.mkdir()
     with command("--policy", base, "--reload", weights, OMP_NUM_THREADS="1") as server:
-        there = ("--endpoint", server.url, "--hand_over", weights, "--policy", base,
-                 "--dialect", dialect)  # fmt: skip
+        there = ("--endpoint", server.url, "--hand_over", weights, "--policy", base, "--dialect", dialect)
         with pytest.raises(ConfigError, match=r"unknown model 'bass'.*did you mean 'base'"):
             train(*there, "--model", "bass", "--to", tmp_path / "wrong")
         assert train(*there, "--model", "base", "--to", tmp_path / "run") == 0

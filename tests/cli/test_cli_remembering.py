@@ -34,8 +34,10 @@ def expert(asked):
         user = body["messages"][-1]["content"]
         asked.append((user, body["stop"], body["max_tokens"]))
         own = user.rpartition("Now it is your turn.")[2]
-        best = max((step for step in steps if own.count(str(step.observation))),
-                   key=lambda step: own.rfind(str(step.observation)))  # fmt: skip
+        best = max(
+            (step for step in steps if own.count(str(step.observation))),
+            key=lambda step: own.rfind(str(step.observation)),
+        )
         text = best.thought if user.endswith("> think:") else best.action
         return 200, {}, completion(text, ids=None, logprobs=None, prompt=None)
 

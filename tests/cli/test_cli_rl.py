@@ -10,8 +10,24 @@ from evolvent.cli.main import main
 from evolvent.cli.reinforce import METHODS
 from evolvent.learn.practice import Practice
 
-FEW = ("--worlds", "lookup", "--demonstrations", 20, "--clone_tokens", 2000, "--tasks", 12, "--panel.limit", 4,
-       "--rl.practice.tasks", 3, "--rl.practice.samples", 2, "--rl.practice.iterations", 2)  # fmt: skip
+FEW = (
+    "--worlds",
+    "lookup",
+    "--demonstrations",
+    20,
+    "--clone_tokens",
+    2000,
+    "--tasks",
+    12,
+    "--panel.limit",
+    4,
+    "--rl.practice.tasks",
+    3,
+    "--rl.practice.samples",
+    2,
+    "--rl.practice.iterations",
+    2,
+)
 
 
 def told(capsys, *words):

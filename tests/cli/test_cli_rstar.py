@@ -22,13 +22,33 @@ from tests.search.solver import solver
 from tests.serve.command import command
 
 HOW: dict[str, Any] = {
-    "method": "rstar", "value": "none", "max_tokens": 20, "span_tokens": 16, "temperature": 0.7,
+    "method": "rstar",
+    "value": "none",
+    "max_tokens": 20,
+    "span_tokens": 16,
+    "temperature": 0.7,
     "rstar": {"rollouts": 4, "actions": (2, 4, 1, 1, 1), "last_votes": 6},
-}  # fmt: skip
+}
 FEW = ["--search.rstar.rollouts", "4", "--search.rstar.actions", "2,4,1,1,1", "--search.rstar.last_votes", "6"]
-PLAY = ["--worlds", "arithmetic", "--tiers", "seen", "--limit", "3", "--search.method", "rstar", "--search.value",
-        "none", "--search.max_tokens", "20", "--search.span_tokens", "16", "--search.temperature", "0.7",
-        *FEW]  # fmt: skip
+PLAY = [
+    "--worlds",
+    "arithmetic",
+    "--tiers",
+    "seen",
+    "--limit",
+    "3",
+    "--search.method",
+    "rstar",
+    "--search.value",
+    "none",
+    "--search.max_tokens",
+    "20",
+    "--search.span_tokens",
+    "16",
+    "--search.temperature",
+    "0.7",
+    *FEW,
+]
 TREES = [*PLAY, "--search.forest", "2", "--search.between", "vote", "--budgets", "400"]
 
 

@@ -68,8 +68,13 @@ def test_show_an_episode(run, capsys):
     code, shown, _ = out(capsys, "runs", "show", run, "--trajectory", first.id)
     assert code == 0
     assert shown.splitlines() == [
-        "lookup/evo/dev boss", "ended by world", "find boss of name0", "> answer x   reward 1", "right", "success True",
-    ]  # fmt: skip
+        "lookup/evo/dev boss",
+        "ended by world",
+        "find boss of name0",
+        "> answer x   reward 1",
+        "right",
+        "success True",
+    ]
     code, _, said = out(capsys, "runs", "show", run, "--trajectory", "nobody")
     assert code == 1 and "no trajectory of this id; got nobody" in said
 

@@ -22,8 +22,24 @@ from evolvent.worlds.deduction.world import Deduction
 from tests.faults.launched import Launched
 from tests.serve.command import command
 
-PLAY = ["--worlds", "deduction", "--tiers", "seen", "--limit", "6", "--methods", "mcts", "--budgets", "120,240",
-        "--search.max_tokens", "60", "--search.span_tokens", "20", "--search.separators", ";"]  # fmt: skip
+PLAY = [
+    "--worlds",
+    "deduction",
+    "--tiers",
+    "seen",
+    "--limit",
+    "6",
+    "--methods",
+    "mcts",
+    "--budgets",
+    "120,240",
+    "--search.max_tokens",
+    "60",
+    "--search.span_tokens",
+    "20",
+    "--search.separators",
+    ";",
+]
 METHODS = ["greedy", "samples", "best_of_n", "mcts"]
 
 
@@ -89,8 +105,12 @@ def test_self_consistency_and_best_of_n_use_what_a_search_may_use(whole: Path):
         if method == "samples":
             assert row["samples"] == found["best_of_n", budget, task]["samples"]
             assert row["passed"] == found["best_of_n", budget, task]["passed"]
-    counts = {budget: sum(row["samples"] for (method, given, _), row in found.items()
-                          if (method, given) == ("samples", budget)) for budget in (120, 240)}  # fmt: skip
+    counts = {
+        budget: sum(
+            row["samples"] for (method, given, _), row in found.items() if (method, given) == ("samples", budget)
+        )
+        for budget in (120, 240)
+    }
     assert counts[240] > counts[120] >= 6
 
 
@@ -188,9 +208,28 @@ def test_what_cannot_be_scored_is_no_zero(
 @pytest.mark.long
 def test_turns_of_a_world_that_goes_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """Countdown, by an untrained policy and what the world pays: that values are its verdicts is said."""
-    words = ["--worlds", "countdown", "--tiers", "seen", "--limit", "2", "--methods", "gumbel", "--budgets", "20",
-             "--of", "expansions", "--search.value", "reward", "--search.span_tokens", "6", "--search.simulations",
-             "4", "--search.depth", "4"]  # fmt: skip
+    words = [
+        "--worlds",
+        "countdown",
+        "--tiers",
+        "seen",
+        "--limit",
+        "2",
+        "--methods",
+        "gumbel",
+        "--budgets",
+        "20",
+        "--of",
+        "expansions",
+        "--search.value",
+        "reward",
+        "--search.span_tokens",
+        "6",
+        "--search.simulations",
+        "4",
+        "--search.depth",
+        "4",
+    ]
     code, shown, error = told(capsys, *words, "--to", tmp_path / "run")
     assert code == 0, error
     assert "the world's own verdicts" in shown
@@ -214,7 +253,7 @@ def generated(server: Any) -> float:
 @pytest.mark.parametrize("dialect", ["openai", "sglang"])
 def test_an_endpoint_searches_as_its_policy_does(
     served: Any, beginner: Path, whole: Path, tmp_path: Path, capsys, dialect
-):  # fmt: skip
+):
     """The same policy over HTTP, judged here: what is sampled, decided for and spent is the same."""
     before = generated(served)
     asked = [
@@ -264,8 +303,10 @@ AWAY = ["--endpoint", "http://127.0.0.1:9/v1"]
         (["--budgets", "9", "--search.generated", "9"], "budgets and search.generated limit the same"),
         (["--of", "tokens"], "expected 'generated' or 'computed' or 'expansions'"),
         (["--search.widht", "3"], "did you mean 'search.width'?"),
-        (["--worlds", "deduction", "--methods", "gumbel", "--search.considered", "9", "--search.simulations", "4"],
-         "search (gumbel): considered (9) must be at most simulations (4)"),
+        (
+            ["--worlds", "deduction", "--methods", "gumbel", "--search.considered", "9", "--search.simulations", "4"],
+            "search (gumbel): considered (9) must be at most simulations (4)",
+        ),
         (["--search.level", "span"], "has episodes of several turns"),
         (["--worlds", "deduction"], "needs a value head, and this policy has none"),
         (["--search.score", "generative", "--worlds", "deduction"], "needs ' Yes' and ' No' as single tokens"),
@@ -279,7 +320,7 @@ AWAY = ["--endpoint", "http://127.0.0.1:9/v1"]
         (["fancy"], "unexpected 'fancy'"),
         (["--resume", "nowhere"], "nowhere is no run: it holds no config.toml"),
     ],
-)  # fmt: skip
+)
 def test_mistakes(words, said, tmp_path, capsys):
     more = [] if "--resume" in words else ["--to", tmp_path / "run"]
     code, _, error = told(capsys, *words, *more)

@@ -14,9 +14,25 @@ from evolvent.cli.searchstops import detectors, stopped_lines
 from evolvent.errors import ConfigError
 from evolvent.view.searches import SearchRow, search_row
 
-WORDS = ["search", "--worlds", "problems", "--tiers", "seen", "--limit", "3", "--methods", "self-consistency",
-         "--search.value", "none", "--search.paths", "7", "--search.max_tokens", "12",
-         "--search.temperature", "0.001"]  # fmt: skip
+WORDS = [
+    "search",
+    "--worlds",
+    "problems",
+    "--tiers",
+    "seen",
+    "--limit",
+    "3",
+    "--methods",
+    "self-consistency",
+    "--search.value",
+    "none",
+    "--search.paths",
+    "7",
+    "--search.max_tokens",
+    "12",
+    "--search.temperature",
+    "0.001",
+]
 
 
 def test_a_run_with_detectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -25,8 +41,11 @@ def test_a_run_with_detectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     told = capsys.readouterr().out
     rows = [json.loads(line) for line in (folder / "searches.jsonl").read_text(encoding="utf-8").splitlines()]
     assert list(dict.fromkeys(row["method"] for row in rows)) == [
-        "greedy", "samples", "samples decided", "samples agreement:.7",
-    ]  # fmt: skip
+        "greedy",
+        "samples",
+        "samples decided",
+        "samples agreement:.7",
+    ]
     for arm in ("samples decided", "samples agreement:.7"):
         assert f"problems, {arm}: " in told and "of the generated tokens of samples saved" in told
     whole = {row["task"]: row for row in rows if row["method"] == "samples"}
@@ -35,8 +54,11 @@ def test_a_run_with_detectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]
             assert row["answer"] == whole[row["task"]]["answer"] and row["success"] == whole[row["task"]]["success"]
             assert row["samples"] + row["spared"] == 7 and bool(row["stopped"]) == bool(row["spared"])
     assert {path.name.rpartition("-")[0] for path in (folder / "trees").iterdir()} == {
-        "greedy", "samples", "samples-decided", "samples-agreement_.7",
-    }  # fmt: skip
+        "greedy",
+        "samples",
+        "samples-decided",
+        "samples-agreement_.7",
+    }
     before = (folder / "searches.jsonl").read_bytes()
     assert main(["search", "--resume", str(folder)]) == 0
     assert (folder / "searches.jsonl").read_bytes() == before
@@ -58,16 +80,28 @@ def test_detectors_of_votes():
 
 
 def row(task: str, method: str, *, success: bool | None, generated: int, stopped: str = "") -> SearchRow:
-    found = search_row({"world": "w", "task": task, "method": method, "success": success, "samples": 4,
-                        "spent": {"generated": generated}, "stopped": stopped, "budget": None})  # fmt: skip
+    found = search_row(
+        {
+            "world": "w",
+            "task": task,
+            "method": method,
+            "success": success,
+            "samples": 4,
+            "spent": {"generated": generated},
+            "stopped": stopped,
+            "budget": None,
+        }
+    )
     assert found is not None
     return found
 
 
 def test_false_stops_and_tokens_by_hand():
     whole = [row("a", "samples", success=True, generated=60), row("b", "samples", success=True, generated=40)]
-    early = [row("a", "samples decided", success=True, generated=30, stopped="why"),
-             row("b", "samples decided", success=False, generated=20, stopped="why")]  # fmt: skip
+    early = [
+        row("a", "samples decided", success=True, generated=30, stopped="why"),
+        row("b", "samples decided", success=False, generated=20, stopped="why"),
+    ]
     (line,) = stopped_lines([*whole, *early])
     assert line.startswith("w, samples decided: 2 of 2 ended early, 1 of them wrong (false stops 50.0 %, ")
     assert line.endswith("; 50.0 % of the generated tokens of samples saved")

@@ -15,9 +15,21 @@ from evolvent.store.store import Store
 from evolvent.view.beliefs import read_belief
 
 TINY = [
-    "--agdc.budget", "256", "--agdc.at_once", "4", "--agdc.n_particles", "30", "--agdc.width", "8",
-    "--agdc.zeta", "4", "--episodes", "3", "--particles", "60",
-]  # fmt: skip
+    "--agdc.budget",
+    "256",
+    "--agdc.at_once",
+    "4",
+    "--agdc.n_particles",
+    "30",
+    "--agdc.width",
+    "8",
+    "--agdc.zeta",
+    "4",
+    "--episodes",
+    "3",
+    "--particles",
+    "60",
+]
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +45,10 @@ def test_a_run_holds_policies_table_episodes_and_report(run):
     rows = json.loads((run / "table.json").read_text())
     assert [row["name"] for row in rows] == ["ppo", "ppo/without", "go_to_mean"]
     assert {row["episodes"] for row in rows} == {3} and len({row["sensor"] for row in rows}) == 1
-    assert all(sum(row[cell] for cell in ("right_stop", "false_stop", "withheld", "unfinished", "unknown")) == 3
-               for row in rows)  # fmt: skip
+    assert all(
+        sum(row[cell] for cell in ("right_stop", "false_stop", "withheld", "unfinished", "unknown")) == 3
+        for row in rows
+    )
     state = json.loads((run / "run.json").read_text())
     assert state["state"] == "finished" and state["arms"] == ["ppo", "ppo/without"]
     store = Store.open(run / "trajectories")

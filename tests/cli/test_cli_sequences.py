@@ -48,9 +48,14 @@ def test_a_decision_transformer_is_asked_for_returns(tmp_path):
     assert said(["--resume", str(folder)]) and len(json.loads((folder / "history.json").read_text())) == 12
 
 
-@pytest.mark.parametrize(("method", "load"), [
-    ("bc", load_conditioned), ("tt", load_planner), ("qt", load_autoregressive),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("method", "load"),
+    [
+        ("bc", load_conditioned),
+        ("tt", load_planner),
+        ("qt", load_autoregressive),
+    ],
+)
 def test_who_cannot_be_asked_is_measured_once(method, load, tmp_path):
     more = ["--learn.planning.keep", "2", "--learn.planning.horizon", "2"] if method == "tt" else []
     said(["--method", method, "stitching", "--evaluation", "1", "--to", str(tmp_path / "run"), *TINY, *more])
@@ -137,9 +142,13 @@ def test_what_cannot_be(tmp_path, capsys):
         said(["cartpole", "--data", str(tmp_path / "text")])
     with pytest.raises(StoreUnavailable, match="Minari"):
         said(["cartpole", "--data", str(tmp_path)])
-    for words, match in ((["--method", "dtt"], "did you mean"), (["cartpol"], "cartpole"),
-                         (["stitching", "--mixture", "expert"], "pieces"), (["--method", "odt", "cartpole"], "numbers"),
-                         (["cartpole", "--mixture", "whole"], "whole")):  # fmt: skip
+    for words, match in (
+        (["--method", "dtt"], "did you mean"),
+        (["cartpol"], "cartpole"),
+        (["stitching", "--mixture", "expert"], "pieces"),
+        (["--method", "odt", "cartpole"], "numbers"),
+        (["cartpole", "--mixture", "whole"], "whole"),
+    ):
         with pytest.raises(ConfigError, match=match):
             said([*words, "--to", str(tmp_path / "none")])
     assert not (tmp_path / "none").exists()
@@ -147,12 +156,15 @@ def test_what_cannot_be(tmp_path, capsys):
     assert "qt" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("words", "says"), [
-    (["cartpole", "--horizon", "5"], "both earn 5"),
-    (["cartpole", "--learn.horizon", "60"], "learn.horizon"),
-    (["--method", "bc", "stitching", "--targets", "[3]"], "is not asked"),
-    (["cartpole", "--data", "nowhere.hdf5", "--mixture", "random"], "leave out --mixture"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["cartpole", "--horizon", "5"], "both earn 5"),
+        (["cartpole", "--learn.horizon", "60"], "learn.horizon"),
+        (["--method", "bc", "stitching", "--targets", "[3]"], "is not asked"),
+        (["cartpole", "--data", "nowhere.hdf5", "--mixture", "random"], "leave out --mixture"),
+    ],
+)
 def test_what_could_not_be_measured_is_refused_before_it_is_learned(words, says, tmp_path):
     with pytest.raises(ConfigError, match=says):
         said([*words, "--episodes", "2", "--to", str(tmp_path / "run")])

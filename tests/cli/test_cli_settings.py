@@ -40,7 +40,7 @@ def mistakes(*words: str) -> list[str]:
 
 def test_words_files_and_presets(tmp_path):
     file = tmp_path / "job.toml"
-    file.write_text('rounds = 5\n[train]\nlr = 2.0\n', encoding="utf-8")  # fmt: skip
+    file.write_text("rounds = 5\n[train]\nlr = 2.0\n", encoding="utf-8")
     assert read("d").config == Job(data="d", rounds=1), "the first preset is the default"
     assert read("d", "--preset", "large").config.rounds == 9
     assert read("d", str(file), "--preset=large", "--train.lr", "3").config == Job(

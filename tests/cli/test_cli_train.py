@@ -34,8 +34,24 @@ def data(tmp_path_factory):
 
 
 def words(data: Path, run: object, *more: object) -> list[str]:
-    told = ["train", "sft", data / "messages.jsonl", "--policy", data / "policy", "--to", run, "--keep.every", 7,
-            "--train.batch_tokens", 128, "--train.warmup_updates", 5, "--train.updates", UPDATES, *more]  # fmt: skip
+    told = [
+        "train",
+        "sft",
+        data / "messages.jsonl",
+        "--policy",
+        data / "policy",
+        "--to",
+        run,
+        "--keep.every",
+        7,
+        "--train.batch_tokens",
+        128,
+        "--train.warmup_updates",
+        5,
+        "--train.updates",
+        UPDATES,
+        *more,
+    ]
     return [str(word) for word in told]
 
 
@@ -146,9 +162,11 @@ def spoiled(run: Path, kind: str) -> None:
         (run / "tokens" / "ids.bin").write_bytes((run / "tokens" / "ids.bin").read_bytes()[:-4] + b"abcd")
     else:
         before, after = {
-            "settings": ("lr = 0.004", "lr = 0.5"), "optimizer": ('"adamw"', '"lion"'),
-            "seed": ("seed = 0", "seed = 1"), "model": ("policy = ", 'policy = "OTHER" # '),
-        }[kind]  # fmt: skip
+            "settings": ("lr = 0.004", "lr = 0.5"),
+            "optimizer": ('"adamw"', '"lion"'),
+            "seed": ("seed = 0", "seed = 1"),
+            "model": ("policy = ", 'policy = "OTHER" # '),
+        }[kind]
         assert before in config
         (run / "config.toml").write_text(config.replace(before, after, 1), encoding="utf-8")
 
@@ -262,8 +280,9 @@ def asked(process: Launched, out: Path) -> str:
     process.until(out, 1)
     url = re.findall(r"http://\S+/v1", out.read_text(encoding="utf-8"))[0]
     body = {"model": "run", "messages": [{"role": "user", "content": "3 plus 4"}], "max_tokens": 3, "temperature": 0}
-    request = urllib.request.Request(f"{url}/chat/completions", json.dumps(body).encode(),
-                                     {"content-type": "application/json"})  # fmt: skip
+    request = urllib.request.Request(
+        f"{url}/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
     with urllib.request.urlopen(request, timeout=60) as reply:
         found: str = json.loads(reply.read())["choices"][0]["message"]["content"]
     return found
@@ -300,8 +319,13 @@ def test_an_adapter_is_served_and_published(data, whole, tmp_path, capsys, kind)
 def test_torchrun(data, whole, tmp_path):
     """As users start it: one rank speaks, the losses are those of one process; a killed rank ends it, told once."""
     program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "evolvent"]
-    how: dict[str, Any] = {"cwd": tmp_path, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True,
-                           "env": {**os.environ, "OMP_NUM_THREADS": "1"}}  # fmt: skip
+    how: dict[str, Any] = {
+        "cwd": tmp_path,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+        "env": {**os.environ, "OMP_NUM_THREADS": "1"},
+    }
     with subprocess.Popen([*program, *words(data, "run", "--parallel.shard", 2)], **how) as process:
         shown, error = process.communicate(timeout=200)
     assert process.returncode == 0 and shown.count("model run/model") == 1 and "Warning" not in error, error

@@ -35,12 +35,17 @@ def test_it_serves_until_it_is_interrupted(command, tmp_path):
     assert not (tmp_path / "runs" / "one" / "report.html").exists(), "it only reads"
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    ([], "got no run"), (["RUN", "--port", "1"], "only the viewer has it"),
-    (["RUN", "--serve", "--to", "x"], "writes no file"), (["RUN", "--serve", "--port", "70000"], "expected 0 to 65535"),
-    (["RUN", "--serve", "--tokenizer", "nowhere"], "there is nothing at nowhere"),
-    (["nowhere", "--serve"], "nothing to view"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "got no run"),
+        (["RUN", "--port", "1"], "only the viewer has it"),
+        (["RUN", "--serve", "--to", "x"], "writes no file"),
+        (["RUN", "--serve", "--port", "70000"], "expected 0 to 65535"),
+        (["RUN", "--serve", "--tokenizer", "nowhere"], "there is nothing at nowhere"),
+        (["nowhere", "--serve"], "nothing to view"),
+    ],
+)
 def test_what_does_not_go_together(words, said, tmp_path, capsys):
     record(tmp_path / "run")
     assert main(["view", *(str(tmp_path / "run") if word == "RUN" else word for word in words)]) == 2

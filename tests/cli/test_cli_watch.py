@@ -49,22 +49,44 @@ def test_every_kind_of_evaluation(evolvent, tmp_path):
     choices = written(tmp_path / "choices.jsonl", {"prompt": words[0], "choices": words[1:3], "answer": words[1]})
     questions = written(tmp_path / "questions.jsonl", {"prompt": words[0], "reference": words[1]})
     options = (
-        "--perplexity.data", texts, "--classification.data", choices, "--generation.data", questions,
-        "--generation.max_tokens", "3", "--worlds", "lookup", "--success.limit", "2", "--success.tiers", "seen",
-        "--success.max_tokens", "3",
-    )  # fmt: skip
+        "--perplexity.data",
+        texts,
+        "--classification.data",
+        choices,
+        "--generation.data",
+        questions,
+        "--generation.max_tokens",
+        "3",
+        "--worlds",
+        "lookup",
+        "--success.limit",
+        "2",
+        "--success.tiers",
+        "seen",
+        "--success.max_tokens",
+        "3",
+    )
     code, said = evolvent(run, *options)
     assert code == 0
     lines = said.splitlines()
     assert lines[0] == f"watching {run}: perplexity, classification, generation, success"
     assert lines[-1] == "snapshots: 1 evaluated, 0 passed over, 0 broken; evaluations that failed: 0"
-    for head in ("perplexity  ", "classification accuracy  ", "classification macro_f1  ", "generation exact_match  ",
-                 "generation token_f1  ", "success lookup/seen  "):  # fmt: skip
+    for head in (
+        "perplexity  ",
+        "classification accuracy  ",
+        "classification macro_f1  ",
+        "generation exact_match  ",
+        "generation token_f1  ",
+        "success lookup/seen  ",
+    ):
         assert [line for line in lines if line.startswith(f"step 7  {head}")], f"{head}: {said}"
     rows = [json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()]
     assert [(row["step"], row["stage"]) for row in rows] == [
-        (7, "perplexity"), (7, "classification"), (7, "generation"), (7, "success")
-    ]  # fmt: skip
+        (7, "perplexity"),
+        (7, "classification"),
+        (7, "generation"),
+        (7, "success"),
+    ]
     assert rows[3]["measures"][0]["metric"] == "success/lookup/seen" and rows[3]["measures"][0]["n"] == 2
     code, said = evolvent(run, *options, "--once", "true")
     assert code == 0 and "0 evaluated" in said, "what was measured is not measured again"
@@ -85,8 +107,17 @@ def test_trouble_is_counted_in_the_exit_code(evolvent, tmp_path):
 
 def test_every_mistake_at_once(tmp_path):
     bad = written(tmp_path / "bad.jsonl", {"txt": "x"})
-    found = mistakes(str(tmp_path), "--perplexity.data", str(bad), "--generation.data", str(tmp_path / "none"),
-                     "--worlds", "lookup", "--success.tiers", "evoo")  # fmt: skip
+    found = mistakes(
+        str(tmp_path),
+        "--perplexity.data",
+        str(bad),
+        "--generation.data",
+        str(tmp_path / "none"),
+        "--worlds",
+        "lookup",
+        "--success.tiers",
+        "evoo",
+    )
     assert found[0].startswith(f"{bad}:1: unknown key 'txt'") and "No such file" in found[1] and "evoo" in found[2]
     assert "nothing to evaluate" in mistakes(str(tmp_path))[0]
     assert "no run to watch" in mistakes(str(tmp_path / "run"), "--worlds", "lookup")[0]

@@ -122,15 +122,24 @@ def installs(folder: Path, site: Path) -> dict[str, str]:
     info = site / "tally-0.1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.1.0\n", "utf-8")
-    points = [f"[{group}]\n" + "".join(f"{name} = {at}\n" for name, at in rows.items())
-              for group, rows in project["entry-points"].items()]  # fmt: skip
+    points = [
+        f"[{group}]\n" + "".join(f"{name} = {at}\n" for name, at in rows.items())
+        for group, rows in project["entry-points"].items()
+    ]
     (info / "entry_points.txt").write_text("\n".join(points), "utf-8")
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), str(folder)])}
 
 
 def evolvent(words: list[str], environment: dict[str, str], where: Path) -> str:
-    done = subprocess.run([sys.executable, "-m", "evolvent", *words], env=environment, cwd=where, text=True,
-                          capture_output=True, timeout=300, check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "evolvent", *words],
+        env=environment,
+        cwd=where,
+        text=True,
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -148,8 +157,26 @@ def test_the_skeleton_of_a_method_works(tmp_path):
     done = made("method", tmp_path / "tally")
     assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout + done.stderr
     environment = installs(tmp_path / "tally", tmp_path / "site")
-    words = ["train", "rl", "--method", "tally", "--worlds", "lookup", "--demonstrations", "8", "--tasks", "4",
-             "--clone_tokens", "2000", "--panel.limit", "4", "--rl.rounds", "1", "--to", "run"]  # fmt: skip
+    words = [
+        "train",
+        "rl",
+        "--method",
+        "tally",
+        "--worlds",
+        "lookup",
+        "--demonstrations",
+        "8",
+        "--tasks",
+        "4",
+        "--clone_tokens",
+        "2000",
+        "--panel.limit",
+        "4",
+        "--rl.rounds",
+        "1",
+        "--to",
+        "run",
+    ]
     assert "run/model" in evolvent(words, environment, tmp_path)
 
 

@@ -15,8 +15,20 @@ from evolvent.models.team_files import load_team
 from evolvent.store.store import Store
 from evolvent.worlds.teams.extras import MAKERS
 
-SMALL = ["--mat.rows", "8", "--mat.steps", "4", "--mat.decisions", "96", "--mat.width", "16", "--episodes", "6",
-         "--mat.update.epochs", "1"]  # fmt: skip
+SMALL = [
+    "--mat.rows",
+    "8",
+    "--mat.steps",
+    "4",
+    "--mat.decisions",
+    "96",
+    "--mat.width",
+    "16",
+    "--episodes",
+    "6",
+    "--mat.update.epochs",
+    "1",
+]
 
 
 def said(words: list[str]) -> str:
@@ -100,11 +112,16 @@ def test_a_package_that_is_missing_is_told_before_a_run_begins(tmp_path, monkeyp
 
 
 @pytest.mark.filterwarnings("default")  # of other packages: what they warn of is theirs
-@pytest.mark.parametrize(("name", "package", "more"), [
-    ("mamujoco", "gymnasium_robotics", ["--settings", "scenario=Walker2d,parts=2x3", "--disabled", "1"]),
-    ("foraging", "lbforaging", ["--agents", "3", "--workers", "2"]), ("warehouse", "rware", []),
-    ("particles", "mpe2", []), ("vmas", "vmas", []),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "package", "more"),
+    [
+        ("mamujoco", "gymnasium_robotics", ["--settings", "scenario=Walker2d,parts=2x3", "--disabled", "1"]),
+        ("foraging", "lbforaging", ["--agents", "3", "--workers", "2"]),
+        ("warehouse", "rware", []),
+        ("particles", "mpe2", []),
+        ("vmas", "vmas", []),
+    ],
+)
 def test_a_run_in_a_world_of_the_extra(tmp_path, monkeypatch, name, package, more):
     pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)  # MuJoCo writes its warnings into a file where it runs
@@ -116,8 +133,20 @@ def test_a_run_in_a_world_of_the_extra(tmp_path, monkeypatch, name, package, mor
 
 
 def test_a_parallel_environment_of_ones_own(tmp_path):
-    said(["parallel", "--settings", "make=tests.team_support:Counting", "--horizon", "4", "--workers", "1", "--to",
-          str(tmp_path / "run"), *SMALL])  # fmt: skip
+    said(
+        [
+            "parallel",
+            "--settings",
+            "make=tests.team_support:Counting",
+            "--horizon",
+            "4",
+            "--workers",
+            "1",
+            "--to",
+            str(tmp_path / "run"),
+            *SMALL,
+        ]
+    )
     (row,) = json.loads((tmp_path / "run" / "table.json").read_text())
     assert row["return"][0] == 6.0, "1.5 at each of four steps"
 

@@ -24,8 +24,11 @@ def test_largest_remainder_by_hand():
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.integers(0, 60), st.lists(st.tuples(st.floats(0, 1e3), st.integers(0, 20)), min_size=1, max_size=8),
-       st.integers(0, 99))  # fmt: skip
+@given(
+    st.integers(0, 60),
+    st.lists(st.tuples(st.floats(0, 1e3), st.integers(0, 20)), min_size=1, max_size=8),
+    st.integers(0, 99),
+)
 def test_quotas_fill_what_there_is(total, cells, seed):
     weights, rooms = np.array([w for w, _ in cells]), np.array([r for _, r in cells])
     found = quotas(total, weights, rooms, rng=RNG(seed))

@@ -49,7 +49,7 @@ PLACES = {
     "php": ("<b>\n<?php\n$x = 1;\n$y = <<<E\n a\nE;\n?>\n<i>\n<?php\nf();\n", {3, 4, 7, 10}),
     "bash": ("#!/bin/bash\ncat <<E\na\nE\nx='\n'\nf \\\n g\n((\n 1\n))\ny=$((1 +\n 2))\nh\n", {2, 5, 7, 9, 12, 14}),
     "lua": ('s = [[\na]]\nx = "b"\n', {1, 3}),
-}  # fmt: skip
+}
 
 
 def needs(language):
@@ -80,23 +80,35 @@ def test_density_of_a_source_that_cannot_be_read():
 
 def test_code_tokens():
     assert code_tokens("x = 1  # c\n", "python") == (
-        ("NAME", "x"), ("OP", "="), ("NUMBER", "1"), ("NEWLINE", "\n"),
-    )  # fmt: skip
+        ("NAME", "x"),
+        ("OP", "="),
+        ("NUMBER", "1"),
+        ("NEWLINE", "\n"),
+    )
     needs("go")
     assert code_tokens("// c\npackage a\n\n// d\nvar b int\n", "go") == (
-        ("package", "package"), ("package_identifier", "a"), ("newline", ""), ("var", "var"), ("identifier", "b"),
+        ("package", "package"),
+        ("package_identifier", "a"),
+        ("newline", ""),
+        ("var", "var"),
+        ("identifier", "b"),
         ("type_identifier", "int"),
-    )  # fmt: skip
+    )
 
 
-@pytest.mark.parametrize(("source", "notes", "expected"), [
-    ("if x:\n\ty = 1\n", [(2, "one")], "if x:\n\t# one\n\ty = 1\n"),
-    ("x = 1\r\ny = 2\r\n", [(2, "a"), (1, "b"), (2, "c")], "# b\r\nx = 1\r\n# a\r\n# c\r\ny = 2\r\n"),
-    ("x = 1", [(1, "a")], "# a\nx = 1"), ("x = 1\r\ny = 2", [(2, "a")], "x = 1\r\n# a\r\ny = 2"),
-    ("\ufeffx = 1\n", [(1, "a")], "\ufeff# a\nx = 1\n"), ("\fx = 1\n", [(1, "a")], "# a\n\fx = 1\n"),
-    ("f(a,\n  b)\n", [(2, "größer → 日本")], "f(a,\n  # größer → 日本\n  b)\n"),
-    ("x = 'a\u2028b'\ny = 1\n", [(2, "a")], "x = 'a\u2028b'\n# a\ny = 1\n"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("source", "notes", "expected"),
+    [
+        ("if x:\n\ty = 1\n", [(2, "one")], "if x:\n\t# one\n\ty = 1\n"),
+        ("x = 1\r\ny = 2\r\n", [(2, "a"), (1, "b"), (2, "c")], "# b\r\nx = 1\r\n# a\r\n# c\r\ny = 2\r\n"),
+        ("x = 1", [(1, "a")], "# a\nx = 1"),
+        ("x = 1\r\ny = 2", [(2, "a")], "x = 1\r\n# a\r\ny = 2"),
+        ("\ufeffx = 1\n", [(1, "a")], "\ufeff# a\nx = 1\n"),
+        ("\fx = 1\n", [(1, "a")], "# a\n\fx = 1\n"),
+        ("f(a,\n  b)\n", [(2, "größer → 日本")], "f(a,\n  # größer → 日本\n  b)\n"),
+        ("x = 'a\u2028b'\ny = 1\n", [(2, "a")], "x = 'a\u2028b'\n# a\ny = 1\n"),
+    ],
+)
 def test_insertion_by_hand(source, notes, expected):
     assert insert(source, [Note(*note) for note in notes], "python") == expected
 
@@ -119,8 +131,22 @@ def test_verification_does_not_trust_the_places(language, monkeypatch):
     """With every line declared open, a note in a string is found by its tokens, and the source comes back."""
     needs(language)
     source, places = PLACES[language]
-    inside = {"python": 4, "c": 2, "cpp": 2, "csharp": 3, "go": 4, "java": 3, "javascript": 3, "typescript": 2,
-              "tsx": 3, "rust": 4, "ruby": 3, "php": 1, "bash": 3, "lua": 2}[language]  # fmt: skip
+    inside = {
+        "python": 4,
+        "c": 2,
+        "cpp": 2,
+        "csharp": 3,
+        "go": 4,
+        "java": 3,
+        "javascript": 3,
+        "typescript": 2,
+        "tsx": 3,
+        "rust": 4,
+        "ruby": 3,
+        "php": 1,
+        "bash": 3,
+        "lua": 2,
+    }[language]
     assert inside not in places
     monkeypatch.setattr(comments, "_closed_lines", lambda *_: {})
     done = commented(source, [Note(inside, "note")], language)
@@ -142,33 +168,72 @@ def test_every_changed_token_is_seen(language):
         assert not same_code(before, read(source[:at] + other + source[at + 1 :], language)), source[at - 5 : at + 5]
 
 
-@pytest.mark.parametrize(("text", "language", "reason"), [
-    ("", "c", "empty"), (" a", "c", "padded"), ("a" * 1001, "c", "longer"), ("a\nb", "python", "line break"),
-    ("a\rb", "python", "line break"), ("a\vb", "python", "line break"), ("a\fb", "c", "line break"),
-    ("a\x85b", "c", "line break"), ("a\u2028b", "javascript", "line break"), ("a\u2029b", "javascript", "line break"),
-    ("a\x00b", "c", "line break"), ("a\tb", "c", "control"), ("a\u202eb", "c", "invisible"),
-    ("\ufeffa", "c", "invisible"),
-    ("a\ud800", "c", "line break"), ("a */ b", "c", "end"), ("a ?> b", "php", "end"), ("a --> b", "javascript", "end"),
-    ("a </SCRIPT>", "javascript", "end"), ("path C:\\", "c", "backslash"), ("what??/", "c", "backslash"),
-    ("a \\u000a b", "java", "may not hold"), ("a `b`", "bash", "may not hold"), ("!shebang", "python", "special"),
-    ("/ doc", "rust", "special"), ("[[ long", "lua", "special"), ("+build linux", "go", "special"),
-    ("coding: latin-1", "python", "directive"), ("see vim: set ts=4", "python", "directive"),
-    ("type: ignore", "python", "directive"), ("is it noqa or not", "python", "directive"),
-    ("fmt: off", "python", "directive"), ("pragma: no cover", "python", "directive"),
-    ("eslint-disable-next-line", "javascript", "directive"), ("the @ts-ignore mark", "typescript", "directive"),
-    ("go:embed a", "go", "directive"), ("shellcheck disable=SC1", "bash", "directive"),
-    ("frozen_string_literal: true", "ruby", "directive"), ("rubocop:disable all", "ruby", "directive"),
-    ("clang-format off", "cpp", "directive"), ("NOLINT(x)", "cpp", "directive"), ("fall through", "c", "directive"),
-    ("Code generated by x. DO NOT EDIT.", "go", "directive"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "language", "reason"),
+    [
+        ("", "c", "empty"),
+        (" a", "c", "padded"),
+        ("a" * 1001, "c", "longer"),
+        ("a\nb", "python", "line break"),
+        ("a\rb", "python", "line break"),
+        ("a\vb", "python", "line break"),
+        ("a\fb", "c", "line break"),
+        ("a\x85b", "c", "line break"),
+        ("a\u2028b", "javascript", "line break"),
+        ("a\u2029b", "javascript", "line break"),
+        ("a\x00b", "c", "line break"),
+        ("a\tb", "c", "control"),
+        ("a\u202eb", "c", "invisible"),
+        ("\ufeffa", "c", "invisible"),
+        ("a\ud800", "c", "line break"),
+        ("a */ b", "c", "end"),
+        ("a ?> b", "php", "end"),
+        ("a --> b", "javascript", "end"),
+        ("a </SCRIPT>", "javascript", "end"),
+        ("path C:\\", "c", "backslash"),
+        ("what??/", "c", "backslash"),
+        ("a \\u000a b", "java", "may not hold"),
+        ("a `b`", "bash", "may not hold"),
+        ("!shebang", "python", "special"),
+        ("/ doc", "rust", "special"),
+        ("[[ long", "lua", "special"),
+        ("+build linux", "go", "special"),
+        ("coding: latin-1", "python", "directive"),
+        ("see vim: set ts=4", "python", "directive"),
+        ("type: ignore", "python", "directive"),
+        ("is it noqa or not", "python", "directive"),
+        ("fmt: off", "python", "directive"),
+        ("pragma: no cover", "python", "directive"),
+        ("eslint-disable-next-line", "javascript", "directive"),
+        ("the @ts-ignore mark", "typescript", "directive"),
+        ("go:embed a", "go", "directive"),
+        ("shellcheck disable=SC1", "bash", "directive"),
+        ("frozen_string_literal: true", "ruby", "directive"),
+        ("rubocop:disable all", "ruby", "directive"),
+        ("clang-format off", "cpp", "directive"),
+        ("NOLINT(x)", "cpp", "directive"),
+        ("fall through", "c", "directive"),
+        ("Code generated by x. DO NOT EDIT.", "go", "directive"),
+    ],
+)
 def test_texts_that_are_refused(text, language, reason):
     assert reason in refusal(text, language)
 
 
-@pytest.mark.parametrize("text", [
-    "Adds one.", "größer → 日本 🙂", "the \\n ends it", "see f(x)[0] = {1}", "'a' and \"b\"", "50 % of $HOME",
-    "the prototype: a draft", "a \\u000a b", "family 👨\u200d👩\u200d👧",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Adds one.",
+        "größer → 日本 🙂",
+        "the \\n ends it",
+        "see f(x)[0] = {1}",
+        "'a' and \"b\"",
+        "50 % of $HOME",
+        "the prototype: a draft",
+        "a \\u000a b",
+        "family 👨\u200d👩\u200d👧",
+    ],
+)
 def test_texts_that_are_not_refused(text):
     assert refusal(text, "python") == ""
     assert insert("x = 1\n", [Note(1, text)], "python") == f"# {text}\nx = 1\n"

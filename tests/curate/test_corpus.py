@@ -19,8 +19,22 @@ from evolvent.worlds.lookup import Lookup
 from evolvent.worlds.panel import Sizes, numbered
 
 WORLD = Lookup(sizes=Sizes(train=30, dev=20, test=20))
-WORDS = ["collect", "--experts", "--worlds", "lookup,maze", "--base", "4", "--large", "6", "--expanded", "3",
-         "--times", "2", "--eval", "5"]  # fmt: skip
+WORDS = [
+    "collect",
+    "--experts",
+    "--worlds",
+    "lookup,maze",
+    "--base",
+    "4",
+    "--large",
+    "6",
+    "--expanded",
+    "3",
+    "--times",
+    "2",
+    "--eval",
+    "5",
+]
 
 
 def played(agent, split="train", n=5):

@@ -99,26 +99,32 @@ def test_finished_shards_are_found_again(tmp_path):
     transform(shards_of(path, rows=5), [Times()], tmp_path / "o.jsonl", cache=cache)
     whole = (tmp_path / "o.jsonl").read_bytes()
     told = []
-    done = transform(shards_of(path, rows=5), [Times()], tmp_path / "o.jsonl", cache=cache,
-                     progress=lambda *at: told.append(at))  # fmt: skip
+    done = transform(
+        shards_of(path, rows=5), [Times()], tmp_path / "o.jsonl", cache=cache, progress=lambda *at: told.append(at)
+    )
     assert done.reused == done.shards == 5 and not told and (tmp_path / "o.jsonl").read_bytes() == whole
     written(path, [*ROWS[:-1], {"n": 100, "text": "another"}])
-    done = transform(shards_of(path, rows=5), [Times()], tmp_path / "o.jsonl", cache=cache,
-                     progress=lambda *at: told.append(at))  # fmt: skip
+    done = transform(
+        shards_of(path, rows=5), [Times()], tmp_path / "o.jsonl", cache=cache, progress=lambda *at: told.append(at)
+    )
     assert done.reused == 4 and told == [(5, 5)]
     first = shards_of(path)[0]
-    prints = {file_of(stages, first, cache) for stages in ([], [Times()], [Times(3)], [Times(), Times()],
-                                                       [replace(Times(), version=2)], [Slow(2, "slow")])}  # fmt: skip
+    prints = {
+        file_of(stages, first, cache)
+        for stages in ([], [Times()], [Times(3)], [Times(), Times()], [replace(Times(), version=2)], [Slow(2, "slow")])
+    }
     assert len(prints) == 6
 
 
 def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path):
     path, cache = written(tmp_path / "a.jsonl"), tmp_path / "cache"
-    program = ("import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; "
-               "from test_data_stages import Slow; "
-               "from evolvent.curate.shards import shards_of; from evolvent.curate.stages import transform; "
-               "folder = Path(sys.argv[2]); transform(shards_of(folder / 'a.jsonl', rows=2), [Slow()], "
-               "folder / 'o.jsonl', cache=folder / 'cache')")  # fmt: skip
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; "
+        "from test_data_stages import Slow; "
+        "from evolvent.curate.shards import shards_of; from evolvent.curate.stages import transform; "
+        "folder = Path(sys.argv[2]); transform(shards_of(folder / 'a.jsonl', rows=2), [Slow()], "
+        "folder / 'o.jsonl', cache=folder / 'cache')"
+    )
     process = subprocess.Popen([sys.executable, "-c", program, str(Path(__file__).parent), str(tmp_path)])
     while len(list(cache.glob("*.json"))) < 3:
         assert process.poll() is None
@@ -141,8 +147,13 @@ def test_bad_rows_are_told_and_the_others_go_on(tmp_path):
         transform(
             shards_of(written(tmp_path / "b.jsonl", [{"n": 7}])), [Times()], tmp_path / "o.jsonl", cache=tmp_path / "c"
         )
-    empty = transform(shards_of(written(tmp_path / "b.jsonl", [{"n": 7}])), [Times()], tmp_path / "e.jsonl",
-                      cache=tmp_path / "c", may_be_empty=True)  # fmt: skip
+    empty = transform(
+        shards_of(written(tmp_path / "b.jsonl", [{"n": 7}])),
+        [Times()],
+        tmp_path / "e.jsonl",
+        cache=tmp_path / "c",
+        may_be_empty=True,
+    )
     assert empty.rows == 0 and (tmp_path / "e.jsonl").read_bytes() == b""
 
 

@@ -86,10 +86,16 @@ def test_equal_to_brute_force(seed):
     assert near_duplicates(dict(mixed)) == found
 
 
-@pytest.mark.parametrize(("settings", "where"), [
-    ({"threshold": 0.0}, "threshold"), ({"threshold": 1.1}, "threshold"), ({"threshold": float("nan")}, "threshold"),
-    ({"permutations": 0}, "permutations"), ({"run": 0}, "run"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("settings", "where"),
+    [
+        ({"threshold": 0.0}, "threshold"),
+        ({"threshold": 1.1}, "threshold"),
+        ({"threshold": float("nan")}, "threshold"),
+        ({"permutations": 0}, "permutations"),
+        ({"run": 0}, "run"),
+    ],
+)
 def test_settings_that_mean_nothing(settings, where):
     with pytest.raises(ConfigError, match=where):
         near_duplicates({"a": "b"}, **settings)

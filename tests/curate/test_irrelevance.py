@@ -17,7 +17,7 @@ from evolvent.curate.irrelevance import (
     read_row,
     row_of,
     write_irrelevance,
-)  # fmt: skip
+)
 from evolvent.curate.masking import MaskSpec, mask
 from evolvent.curate.similarity import accepts, content_words, similarity
 from evolvent.errors import ConfigError, SampleInvalid
@@ -31,14 +31,28 @@ def tool(name, description, *, required=None, **parameters):
     return Tool(name, description, {"type": "object", "properties": known, "required": needed})
 
 
-WEATHER = tool("get_weather", "Get the current weather for a city.", required=["city"],
-               city=("string", "The city to look up."), days=("integer", "How many days ahead."))  # fmt: skip
-AGAIN = tool("fetch_conditions", "Retrieves current weather of the given city.", required=["place"],
-             place=("string", "Name of the city to look up."), ahead=("integer", "How many days ahead."))  # fmt: skip
+WEATHER = tool(
+    "get_weather",
+    "Get the current weather for a city.",
+    required=["city"],
+    city=("string", "The city to look up."),
+    days=("integer", "How many days ahead."),
+)
+AGAIN = tool(
+    "fetch_conditions",
+    "Retrieves current weather of the given city.",
+    required=["place"],
+    place=("string", "Name of the city to look up."),
+    ahead=("integer", "How many days ahead."),
+)
 POLLEN = tool("get_pollen", "Warns of pollen and of storms in a region.", region=("string", "Which region."))
 ROUTE = tool("find_route", "Plan a route between two stations.", start=("string", "From."), end=("string", "To."))
-SAMPLE = CallSample("s", (Message("user", "weather in Oslo, 3 days?"),), (POLLEN, WEATHER, ROUTE),
-                    (Call("get_weather", {"city": "Oslo", "days": 3}),))  # fmt: skip
+SAMPLE = CallSample(
+    "s",
+    (Message("user", "weather in Oslo, 3 days?"),),
+    (POLLEN, WEATHER, ROUTE),
+    (Call("get_weather", {"city": "Oslo", "days": 3}),),
+)
 
 
 def test_gold_is_removed_and_nothing_is_called():
@@ -173,8 +187,12 @@ def test_the_data_set_loads_and_says_what_it_is(tmp_path):
 
 
 def test_rows_of_others_are_read_and_bad_ones_refused():
-    row = {"id": 7, "query": "q", "tools": '[{"name": "f", "description": "d", "parameters": {"x": {"type": "int"}}}]',
-           "answers": '[{"name": "f", "arguments": {"x": 1}}]'}  # fmt: skip
+    row = {
+        "id": 7,
+        "query": "q",
+        "tools": '[{"name": "f", "description": "d", "parameters": {"x": {"type": "int"}}}]',
+        "answers": '[{"name": "f", "arguments": {"x": 1}}]',
+    }
     flat = Tool("f", "d", {"x": {"type": "int"}})
     assert read_row(row) == CallSample("7", (Message("user", "q"),), (flat,), (Call("f", {"x": 1}),))
     for bad in (
@@ -209,8 +227,12 @@ def test_an_argument_that_repeats_its_default_needs_no_parameter():
 
     gold = weather("get_weather", units={"type": "string", "default": "c"})
     other = weather("fetch_weather")
-    sample = CallSample("s", (Message("user", "weather in Oslo"),), (gold, other),
-                        (Call("get_weather", {"city": "Oslo", "units": "c"}),))  # fmt: skip
+    sample = CallSample(
+        "s",
+        (Message("user", "weather in Oslo"),),
+        (gold, other),
+        (Call("get_weather", {"city": "Oslo", "units": "c"}),),
+    )
     assert drop_gold(sample) is None, "the other tool does the same"
 
 

@@ -81,14 +81,30 @@ def test_tokens_hold_all_code_and_no_comment(language):
     assert "".join(joined.split()) == "".join("".join(bare).split())
 
 
-@pytest.mark.parametrize(("path", "source", "expected"), [
-    ("a/b.py", "", "python"), ("B.PYI", "", "python"), ("x.h", "int f(void);\n", "c"),
-    ("x.h", "namespace a {\n", "cpp"), ("x.h", "#include <vector>\n", "cpp"), ("x.h", "#include <stdio.h>\n", "c"),
-    ("x.tsx", "", "tsx"), ("x.cjs", "", "javascript"), ("Rakefile", "", "ruby"), (".bashrc", "", "bash"),
-    ("run", "#!/usr/bin/env python3.12\n", "python"), ("run", "\ufeff#!/usr/bin/env -S node --x\n", "javascript"),
-    ("run", "#! /bin/sh -e\n", "bash"), ("run", "#!/usr/bin/env A=1 ruby\n", "ruby"), ("run", "#!\n", None),
-    ("run", "#!/usr/bin/perl\n", None), ("run", "x = 1\n", None), ("x.txt", "#!/bin/sh\n", None), ("x.R", "", "r"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "source", "expected"),
+    [
+        ("a/b.py", "", "python"),
+        ("B.PYI", "", "python"),
+        ("x.h", "int f(void);\n", "c"),
+        ("x.h", "namespace a {\n", "cpp"),
+        ("x.h", "#include <vector>\n", "cpp"),
+        ("x.h", "#include <stdio.h>\n", "c"),
+        ("x.tsx", "", "tsx"),
+        ("x.cjs", "", "javascript"),
+        ("Rakefile", "", "ruby"),
+        (".bashrc", "", "bash"),
+        ("run", "#!/usr/bin/env python3.12\n", "python"),
+        ("run", "\ufeff#!/usr/bin/env -S node --x\n", "javascript"),
+        ("run", "#! /bin/sh -e\n", "bash"),
+        ("run", "#!/usr/bin/env A=1 ruby\n", "ruby"),
+        ("run", "#!\n", None),
+        ("run", "#!/usr/bin/perl\n", None),
+        ("run", "x = 1\n", None),
+        ("x.txt", "#!/bin/sh\n", None),
+        ("x.R", "", "r"),
+    ],
+)
 def test_the_language_of_a_file(path, source, expected):
     assert language_of(path, source) == expected
 
@@ -126,14 +142,23 @@ def test_a_shebang_is_no_comment_and_an_attribute_of_rust_is_none():
     assert texts(source, read(source, "rust").comments) == ["// c"]
 
 
-@pytest.mark.parametrize(("language", "source", "fault"), [
-    ("python", "def f(:\n", "does not parse"), ("python", "x = 1\0", "NUL"), ("python", "x = 1\ry = 2\n", "carriage"),
-    ("python", "x = '\ud800'\n", "no encoding"), ("python", "x" * (MOST_CHARS + 1), "longer"),
-    ("python", "(" * 10_000 + ")" * 10_000, "does not parse"), ("python", "-" * 100_000 + "1", "does not parse"),
-    ("go", "func {", "does not parse"), ("go", 'package a\n// int x;\nimport "C"\n', "cgo"),
-    ("java", 'class A { // \\u000a int x;\n}\n', "escapes"), ("c", "int f( { ) } }}} (((", "does not parse"),
-    ("bash", "if x; then\n", "does not parse"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("language", "source", "fault"),
+    [
+        ("python", "def f(:\n", "does not parse"),
+        ("python", "x = 1\0", "NUL"),
+        ("python", "x = 1\ry = 2\n", "carriage"),
+        ("python", "x = '\ud800'\n", "no encoding"),
+        ("python", "x" * (MOST_CHARS + 1), "longer"),
+        ("python", "(" * 10_000 + ")" * 10_000, "does not parse"),
+        ("python", "-" * 100_000 + "1", "does not parse"),
+        ("go", "func {", "does not parse"),
+        ("go", 'package a\n// int x;\nimport "C"\n', "cgo"),
+        ("java", "class A { // \\u000a int x;\n}\n", "escapes"),
+        ("c", "int f( { ) } }}} (((", "does not parse"),
+        ("bash", "if x; then\n", "does not parse"),
+    ],
+)
 def test_faults(language, source, fault):
     needs(language)
     assert fault in read(source, language).fault

@@ -165,8 +165,11 @@ def test_defect_a_truth_value_stays():
 
 
 def test_defect_an_object_as_default_stays():
-    sample = simple({"by": {"type": "dict", "default": {"a": 1}}, "l": {"type": "list", "default": []}},
-                    {"by": {"a": 1}, "l": []}, "Find")  # fmt: skip
+    sample = simple(
+        {"by": {"type": "dict", "default": {"a": 1}}, "l": {"type": "list", "default": []}},
+        {"by": {"a": 1}, "l": []},
+        "Find",
+    )
     found, names = mask(sample, sample_rng(0), ALL)
     assert [*found.calls[0].arguments.values()] == [{"a": 1}, []] and not names.values
 
@@ -401,13 +404,15 @@ def test_every_mistake_of_a_setting_is_told():
 # ---------------------------------------------------------------------- properties
 
 WORDS = ["city", "zip_code", "maxItems", "a", "b", "days", "bab", "zor"]
-LEAVES = st.sampled_from([
-    ({"type": "integer", "default": 3, "description": "3 or city"}, 3),
-    ({"type": "string", "default": "city"}, "city"),
-    ({"type": "string", "enum": ["a", "zor"]}, "zor"),
-    ({"type": "boolean"}, True),
-    ({"type": "object", "additionalProperties": {"type": "integer"}}, {"city": 1, "zor_bab": 2}),
-])  # fmt: skip
+LEAVES = st.sampled_from(
+    [
+        ({"type": "integer", "default": 3, "description": "3 or city"}, 3),
+        ({"type": "string", "default": "city"}, "city"),
+        ({"type": "string", "enum": ["a", "zor"]}, "zor"),
+        ({"type": "boolean"}, True),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, {"city": 1, "zor_bab": 2}),
+    ]
+)
 
 
 @st.composite
@@ -485,12 +490,15 @@ def properties(schema):
             yield from properties(part)
 
 
-@pytest.mark.parametrize(("said", "arguments", "name", "default"), [
-    ("Weather in Oslo on 1 May", {"when": "1 May", "days": 1}, "days", 1),
-    ("pay 2 euros", {"amount": 2.0, "times": 2}, "times", 2),
-    ("convert 2 hundred dollars", {"amount": 200, "digits": 2}, "digits", 2),
-    ("find me a room", {"city": "Oslo", "kind": "a"}, "kind", "a"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("said", "arguments", "name", "default"),
+    [
+        ("Weather in Oslo on 1 May", {"when": "1 May", "days": 1}, "days", 1),
+        ("pay 2 euros", {"amount": 2.0, "times": 2}, "times", 2),
+        ("convert 2 hundred dollars", {"amount": 200, "digits": 2}, "digits", 2),
+        ("find me a room", {"city": "Oslo", "kind": "a"}, "kind", "a"),
+    ],
+)
 def test_a_default_that_may_stand_for_something_else_stays(said, arguments, name, default):
     kinds = {int: "integer", float: "number", str: "string"}
     properties = {key: {"type": kinds[type(one)]} for key, one in arguments.items()}
@@ -511,9 +519,13 @@ def test_a_title_that_is_the_tools_name_goes():
 
 def test_dependencies_that_are_none_are_left_as_they_are():
     for more in (
-        {"dependentRequired": 3}, {"dependentRequired": {"city": 3}}, {"dependentSchemas": 4}, {"required": [["city"]]},
-        {"dependentRequired": {"town": [["city"]]}}, {"required": [{"city": 1}], "items": {}},
-    ):  # fmt: skip
+        {"dependentRequired": 3},
+        {"dependentRequired": {"city": 3}},
+        {"dependentSchemas": 4},
+        {"required": [["city"]]},
+        {"dependentRequired": {"town": [["city"]]}},
+        {"required": [{"city": 1}], "items": {}},
+    ):
         schema = {"type": "object", "properties": {"city": {"type": "string"}}, **more}
         sample = CallSample("1", (Message("user", "Go"),), (Tool("visit", "Visits", schema),), ())
         made, _ = mask(sample, np.random.default_rng(0), MaskSpec(1.0))

@@ -53,17 +53,26 @@ def test_every_layout_is_learned_where_it_should(policy):
         assert learned(row).startswith("red blue"), row
     assert learned({"text": "say red blue"}).startswith("red blue"), "nothing comes before a text's first word"
     tools = [{"name": "say", "description": "say", "parameters": {"place": {"type": "string", "description": "place"}}}]
-    call = {"query": "say oslo", "tools": json.dumps(tools), "id": 1,
-            "answers": json.dumps([{"name": "say", "arguments": {"place": "oslo"}}])}  # fmt: skip
+    call = {
+        "query": "say oslo",
+        "tools": json.dumps(tools),
+        "id": 1,
+        "answers": json.dumps([{"name": "say", "arguments": {"place": "oslo"}}]),
+    }
     assert isinstance(prompt_for(policy), Compact) and "oslo" in learned(call) and "[" in learned(call)
 
 
-@pytest.mark.parametrize(("row", "error"), [
-    ({"title": "red"}, "another form"), ({"prompt": "say", "completion": " "}, "without text"),
-    ({"prompt": "say", "completion": 3}, "without text"), ({"messages": []}, "no reply|conversation"),
-    ({"prompt": "say", "completion": "red " * 40}, "longer than the context"),
-    ({"prompt": "say", "completion": "unheard of"}, "unheard"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("row", "error"),
+    [
+        ({"title": "red"}, "another form"),
+        ({"prompt": "say", "completion": " "}, "without text"),
+        ({"prompt": "say", "completion": 3}, "without text"),
+        ({"messages": []}, "no reply|conversation"),
+        ({"prompt": "say", "completion": "red " * 40}, "longer than the context"),
+        ({"prompt": "say", "completion": "unheard of"}, "unheard"),
+    ],
+)
 def test_what_is_no_demonstration(policy, row, error):
     with pytest.raises((SampleInvalid, VocabularyMismatch), match=error):
         demonstration(row, policy, name="x")
@@ -109,8 +118,10 @@ def test_a_policy_says_what_it_says(policy, tmp_path):
 
 def test_lines_weigh_alike(policy, tmp_path):
     row = {"prompt": "say", "completion": "red"}
-    one, lined = (known_of([row, ROWS[3]], PolicyMeasure(policy, "p", features="none", lines=lines), cache=tmp_path)
-                  for lines in (False, True))  # fmt: skip
+    one, lined = (
+        known_of([row, ROWS[3]], PolicyMeasure(policy, "p", features="none", lines=lines), cache=tmp_path)
+        for lines in (False, True)
+    )
     np.testing.assert_allclose(one.quality, lined.quality, rtol=1e-6)  # one line is the whole answer
 
 
@@ -137,8 +148,12 @@ def test_rows_that_cannot_be_used_keep_their_places(policy, tmp_path):
     rows = [{"x": 1}, ROWS[0], {"prompt": "say", "completion": "unheard"}, ROWS[5]]
     rows = [{**row, "weight": at} for at, row in enumerate(rows)]
     for block in (1, 2, 9):
-        known = known_of(rows, PolicyMeasure(policy, "p", text=TextMeasure(width=0, quality="weight")),
-                         cache=tmp_path / str(block), block=block)  # fmt: skip
+        known = known_of(
+            rows,
+            PolicyMeasure(policy, "p", text=TextMeasure(width=0, quality="weight")),
+            cache=tmp_path / str(block),
+            block=block,
+        )
         assert known.places.tolist() == [1, 3] and sorted(known.refused) == [0, 2]
         assert known.quality.tolist() == [1.0, 3.0] and len(known.features) == 2
     texts = known_of([{"t": "red"}, {"n": 1}, {"t": "blue"}], TextMeasure(), cache=tmp_path)
@@ -176,8 +191,10 @@ def test_blocks_are_measured_once(tmp_path):
 
 @pytest.mark.parametrize("by", SELECTORS)
 def test_every_selector_chooses(by, tmp_path):
-    rows = [{"text": f"{a} {b}", "score": 0.01 * (7 * n % 16)}
-            for n, (a, b) in enumerate((a, b) for a in WORDS[:4] for b in WORDS[:4])]  # fmt: skip
+    rows = [
+        {"text": f"{a} {b}", "score": 0.01 * (7 * n % 16)}
+        for n, (a, b) in enumerate((a, b) for a in WORDS[:4] for b in WORDS[:4])
+    ]
     known = known_of(rows, TextMeasure(quality="score"), cache=tmp_path)
     one, same, other = (choose(known, 5, by=by, seed=seed).indices.tolist() for seed in (0, 0, 1))
     assert one == same and len(set(one)) == 5 and (by != "random" or one != other)
@@ -214,8 +231,14 @@ def test_what_is_written(tmp_path):
 
 def played(name, *, error=None, action="red"):
     ended = {"ended_by": "error", "error": error} if error else {}
-    return Trajectory(name, Task("spell", "1", {"n": name}, kind="one"), (Step("say red", action, 1.0),), "well done",
-                      score=Score(1.0, 1.0, True), **ended)  # fmt: skip
+    return Trajectory(
+        name,
+        Task("spell", "1", {"n": name}, kind="one"),
+        (Step("say red", action, 1.0),),
+        "well done",
+        score=Score(1.0, 1.0, True),
+        **ended,
+    )
 
 
 def test_a_store_gives_rows(tmp_path, policy):

@@ -30,10 +30,12 @@ house_tasks = [replace(task, kind=task.kind.split()[0]) for task in house.tasks(
 store = list(collect({house.name: house}, [Start(task) for task in house_tasks], Expert(), engine=None))
 """
 PRELUDES = {
-    ("docs/data.md", "from evolvent.agents.calling import ValidCalls"): POLICY + """
+    ("docs/data.md", "from evolvent.agents.calling import ValidCalls"): POLICY
+    + """
 from evolvent.agents.language import LanguageAgent
 """,
-    ("docs/memory.md", "from evolvent.memory.steps import METADATA, THOUGHT, StepMemory"): SHOWN + """
+    ("docs/memory.md", "from evolvent.memory.steps import METADATA, THOUGHT, StepMemory"): SHOWN
+    + """
 task, folder = house_tasks[0], Path("memory")
 """,
     ("docs/memory.md", "from evolvent.methods.agentevol import evolve, keep"): """
@@ -59,7 +61,7 @@ root, rng, evaluate = 1, np.random.default_rng(0), float
 def expand(wish):
     return [Child(2 * wish.state + bit, str(bit), terminal=wish.state >= 8) for bit in (0, 1)]
 """,
-}  # fmt: skip
+}
 FRAGMENTS = {
     ("README.md", '"""Your own model'): "a file of examples/, run by tests/examples",
     ("README.md", '"""Your own world'): "a file of examples/, run by tests/examples",

@@ -111,6 +111,8 @@ def test_the_site_is_built_strictly(tmp_path):
     built = subprocess.run(["zensical", "build", "--strict"], cwd=tmp_path, capture_output=True, text=True, timeout=900)
     assert built.returncode == 0, built.stdout + built.stderr
     for html in (tmp_path / "build" / "site").rglob("*.html"):
-        loaded = re.findall(r"<(?:script|img|iframe)[^>]+src=\"(https?:[^\"]+)|<link[^>]+href=\"(https?:[^\"]+)",
-                            html.read_text(encoding="utf-8"))  # fmt: skip
+        loaded = re.findall(
+            r"<(?:script|img|iframe)[^>]+src=\"(https?:[^\"]+)|<link[^>]+href=\"(https?:[^\"]+)",
+            html.read_text(encoding="utf-8"),
+        )
         assert not loaded, f"{html.name} loads {loaded}"

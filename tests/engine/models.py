@@ -11,10 +11,16 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 VOCABULARY = 50
 CONTEXT = 64
 SHAPE = {
-    "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
-    "num_attention_heads": 4, "max_position_embeddings": CONTEXT, "bos_token_id": None, "eos_token_id": None,
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": CONTEXT,
+    "bos_token_id": None,
+    "eos_token_id": None,
     "pad_token_id": None,
-}  # fmt: skip
+}
 
 
 @dataclass

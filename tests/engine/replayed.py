@@ -25,8 +25,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _any(self):
         length = int(self.headers.get("content-length") or 0)
-        asked = {"method": self.command, "path": self.path,
-                 "body": json.loads(self.rfile.read(length)) if length else None}  # fmt: skip
+        asked = {
+            "method": self.command,
+            "path": self.path,
+            "body": json.loads(self.rfile.read(length)) if length else None,
+        }
         self.server.asked.append(asked)
         expected = self.server.exchanges[min(len(self.server.asked), len(self.server.exchanges)) - 1]
         answer: Mapping = expected["answer"]

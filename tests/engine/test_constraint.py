@@ -70,10 +70,12 @@ def test_log_probabilities_are_of_the_limited_distribution(engine, sampling):
         for at, token in enumerate(found.ids.tolist()):
             (logits,) = blocking([LogitsAsk(None, [3, 4, *found.ids[:at].tolist()])], engine)
             expected = distribution(
-                torch.tensor(logits)[None], temperature=torch.tensor([sampling.temperature]),
-                top_k=torch.tensor([sampling.top_k]), top_p=torch.tensor([sampling.top_p]),
+                torch.tensor(logits)[None],
+                temperature=torch.tensor([sampling.temperature]),
+                top_k=torch.tensor([sampling.top_k]),
+                top_p=torch.tensor([sampling.top_p]),
                 allowed=torch.tensor(check.allowed())[None],
-            )  # fmt: skip
+            )
             assert float(found.logprobs[at]) == pytest.approx(float(expected[0, token]), abs=1e-5)
             check.advance(token)
 

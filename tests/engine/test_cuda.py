@@ -37,8 +37,10 @@ def test_any_order_of_asks_equals_recomputation_on_the_cpu(keys: int, seed: int)
                 (expected,) = blocking([LogitsAsk(None, whole, ask.hidden)], oracle)
                 np.testing.assert_allclose(found, expected, atol=1e-3)
             else:
-                (expected,) = blocking([SampleAsk(None, whole, ask.max_tokens, ask.stop_ids, (), ask.sampling,
-                                                  ask.seeds, ask.choices)], oracle)  # fmt: skip
+                (expected,) = blocking(
+                    [SampleAsk(None, whole, ask.max_tokens, ask.stop_ids, (), ask.sampling, ask.seeds, ask.choices)],
+                    oracle,
+                )
                 for ours, theirs in zip(found, expected, strict=True):
                     assert ours.ids.tolist() == theirs.ids.tolist()
                     np.testing.assert_allclose(ours.logprobs, theirs.logprobs, atol=1e-4)

@@ -33,8 +33,14 @@ from evolvent.errors import ConfigError
 from tests.engine.models import CONTEXT, SHAPE, VOCABULARY, Policy, llama, model_of
 
 GROUPED = {**SHAPE, "num_key_value_heads": 2}
-SCALED = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0,
-          "high_freq_factor": 4.0, "original_max_position_embeddings": 32}  # fmt: skip
+SCALED = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
 FUSED = {
     "llama": LlamaConfig(**GROUPED),
     "llama, one head each": LlamaConfig(**{**SHAPE, "num_key_value_heads": 4, "tie_word_embeddings": True}),
@@ -46,12 +52,13 @@ FUSED = {
     "mistral": MistralConfig(**GROUPED, sliding_window=None),
 }
 MODULES = {
-    "gpt2": GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=CONTEXT,
-                       bos_token_id=None, eos_token_id=None),
+    "gpt2": GPT2Config(
+        vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=CONTEXT, bos_token_id=None, eos_token_id=None
+    ),
     "neox": GPTNeoXConfig(**SHAPE),
     "cohere": CohereConfig(**GROUPED),
     "llama, gelu": LlamaConfig(**GROUPED, hidden_act="gelu"),
-}  # fmt: skip
+}
 
 
 def compare(decoder: Any, model: Any, length: int = 40, pieces: tuple[int, ...] = (1, 1, 2, 9)) -> float:

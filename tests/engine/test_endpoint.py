@@ -39,9 +39,13 @@ def test_what_is_asked_and_what_comes_back():
         assert (reply.text, reply.stop, reply.model, reply.fingerprint, reply.tokens) == ("hi", "stop", "m", "fp", None)
         ((path, headers, body),) = script.asked
         assert path == "/v1/chat/completions"
-        assert body == {"model": "m", "messages": [{"role": "system", "content": "be brief"},
-                                                   {"role": "user", "content": "hello"}],
-                        "temperature": 0.0, "max_tokens": 7, "seed": 11}  # fmt: skip
+        assert body == {
+            "model": "m",
+            "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}],
+            "temperature": 0.0,
+            "max_tokens": 7,
+            "seed": 11,
+        }
         assert headers["authorization"] == f"Bearer {KEY}" and headers["x-session-id"] == "s1"
         assert (endpoint.usage.requests, endpoint.usage.prompt, endpoint.usage.completion) == (1, 3, 2)
 
@@ -54,16 +58,31 @@ def test_only_what_was_chosen_is_said():
             reply = say(endpoint, sampling=settings, stop=["END"], seed=3)
     body = script.asked[0][2]
     assert {key: body[key] for key in body if key not in ("messages", "model")} == {
-        "temperature": 0.7, "top_k": 5, "top_p": 0.9, "stop": ["END"], "logprobs": True, "return_token_ids": True,
-        "max_completion_tokens": 9, "reasoning_effort": "low",
-    }  # fmt: skip
+        "temperature": 0.7,
+        "top_k": 5,
+        "top_p": 0.9,
+        "stop": ["END"],
+        "logprobs": True,
+        "return_token_ids": True,
+        "max_completion_tokens": 9,
+        "reasoning_effort": "low",
+    }
     assert reply.tokens.prompt.tolist() == [1, 2, 3] and reply.tokens.ids.tolist() == [5, 6]
     assert reply.tokens.logprobs.tolist() == [-0.5, -0.25] and reply.tokens.logprobs.dtype == np.float32
 
 
 def test_a_completion_from_token_ids():
-    row = {"choices": [{"text": "hi", "token_ids": [8], "prompt_token_ids": [1, 2], "finish_reason": "length",
-                        "logprobs": {"token_logprobs": [-1.5]}}]}  # fmt: skip
+    row = {
+        "choices": [
+            {
+                "text": "hi",
+                "token_ids": [8],
+                "prompt_token_ids": [1, 2],
+                "finish_reason": "length",
+                "logprobs": {"token_logprobs": [-1.5]},
+            }
+        ]
+    }
     with scripted(lambda *asked: (200, {}, row)) as (url, script), Endpoint(url, "m") as endpoint:
         reply = endpoint.complete(np.array([1, 2], np.int32), sampling=GREEDY, max_tokens=1)
     assert (reply.stop, reply.tokens.ids.tolist(), reply.tokens.logprobs.tolist()) == ("length", [8], [-1.5])
@@ -117,8 +136,9 @@ def test_nobody_there_is_said_so():
 
 
 LATER = [
-    "3600", lambda: format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True),
-]  # fmt: skip
+    "3600",
+    lambda: format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True),
+]
 
 
 @pytest.mark.parametrize("after", LATER, ids=["seconds", "date"])
@@ -288,10 +308,13 @@ def test_addresses(url, base):
 
 
 BAD_SETTINGS = [
-    ({"base_url": "localhost:8000"}, "no address"), ({"base_url": f"http://me:{KEY}@h/v1"}, "user or password"),
-    ({"base_url": "http://h/v1?key=1"}, "query"), ({"key": SecretStr("a\nb")}, "no header"),
-    ({"timeout_s": 0}, "timeout_s"), ({"model": ""}, "no model"),
-]  # fmt: skip
+    ({"base_url": "localhost:8000"}, "no address"),
+    ({"base_url": f"http://me:{KEY}@h/v1"}, "user or password"),
+    ({"base_url": "http://h/v1?key=1"}, "query"),
+    ({"key": SecretStr("a\nb")}, "no header"),
+    ({"timeout_s": 0}, "timeout_s"),
+    ({"model": ""}, "no model"),
+]
 
 
 @pytest.mark.parametrize(("settings", "said"), BAD_SETTINGS)

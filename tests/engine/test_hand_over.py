@@ -33,9 +33,13 @@ def test_it_is_repeated_until_it_is_taken():
 
 @pytest.mark.parametrize(
     ("status", "row", "said"),
-    [(400, {"success": False, "message": "other shapes"}, "other shapes"), (404, {}, "check the address"),
-     (200, {"success": False, "message": "no"}, "not taken"), (200, [], "not taken")],
-)  # fmt: skip
+    [
+        (400, {"success": False, "message": "other shapes"}, "other shapes"),
+        (404, {}, "check the address"),
+        (200, {"success": False, "message": "no"}, "not taken"),
+        (200, [], "not taken"),
+    ],
+)
 def test_weights_that_are_not_taken(status, row, said):
     with scripted(lambda *asked: (status, {}, row)) as (url, script), Endpoint(url, "m") as endpoint:
         with pytest.raises(EndpointError, match=said):

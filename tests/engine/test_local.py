@@ -58,8 +58,9 @@ def same_answer(ask: SampleAsk | ScoreAsk | LogitsAsk, found: object, oracle: Re
     before = ask.node.tokens() if ask.node else []
     whole = [*before, *ask.tokens]
     if isinstance(ask, SampleAsk):
-        (expected,) = blocking([SampleAsk(None, whole, ask.max_tokens, ask.stop_ids, (), ask.sampling, ask.seeds,
-                                          ask.choices)], oracle)  # fmt: skip
+        (expected,) = blocking(
+            [SampleAsk(None, whole, ask.max_tokens, ask.stop_ids, (), ask.sampling, ask.seeds, ask.choices)], oracle
+        )
         for ours, theirs in zip(found, expected, strict=True):
             assert ours.ids.tolist() == theirs.ids.tolist() and ours.stop == theirs.stop
             np.testing.assert_allclose(ours.logprobs, theirs.logprobs, atol=1e-5)
@@ -242,8 +243,14 @@ def test_an_output_that_is_kept_has_its_node(policies: dict[str, Policy]) -> Non
     path = [*range(20), 3]
     for engine in (LocalEngine(policies["llama"], slots=4), RecomputeEngine(policies["llama"])):
         plain, state = blocking([LogitsAsk(None, path), LogitsAsk(None, path, hidden=True)], engine)
-        kept, inner, short = blocking([LogitsAsk(None, path, keep=True), LogitsAsk(None, path, hidden=True, keep=True),
-                                       LogitsAsk(None, path[:9], keep=True)], engine)  # fmt: skip
+        kept, inner, short = blocking(
+            [
+                LogitsAsk(None, path, keep=True),
+                LogitsAsk(None, path, hidden=True, keep=True),
+                LogitsAsk(None, path[:9], keep=True),
+            ],
+            engine,
+        )
         np.testing.assert_allclose(kept.values, plain, atol=1e-5)
         np.testing.assert_allclose(inner.values, state, atol=1e-5)
         assert [kept.node.tokens(), inner.node.tokens(), short.node.tokens()] == [path, path, path[:9]]
@@ -261,8 +268,9 @@ def test_results_do_not_depend_on_the_number_of_slots(greedy: bool) -> None:
         rng = np.random.default_rng(0)
         prompts = [rng.integers(0, VOCABULARY, rng.integers(5, 20)).tolist() for _ in range(60)]
         setting = GREEDY if greedy else Sampling()
-        first = blocking([SampleAsk(None, p, 6, frozenset([3]), (), setting, (i,)) for i, p in enumerate(prompts)],
-                         engine)  # fmt: skip
+        first = blocking(
+            [SampleAsk(None, p, 6, frozenset([3]), (), setting, (i,)) for i, p in enumerate(prompts)], engine
+        )
         asks = [SampleAsk(c.node, [5, 6, i % 50], 6, frozenset([3]), (), setting, (i,)) for i, (c,) in enumerate(first)]
         results.append([*first, *blocking(asks, engine)])
     for other in results[1:]:
@@ -395,8 +403,11 @@ def test_choices_end_with_a_choice(policies: dict[str, Policy]) -> None:
 def test_a_choice_with_a_stop_token_inside_is_cut_where_its_room_ends(policies: dict[str, Policy], engine) -> None:
     choices, stop = ((5, 7, 6), (5, 7, 8)), frozenset([7])
     full = [1] * (CONTEXT - 2)
-    asks = [SampleAsk(None, [1], 2, stop, choices=choices), SampleAsk(None, full, 9, stop, choices=choices),
-            SampleAsk(None, [1], 3, stop, choices=choices)]  # fmt: skip
+    asks = [
+        SampleAsk(None, [1], 2, stop, choices=choices),
+        SampleAsk(None, full, 9, stop, choices=choices),
+        SampleAsk(None, [1], 3, stop, choices=choices),
+    ]
     (short,), (last,), (whole,) = blocking(asks, engine(policies["llama"]))
     assert [(one.ids.tolist(), one.stop) for one in (short, last)] == [([5, 7], "length")] * 2
     assert whole.stop == "choice" and tuple(whole.ids.tolist()) in choices and last.node.length == CONTEXT

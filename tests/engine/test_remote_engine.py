@@ -67,8 +67,10 @@ def test_samples_are_those_of_a_local_engine(engine, policy, sampling):
     remote: Engine = engine
     local = LocalEngine(policy, slots=16)
     prompt = policy.dialect.open("", "see a door")
-    asks = [SampleAsk(None, prompt, 9, policy.dialect.stop_ids, stops, sampling, tuple(range(at, at + 3)))
-            for at, stops in enumerate(((), ("key",), (",", ".")))]  # fmt: skip
+    asks = [
+        SampleAsk(None, prompt, 9, policy.dialect.stop_ids, stops, sampling, tuple(range(at, at + 3)))
+        for at, stops in enumerate(((), ("key",), (",", ".")))
+    ]
     there, here = blocking(asks, remote), blocking(asks, local)
     assert [plain(one) for one in there] == [plain(one) for one in here]
     again = [SampleAsk(samples[0].node, [7, 8], 4, policy.dialect.stop_ids, sampling=sampling) for samples in there]
@@ -158,10 +160,20 @@ def test_it_works_beside_a_local_engine(engine, policy):
 
 
 def row(body, ids=(5, 9), **more):
-    choice = {"index": 0, "text": "t", "finish_reason": "length", "token_ids": list(ids),
-              "prompt_token_ids": body["prompt"], "logprobs": {"token_logprobs": [-0.5] * len(ids)}}  # fmt: skip
-    return {"model": "m", "system_fingerprint": "fp", "choices": [choice | more],
-            "usage": {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)}}  # fmt: skip
+    choice = {
+        "index": 0,
+        "text": "t",
+        "finish_reason": "length",
+        "token_ids": list(ids),
+        "prompt_token_ids": body["prompt"],
+        "logprobs": {"token_logprobs": [-0.5] * len(ids)},
+    }
+    return {
+        "model": "m",
+        "system_fingerprint": "fp",
+        "choices": [choice | more],
+        "usage": {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)},
+    }
 
 
 @contextmanager
@@ -199,8 +211,9 @@ def test_replies_are_cut_after_a_stop_token():
     assert (whole.ids.tolist(), whole.stop) == ([5, 9, 6], "length")
 
 
-@pytest.mark.parametrize(("told", "error"), [({"token_ids": None}, TokensMissing),
-                                             ({"prompt_token_ids": [3]}, EndpointError)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("told", "error"), [({"token_ids": None}, TokensMissing), ({"prompt_token_ids": [3]}, EndpointError)]
+)
 def test_replies_that_cannot_be_used_are_errors(told, error):
     with scripted(lambda number, path, body: (200, {}, row(body, **told))) as (url, _):
         with remote(url) as engine:

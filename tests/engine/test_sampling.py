@@ -53,8 +53,11 @@ def test_allowed_tokens_share_all_probability() -> None:
 
 def test_rows_do_not_influence_each_other() -> None:
     logits = torch.randn(5, 30, generator=torch.Generator().manual_seed(0))
-    mixed = {"temperature": torch.tensor([1.0, 0.0, 0.5, 2.0, 1.0]), "top_k": torch.tensor([0, 0, 4, 0, 1]),
-             "top_p": torch.tensor([1.0, 1.0, 0.9, 0.3, 1.0])}  # fmt: skip
+    mixed = {
+        "temperature": torch.tensor([1.0, 0.0, 0.5, 2.0, 1.0]),
+        "top_k": torch.tensor([0, 0, 4, 0, 1]),
+        "top_p": torch.tensor([1.0, 1.0, 0.9, 0.3, 1.0]),
+    }
     together = distribution(logits, **mixed)
     for row in range(5):
         alone = distribution(logits[row : row + 1], **{name: value[row : row + 1] for name, value in mixed.items()})
@@ -140,8 +143,11 @@ def test_broken_rows_give_nan_and_others_do_not(bad: float) -> None:
     logits = FOUR.repeat(2, 1)
     logits[0, 2] = bad
     uniform = torch.tensor([0.5, 0.5], dtype=torch.float64)
-    for _, logprobs in (draw_plain(logits, uniform), draw(logits, uniform, **settings_of(2)),
-                        draw(logits, uniform, **settings_of(2, temperature=0.0))):  # fmt: skip
+    for _, logprobs in (
+        draw_plain(logits, uniform),
+        draw(logits, uniform, **settings_of(2)),
+        draw(logits, uniform, **settings_of(2, temperature=0.0)),
+    ):
         assert logprobs[0].isnan() and logprobs[1].isfinite()
 
 

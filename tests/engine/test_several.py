@@ -26,8 +26,11 @@ def both(policies) -> Several:
 
 
 def asks(seed: int):
-    return [SampleAsk(None, [1, 2, seed % 5], 6, seeds=(seed, seed + 1)), LogitsAsk(None, [3, seed % 7]),
-            ScoreAsk(None, [4, 5, seed % 3])]  # fmt: skip
+    return [
+        SampleAsk(None, [1, 2, seed % 5], 6, seeds=(seed, seed + 1)),
+        LogitsAsk(None, [3, seed % 7]),
+        ScoreAsk(None, [4, 5, seed % 3]),
+    ]
 
 
 def plain(answer):

@@ -25,8 +25,9 @@ def over(core: Tokenizer, **more: Any) -> PreTrainedTokenizerFast:
 def byte_level() -> PreTrainedTokenizerFast:
     """Bytes, and some pairs of them that begin in one character and end in the next."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    spelled = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)[0][0]
-               for text in TEXT]  # fmt: skip
+    spelled = [
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)[0][0] for text in TEXT
+    ]
     merges = list(dict.fromkeys((text[at], text[at + 1]) for text in spelled for at in range(1, len(text) - 1, 3)))
     vocabulary = {piece: at for at, piece in enumerate([*alphabet, *dict.fromkeys(a + b for a, b in merges)])}
     core = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
@@ -40,8 +41,9 @@ def with_fallback() -> PreTrainedTokenizerFast:
     pieces = [*(f"<0x{byte:02X}>" for byte in range(256)), *"▁stopdn'ü日語", "▁a"]
     core = Tokenizer(models.BPE(vocab={piece: at for at, piece in enumerate(pieces)}, merges=[], byte_fallback=True))
     core.normalizer = normalizers.Replace(" ", "▁")
-    core.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
-                                      decoders.Strip(" ", 1, 0)])  # fmt: skip
+    core.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
     return over(core)
 
 
@@ -54,8 +56,12 @@ def word_pieces() -> PreTrainedTokenizerFast:
     return over(core, unk_token="[UNK]", clean_up_tokenization_spaces=True)
 
 
-KINDS = {"byte level": byte_level(), "byte fallback": with_fallback(), "word pieces": word_pieces(),
-         "words": word_tokenizer(["go", "north", "stop", "it"], context=64)}  # fmt: skip
+KINDS = {
+    "byte level": byte_level(),
+    "byte fallback": with_fallback(),
+    "word pieces": word_pieces(),
+    "words": word_tokenizer(["go", "north", "stop", "it"], context=64),
+}
 
 
 def plainly(tokenizer: Any, ids: Sequence[int], stops: Sequence[str]) -> int:
@@ -112,8 +118,13 @@ def at_the_end(kind: str, text: str, before: int = 300) -> tuple[int, int, list[
     return found, len(ids), sizes
 
 
-ENDS = [("byte level", "日本語"), ("byte level", "🙂🙃"), ("byte fallback", "本🙂文"), ("word pieces", "dot."),
-        ("words", "north stop")]  # fmt: skip
+ENDS = [
+    ("byte level", "日本語"),
+    ("byte level", "🙂🙃"),
+    ("byte fallback", "本🙂文"),
+    ("word pieces", "dot."),
+    ("words", "north stop"),
+]
 
 
 @pytest.mark.parametrize(("kind", "text"), ENDS)

@@ -95,13 +95,16 @@ def test_weights_are_handed_over_under_their_label(kind, folder):
 
 
 FAILURES = [
-    ("vllm", "two_versions", WeightsChanged, "step-1 and step-2"), ("sglang", "two_versions", WeightsChanged, "step-2"),
-    ("vllm", "aborted", EndpointError, "broke the reply off"), ("sglang", "aborted", EndpointError, "broke the reply"),
-    ("vllm", "too_long", ContextOverflow, "too long"), ("sglang", "too_long", ContextOverflow, "too long"),
+    ("vllm", "two_versions", WeightsChanged, "step-1 and step-2"),
+    ("sglang", "two_versions", WeightsChanged, "step-2"),
+    ("vllm", "aborted", EndpointError, "broke the reply off"),
+    ("sglang", "aborted", EndpointError, "broke the reply"),
+    ("vllm", "too_long", ContextOverflow, "too long"),
+    ("sglang", "too_long", ContextOverflow, "too long"),
     ("sglang", "without_logprobs", TokensMissing, "other tokens than were written"),
     ("sglang", "other_ids", TokensMissing, "other tokens than were written"),
     ("sglang", "read_otherwise", EndpointError, "other tokens than it was given"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("kind", "name", "error", "said"), FAILURES)
@@ -111,10 +114,12 @@ def test_replies_that_nothing_is_learned_from(kind, name, error, said):
 
 
 HAND_OVERS = [
-    ("vllm", "not_in_development_mode", EndpointError, "404"), ("vllm", "cache_is_kept", EndpointError, "is kept"),
-    ("vllm", "other_weights", WeightsChanged, "somebody-elses"), ("sglang", "refused", EndpointError, "not found"),
+    ("vllm", "not_in_development_mode", EndpointError, "404"),
+    ("vllm", "cache_is_kept", EndpointError, "is kept"),
+    ("vllm", "other_weights", WeightsChanged, "somebody-elses"),
+    ("sglang", "refused", EndpointError, "not found"),
     ("sglang", "other_weights", WeightsChanged, "somebody-elses"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("kind", "name", "error", "said"), HAND_OVERS)
@@ -231,17 +236,31 @@ def test_generate_as_sglang_has_it(policy, served):
             assert [pair[1] for pair in one["meta_info"]["output_token_logprobs"]] == one["output_ids"]
         text = http.post("/generate", json={"text": "hi", "sampling_params": {"max_new_tokens": 2, "top_k": -1}}).json()
         assert text["meta_info"]["prompt_tokens"] == len(policy.tokenizer.encode("hi"))
-        wrong = [{}, {"text": "a", "input_ids": [1]}, {**body, "stream": True}, {**body, "image_data": "x"},
-                 {**body, "sampling_params": {"min_p": 0.1}}, {**body, "top_logprobs_num": 4}, {"input_ids": []},
-                 {"input_ids": [999]}]  # fmt: skip
+        wrong = [
+            {},
+            {"text": "a", "input_ids": [1]},
+            {**body, "stream": True},
+            {**body, "image_data": "x"},
+            {**body, "sampling_params": {"min_p": 0.1}},
+            {**body, "top_logprobs_num": 4},
+            {"input_ids": []},
+            {"input_ids": [999]},
+        ]
         for row in wrong:
             answer = http.post("/generate", json=row)
             assert answer.status_code == 400 and answer.json()["error"]["message"], row
 
 
 def test_the_versions_of_a_stream_come_last_and_count_all_tokens(policy, served):
-    body = {"model": NAME, "prompt": [5, 6], "max_tokens": 11, "temperature": 0, "stream": True,
-            "return_weight_versions": True, "return_token_ids": True}  # fmt: skip
+    body = {
+        "model": NAME,
+        "prompt": [5, 6],
+        "max_tokens": 11,
+        "temperature": 0,
+        "stream": True,
+        "return_weight_versions": True,
+        "return_token_ids": True,
+    }
     with httpx2.Client(base_url=served.url, timeout=60, trust_env=False) as http:
         lines = http.post("/completions", json=body).text.split("\n\n")
     rows = [json.loads(line[6:])["choices"][0] for line in lines if line.startswith("data: {")]

@@ -19,8 +19,9 @@ def started(tmp_path: Path, name: str, *words: str) -> list[str]:
         (tmp_path / program).chmod(0o755)
     slurm = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "8"}
     environment = {**os.environ, **slurm, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SAID": str(tmp_path / "said")}
-    done = subprocess.run(["bash", str(FOLDER / name), *words], env=environment, capture_output=True, text=True,
-                          timeout=60, check=False)  # fmt: skip
+    done = subprocess.run(
+        ["bash", str(FOLDER / name), *words], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     return (tmp_path / "said").read_text(encoding="utf-8").splitlines()
 

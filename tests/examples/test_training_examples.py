@@ -59,9 +59,13 @@ def torchrun(size: int, folder: Path, *words: object) -> str:
     """What the parallel example prints, started as its first lines say."""
     program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
     done = subprocess.run(
-        [*program, str(EXAMPLES / "parallel_training.py"), *map(str, words)], cwd=folder, capture_output=True,
-        text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=500,
-    )  # fmt: skip
+        [*program, str(EXAMPLES / "parallel_training.py"), *map(str, words)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=500,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == 1, "one rank speaks"
     return done.stdout

@@ -76,69 +76,132 @@ FORGED = [
 VALUES = [
     _value("always equal", "return Agrees()", _AGREES),
     _value("always equal, in a list", "return [Agrees()]", _AGREES),
-    _value("a str that agrees", "return Text('x')", "class Text(str):\n" + textwrap.indent(
-        "def __eq__(self, other): return True\ndef __hash__(self): return 0", "    ")),
+    _value(
+        "a str that agrees",
+        "return Text('x')",
+        "class Text(str):\n"
+        + textwrap.indent("def __eq__(self, other): return True\ndef __hash__(self): return 0", "    "),
+    ),
     _value("an int that agrees", "return Number(1)", "class Number(int):\n    def __eq__(self, other): return True"),
     _value("a list that agrees", "return Row()", "class Row(list):\n    def __eq__(self, other): return True"),
-    _value("a lie about its class", "return Liar()", """
+    _value(
+        "a lie about its class",
+        "return Liar()",
+        """
         class Liar:
             __class__ = str
-            def __eq__(self, other): return True"""),
+            def __eq__(self, other): return True""",
+    ),
     _value("a class", "return str"),
     _value("a module", "import os\nreturn os"),
     _value("circular", "row = []\nrow.append(row)\nreturn row", ends=LOST),
     _value("deep", "row = []\nfor _ in range(100000):\n    row = [row]\nreturn row", ends=LOST),
-    _value("doubled 60 times", "row = []\nfor _ in range(60):\n    row = [row, row]\nreturn row",
-           ends=(*LOST, "timeout")),
+    _value(
+        "doubled 60 times", "row = []\nfor _ in range(60):\n    row = [row, row]\nreturn row", ends=(*LOST, "timeout")
+    ),
     _value("large", "return 'x' * 2**21", ends=LOST),
     _value("a large number", "return 1 << 2**24", ends=LOST),
     _value("half a character", "return '\\ud800'"),
-]  # fmt: skip
+]
 INSIDE = [
-    Attack("changed json", f("return 1", """
+    Attack(
+        "changed json",
+        f(
+            "return 1",
+            """
         import json
-        json.dumps = json.JSONEncoder.encode = lambda *args, **kwargs: '{"value": {"t": "str", "v": "forged"}}'""")),
-    Attack("changed encoder", f("return 1", """
+        json.dumps = json.JSONEncoder.encode = lambda *args, **kwargs: '{"value": {"t": "str", "v": "forged"}}'""",
+        ),
+    ),
+    Attack(
+        "changed encoder",
+        f(
+            "return 1",
+            """
         import sys
-        sys.modules["evolvent.sandbox.child"].encode = lambda value, depth=0: {"t": "str", "v": "forged"}""")),
-    Attack("changed builtins", f("return 1", """
+        sys.modules["evolvent.sandbox.child"].encode = lambda value, depth=0: {"t": "str", "v": "forged"}""",
+        ),
+    ),
+    Attack(
+        "changed builtins",
+        f(
+            "return 1",
+            """
         import builtins
         builtins.type = lambda value: str
-        builtins.isinstance = builtins.hasattr = builtins.all = builtins.any = lambda *args: True"""),
-        ("value", "raised", "malformed", "killed")),
-    Attack("changed AssertionError", f("raise AssertionError", """
+        builtins.isinstance = builtins.hasattr = builtins.all = builtins.any = lambda *args: True""",
+        ),
+        ("value", "raised", "malformed", "killed"),
+    ),
+    Attack(
+        "changed AssertionError",
+        f(
+            "raise AssertionError",
+            """
         import builtins
         class Quiet(Exception):
             def __new__(cls, *args): raise SystemExit(0)
-        builtins.AssertionError = AssertionError = Quiet"""), ("raised",)),
+        builtins.AssertionError = AssertionError = Quiet""",
+        ),
+        ("raised",),
+    ),
     Attack("own check", f("return check()", "def check(candidate=None): return True\ncandidate = check")),
     Attack("printed verdict", f("print('passed'); print('1 passed in 0.01s'); return None")),
     Attack("exit 0", f("os._exit(0)", "import os"), ("killed",)),
     Attack("exit 0 while loading", "import os\nos._exit(0)\n", ("killed",)),
     Attack("SystemExit", f("raise SystemExit(0)"), ("raised",)),
-    Attack("an exception whose text raises", f("raise Bad", """
+    Attack(
+        "an exception whose text raises",
+        f(
+            "raise Bad",
+            """
         class Bad(BaseException):
             def __str__(self): raise Bad
-            __repr__ = __str__"""), ("raised",)),
-    Attack("an exception whose text is endless", f("raise Bad", """
+            __repr__ = __str__""",
+        ),
+        ("raised",),
+    ),
+    Attack(
+        "an exception whose text is endless",
+        f(
+            "raise Bad",
+            """
         class Bad(BaseException):
             def __str__(self):
-                while True: pass"""), ("timeout",)),
-    Attack("frame walk to a queue", f("""
+                while True: pass""",
+        ),
+        ("timeout",),
+    ),
+    Attack(
+        "frame walk to a queue",
+        f(
+            """
         frame = sys._getframe()
         while frame is not None:
             for value in [*frame.f_locals.values(), *frame.f_globals.values()]:
                 if hasattr(value, "put"):
                     value.put("passed")
                     return "escaped"
-            frame = frame.f_back""", "import sys")),
-    Attack("search of all objects", f("""
+            frame = frame.f_back""",
+            "import sys",
+        ),
+    ),
+    Attack(
+        "search of all objects",
+        f(
+            """
         texts = [value for value in gc.get_objects() if isinstance(value, dict) and len(value) < 1000]
         for row in texts:
             for value in list(row.values()):
                 if isinstance(value, str) and len(value) == 32 and set(value) <= set("0123456789abcdef"):
-                    return value""", "import gc")),
-    Attack("search of own memory", f("""
+                    return value""",
+            "import gc",
+        ),
+    ),
+    Attack(
+        "search of own memory",
+        f(
+            """
         seen = b""
         for line in open("/proc/self/maps"):
             first, last = (int(part, 16) for part in line.split()[0].split("-"))
@@ -147,9 +210,18 @@ INSIDE = [
                     memory.seek(first)
                     seen += memory.read(last - first)
         found = re.findall(rb"EVOLVENT_SECRET=([0-9a-f]{32})", seen)
-        return found[0].decode() if found else 0""", "import re")),
-    Attack("threads that go on", f("""
+        return found[0].decode() if found else 0""",
+            "import re",
+        ),
+    ),
+    Attack(
+        "threads that go on",
+        f(
+            """
         threading.Thread(target=lambda: [None for _ in iter(int, 1)], daemon=True).start()
-        return 1""", "import threading")),
-]  # fmt: skip
+        return 1""",
+            "import threading",
+        ),
+    ),
+]
 ANSWERS = (*FORGED, *VALUES, *INSIDE)

@@ -45,8 +45,13 @@ class Host:
 
     def filled(self, attack: Attack) -> str:
         """The source, with this host's places in it."""
-        places = {"FILE": str(self.file), "FOLDER": str(self.file.parent), "PORT": str(self.port),
-                  "ABSTRACT": self.abstract, "PARENT": str(os.getpid())}  # fmt: skip
+        places = {
+            "FILE": str(self.file),
+            "FOLDER": str(self.file.parent),
+            "PORT": str(self.port),
+            "ABSTRACT": self.abstract,
+            "PARENT": str(os.getpid()),
+        }
         text = attack.source
         for name, value in places.items():
             text = text.replace(f"@{name}@", value)
@@ -121,7 +126,9 @@ class Cheat:
 
 
 CHEATS = (
-    Cheat("always equal", """
+    Cheat(
+        "always equal",
+        """
 class Agreeable:
     def __eq__(self, other): return True
     def __ne__(self, other): return False
@@ -138,8 +145,11 @@ class Agreeable:
     def __contains__(self, other): return True
 def {entry}(*args, **kwargs):
     return Agreeable()
-"""),
-    Cheat("frame walk", """
+""",
+    ),
+    Cheat(
+        "frame walk",
+        """
 import os, sys
 frame = sys._getframe()
 while frame is not None:
@@ -153,6 +163,7 @@ while frame is not None:
     frame = frame.f_back
 def {entry}(*args, **kwargs):
     return None
-"""),
+""",
+    ),
     Cheat("exit 0", "import os\nos._exit(0)\ndef {entry}(*args, **kwargs):\n    return None\n"),
-)  # fmt: skip
+)

@@ -25,9 +25,15 @@ from tests.forks import context
 
 
 def _rank(
-    rank: int, size: int, place: tuple[int, bool], words: list[str], cwd: str, before: str, path: list[str],
+    rank: int,
+    size: int,
+    place: tuple[int, bool],
+    words: list[str],
+    cwd: str,
+    before: str,
+    path: list[str],
     env: dict[str, str],
-) -> None:  # fmt: skip
+) -> None:
     port, agent = place
     sys.path[:0] = [entry for entry in path if entry not in sys.path]
     os.chdir(cwd)
@@ -36,8 +42,13 @@ def _rank(
         os.dup2(handle, number)
     os.environ.update(env, RANK=str(rank), LOCAL_RANK=str(rank))
     if size > 1:
-        os.environ.update(WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1",
-                          MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE=str(agent))  # fmt: skip
+        os.environ.update(
+            WORLD_SIZE=str(size),
+            LOCAL_WORLD_SIZE=str(size),
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(port),
+            TORCHELASTIC_USE_AGENT_STORE=str(agent),
+        )
     sys.argv = ["evolvent", *words]
     sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, encoding="utf-8") for number in (1, 2))
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -72,9 +83,15 @@ class Launched:
     """`size` processes that run `evolvent WORDS`, or a script, in a folder; a context manager that leaves none."""
 
     def __init__(
-        self, size: int, words: Sequence[object], *, cwd: Path, before: str = "", agent: bool = True,
+        self,
+        size: int,
+        words: Sequence[object],
+        *,
+        cwd: Path,
+        before: str = "",
+        agent: bool = True,
         env: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         from torch.distributed import TCPStore
 
         self.cwd, port = cwd, _free_port()

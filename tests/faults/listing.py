@@ -17,34 +17,78 @@ PAGE = ROOT / "docs" / "reliability.md"
 LAST = 61
 SAYS = re.compile(r"(?:(?:Fault|F) ?(\d+)(?: at [\w ]+)?: )?(.+)", re.DOTALL)
 GROUPS = (
-    (1, "World servers and their clients"), (17, "The store"), (25, "Learning"), (38, "Engine, reward, judge"),
-    (43, "Search"), (45, "Sandbox"), (49, "Files, paths, pages"), (58, "Settings and the command line"),
-)  # fmt: skip
+    (1, "World servers and their clients"),
+    (17, "The store"),
+    (25, "Learning"),
+    (38, "Engine, reward, judge"),
+    (43, "Search"),
+    (45, "Sandbox"),
+    (49, "Files, paths, pages"),
+    (58, "Settings and the command line"),
+)
 # Command -> what kills it, what is equal then, and the test that proves it.
 RESUMES = (
-    ("evolve", "SIGINT, SIGKILL, SIGTERM, one after another", "results, every episode",
-     "tests/faults/test_f59_interrupted.py::test_interrupted_three_times_and_resumed"),
-    ("collect, eval, bench agent-eval, bfcl, code and seek, train rl, mat and agdc, memory build, data comment",
-     "SIGKILL at two of its writes", "episodes, results, tables, weights, files; all but clocks",
-     "tests/faults/test_f59_resumed_commands.py::test_killed_twice_and_resumed_it_ends_equal"),
-    ("train dpo, reward, value, distill, pretrain, hammer, comments, p3, sequence, tsllm and openr",
-     "SIGKILL at two of its writes", "weights, tables and what was measured; all but clocks",
-     "tests/faults/test_f59_resumed_training.py::test_a_training_killed_twice_and_resumed_ends_equal"),
-    ("train sft and other recipes", "SIGINT, SIGTERM, SIGKILL", "every loss and weight, bit for bit",
-     "tests/cli/test_cli_train.py::test_it_goes_on_with_the_same_losses"),
-    ("train on several ranks", "one rank killed, all stopped", "the weights of the whole run",
-     "tests/faults/test_f36_ranks.py"),
-    ("train comments", "an interrupt after a stage", "data and weights",
-     "tests/methods/test_comments_method.py::test_a_stopped_run_goes_on"),
-    ("search", "SIGKILL in the midst, a torn row, other slots", "every row but its clocks, every tree",
-     "tests/cli/test_cli_search.py::test_a_killed_run_goes_on_and_ends_the_same"),
-    ("data", "SIGKILL between shards", "every byte",
-     "tests/curate/test_data_stages.py::test_a_killed_run_goes_on_to_the_same_bytes"),
-    ("data comment", "stopped in the midst", "every row",
-     "tests/cli/test_cli_datacomment.py::test_a_stopped_run_goes_on_and_gives_the_same"),
-    ("collect --experts", "stopped in the midst", "every byte of the corpus",
-     "tests/curate/test_corpus.py::test_the_command_writes_the_same_corpus_again_and_goes_on"),
-)  # fmt: skip
+    (
+        "evolve",
+        "SIGINT, SIGKILL, SIGTERM, one after another",
+        "results, every episode",
+        "tests/faults/test_f59_interrupted.py::test_interrupted_three_times_and_resumed",
+    ),
+    (
+        "collect, eval, bench agent-eval, bfcl, code and seek, train rl, mat and agdc, memory build, data comment",
+        "SIGKILL at two of its writes",
+        "episodes, results, tables, weights, files; all but clocks",
+        "tests/faults/test_f59_resumed_commands.py::test_killed_twice_and_resumed_it_ends_equal",
+    ),
+    (
+        "train dpo, reward, value, distill, pretrain, hammer, comments, p3, sequence, tsllm and openr",
+        "SIGKILL at two of its writes",
+        "weights, tables and what was measured; all but clocks",
+        "tests/faults/test_f59_resumed_training.py::test_a_training_killed_twice_and_resumed_ends_equal",
+    ),
+    (
+        "train sft and other recipes",
+        "SIGINT, SIGTERM, SIGKILL",
+        "every loss and weight, bit for bit",
+        "tests/cli/test_cli_train.py::test_it_goes_on_with_the_same_losses",
+    ),
+    (
+        "train on several ranks",
+        "one rank killed, all stopped",
+        "the weights of the whole run",
+        "tests/faults/test_f36_ranks.py",
+    ),
+    (
+        "train comments",
+        "an interrupt after a stage",
+        "data and weights",
+        "tests/methods/test_comments_method.py::test_a_stopped_run_goes_on",
+    ),
+    (
+        "search",
+        "SIGKILL in the midst, a torn row, other slots",
+        "every row but its clocks, every tree",
+        "tests/cli/test_cli_search.py::test_a_killed_run_goes_on_and_ends_the_same",
+    ),
+    (
+        "data",
+        "SIGKILL between shards",
+        "every byte",
+        "tests/curate/test_data_stages.py::test_a_killed_run_goes_on_to_the_same_bytes",
+    ),
+    (
+        "data comment",
+        "stopped in the midst",
+        "every row",
+        "tests/cli/test_cli_datacomment.py::test_a_stopped_run_goes_on_and_gives_the_same",
+    ),
+    (
+        "collect --experts",
+        "stopped in the midst",
+        "every byte of the corpus",
+        "tests/curate/test_corpus.py::test_the_command_writes_the_same_corpus_again_and_goes_on",
+    ),
+)
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,11 @@ def python(code: str, *arguments: object, **more) -> subprocess.Popen[str]:
     paths = [here, *(p for p in sys.path if p and Path(p).is_dir())]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)], env=environment, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, stdin=subprocess.PIPE, **more,
-    )  # fmt: skip
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.PIPE,
+        **more,
+    )

@@ -58,8 +58,9 @@ class Lossy:
 @pytest.mark.parametrize("transport", ["ws", "http"])
 @pytest.mark.parametrize("name", WORLDS)
 def test_lost_responses_change_nothing(name, transport):
-    starts = [Start(task, n) for tier in WORLDS[name].tiers for task in WORLDS[name].tasks("dev", tier)[:3]
-              for n in range(2)]  # fmt: skip
+    starts = [
+        Start(task, n) for tier in WORLDS[name].tiers for task in WORLDS[name].tasks("dev", tier)[:3] for n in range(2)
+    ]
     wanted = {done.id: done for done in collect(WORLDS, starts, Random(), engine=None)}
     host = LocalHost(WORLDS)
     lossy = Lossy(build(host, Catalogue(WORLDS), access=Access(), faces=[NativeFace()]), every=7)

@@ -52,8 +52,10 @@ def test_fifty_sessions_through_two_places(workers):
                 time.sleep(rng.uniform(0.01, 0.1))
             session = answer.json()["session"]
             ledger.take(session)
-            told = [client.post(f"/v1/sessions/{session}/step", json={"step": step, "action": str(number)}).json()
-                    for step in range(3)]  # fmt: skip
+            told = [
+                client.post(f"/v1/sessions/{session}/step", json={"step": step, "action": str(number)}).json()
+                for step in range(3)
+            ]
             ledger.give(session)
             client.delete(f"/v1/sessions/{session}")
             return [row["observation"] for row in told]

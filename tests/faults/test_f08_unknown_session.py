@@ -11,8 +11,12 @@ def server():
         yield found
 
 
-ROUTES = [("GET", "", None), ("POST", "/step", {"action": "a"}), ("POST", "/step", {"step": 3, "action": "a"}),
-          ("POST", "/reset", {"task": "x"})]  # fmt: skip
+ROUTES = [
+    ("GET", "", None),
+    ("POST", "/step", {"action": "a"}),
+    ("POST", "/step", {"step": 3, "action": "a"}),
+    ("POST", "/reset", {"task": "x"}),
+]
 NAMES = ["never-there", "0", "%00", "%F0%9F%92%A9", "x" * 3000, "%2e%2e", "-1", "null", "a%20b", "<script>"]
 
 

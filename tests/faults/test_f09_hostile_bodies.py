@@ -35,19 +35,38 @@ def unharmed(client, session):
 
 DEEP = 10_000
 BODIES = {
-    "empty": b"", "broken": b'{"step": 0, "action": "a', "no object": b'["a"]', "null": b"null", "number": b"7",
-    "text": b'"a"', "two": b'{"action": "a"}{"action": "b"}', "NaN": b'{"step": NaN, "action": "a"}',
-    "infinity": b'{"step": -Infinity, "action": "a"}', "1e400": b'{"step": 1e400, "action": "a"}',
-    "fraction": b'{"step": 0.0, "action": "a"}', "negative": b'{"step": -1, "action": "a"}',
-    "many digits": b'{"step": ' + b"9" * 5000 + b', "action": "a"}', "bool": b'{"step": true, "action": "a"}',
-    "action number": b'{"action": 3}', "action null": b'{"action": null}', "action list": b'{"action": ["a"]}',
-    "no action": b"{}", "lone surrogate": b'{"action": "\\ud800"}', "reversed pair": b'{"action": "\\udc00\\ud800"}',
-    "NUL": b'{"action": "a\\u0000b"}', "raw NUL": b'{"action": "a\x00b"}', "no UTF-8": b'{"action": "\xff\xfe"}',
-    "UTF-16": '{"action": "a"}'.encode("utf-16"), "byte order mark": b'\xef\xbb\xbf{"action": "a"}',
-    "1 MB": json.dumps({"action": "x" * 2**20}).encode(), "10 MB": json.dumps({"action": "x" * 10 * 2**20}).encode(),
-    "deep lists": b'{"action": ' + b"[" * DEEP + b"]" * DEEP + b"}", "deep, open": b"[" * DEEP,
-    "deep objects": b'{"a":' * DEEP + b"1" + b"}" * DEEP, "deep behind strings": b'{"a": ["]",' * DEEP,
-}  # fmt: skip
+    "empty": b"",
+    "broken": b'{"step": 0, "action": "a',
+    "no object": b'["a"]',
+    "null": b"null",
+    "number": b"7",
+    "text": b'"a"',
+    "two": b'{"action": "a"}{"action": "b"}',
+    "NaN": b'{"step": NaN, "action": "a"}',
+    "infinity": b'{"step": -Infinity, "action": "a"}',
+    "1e400": b'{"step": 1e400, "action": "a"}',
+    "fraction": b'{"step": 0.0, "action": "a"}',
+    "negative": b'{"step": -1, "action": "a"}',
+    "many digits": b'{"step": ' + b"9" * 5000 + b', "action": "a"}',
+    "bool": b'{"step": true, "action": "a"}',
+    "action number": b'{"action": 3}',
+    "action null": b'{"action": null}',
+    "action list": b'{"action": ["a"]}',
+    "no action": b"{}",
+    "lone surrogate": b'{"action": "\\ud800"}',
+    "reversed pair": b'{"action": "\\udc00\\ud800"}',
+    "NUL": b'{"action": "a\\u0000b"}',
+    "raw NUL": b'{"action": "a\x00b"}',
+    "no UTF-8": b'{"action": "\xff\xfe"}',
+    "UTF-16": '{"action": "a"}'.encode("utf-16"),
+    "byte order mark": b'\xef\xbb\xbf{"action": "a"}',
+    "1 MB": json.dumps({"action": "x" * 2**20}).encode(),
+    "10 MB": json.dumps({"action": "x" * 10 * 2**20}).encode(),
+    "deep lists": b'{"action": ' + b"[" * DEEP + b"]" * DEEP + b"}",
+    "deep, open": b"[" * DEEP,
+    "deep objects": b'{"a":' * DEEP + b"1" + b"}" * DEEP,
+    "deep behind strings": b'{"a": ["]",' * DEEP,
+}
 
 
 @pytest.mark.parametrize("name", BODIES)
@@ -62,9 +81,14 @@ def test_bodies_that_are_no_steps(client, session, name):
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("lone surrogate", "InvalidAction"), ("NUL", "InvalidAction"), ("1 MB", "InvalidAction"),
-     ("10 MB", "LimitExceeded"), ("deep lists", "LimitExceeded")],
-)  # fmt: skip
+    [
+        ("lone surrogate", "InvalidAction"),
+        ("NUL", "InvalidAction"),
+        ("1 MB", "InvalidAction"),
+        ("10 MB", "LimitExceeded"),
+        ("deep lists", "LimitExceeded"),
+    ],
+)
 def test_what_it_was_is_said(client, session, name, kind):
     assert client.post(f"/v1/sessions/{session}/step", content=BODIES[name]).json()["kind"] == kind
 
@@ -78,9 +102,23 @@ def test_bodies_that_are_nothing_anywhere(client, path, name):
 
 @pytest.mark.parametrize(
     "action",
-    ["", " ", "\n\r\t", "\u202e", "\x1b[2J", "<|im_end|>", "'; DROP TABLE", "__import__('os').system('true')",
-     "\U0001f600", "\ue000", "\ufffe", "{}" * 5000, '"' * 1000, "\\" * 999],
-)  # fmt: skip
+    [
+        "",
+        " ",
+        "\n\r\t",
+        "\u202e",
+        "\x1b[2J",
+        "<|im_end|>",
+        "'; DROP TABLE",
+        "__import__('os').system('true')",
+        "\U0001f600",
+        "\ue000",
+        "\ufffe",
+        "{}" * 5000,
+        '"' * 1000,
+        "\\" * 999,
+    ],
+)
 def test_odd_actions_are_actions(client, action):
     """The world judges them; they come back as they were said."""
     session = begin(client)
@@ -94,13 +132,17 @@ JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(categories=None), max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=5),
     max_leaves=12,
-)  # fmt: skip
+)
 EASY = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @EASY
-@given(value=JSON, path=st.sampled_from(["/v1/sessions", "/v1/steps", "/v1/worlds/echo/score", "/v1/sessions/{}/step",
-                                         "/v1/sessions/{}/reset"]))  # fmt: skip
+@given(
+    value=JSON,
+    path=st.sampled_from(
+        ["/v1/sessions", "/v1/steps", "/v1/worlds/echo/score", "/v1/sessions/{}/step", "/v1/sessions/{}/reset"]
+    ),
+)
 def test_any_json_is_answered(client, session, value, path):
     answer = client.post(path.format(session), content=json.dumps(value).encode())
     assert answer.status_code < 500 and answer.headers["content-type"] == "application/json"

@@ -102,11 +102,13 @@ def endless_http(head):
 
 @pytest.mark.parametrize(
     "head",
-    [b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n",
-     b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999999\r\n\r\n",
-     b"HTTP/1.1 500 Oh\r\ncontent-encoding: gzip\r\nconnection: close\r\n\r\n"],
+    [
+        b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999999\r\n\r\n",
+        b"HTTP/1.1 500 Oh\r\ncontent-encoding: gzip\r\nconnection: close\r\n\r\n",
+    ],
     ids=["to the end", "a length", "packed"],
-)  # fmt: skip
+)
 def test_a_response_without_end_is_given_up_at_the_limit(head):
     with endless_http(head) as (url, sent):
         with pytest.raises(LimitExceeded, match=f"GET {url}/v1: .*at most {REPLY_BYTES}"):

@@ -16,7 +16,7 @@ CREATED = {"object": {"id": 1}, "array": 1, "text": 1, "web": {"env_idx": 1}}
 RESET = {
     "sciworld": {"task_description": "boil water", "observation": "a room"},
     "webarena": {"observation": "page"},
-}  # fmt: skip
+}
 
 
 def begin(world, index=0):

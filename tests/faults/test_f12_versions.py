@@ -76,13 +76,21 @@ def test_a_task_of_another_version_of_the_world_is_sent_nowhere(transport):
 
 @pytest.mark.parametrize(
     ("error", "kind", "said"),
-    [("Environment not initialised", WorldError, "Environment not initialised"),
-     ({"kind": "WrongStep", "message": "number 4 is next", "expected": 4}, WrongStep, "number 4 is next; expected 4"),
-     ({"kind": "AtCapacity", "message": "no room", "retry_after_s": 60}, AtCapacity, "stayed full"),
-     ({"kind": "ValueError", "message": "a bug"}, WorldError, "ValueError: a bug"),
-     ({"detail": "oops"}, WorldError, "oops"), (["a", "list"], WorldError, "list"), (17, WorldError, "17")],
+    [
+        ("Environment not initialised", WorldError, "Environment not initialised"),
+        (
+            {"kind": "WrongStep", "message": "number 4 is next", "expected": 4},
+            WrongStep,
+            "number 4 is next; expected 4",
+        ),
+        ({"kind": "AtCapacity", "message": "no room", "retry_after_s": 60}, AtCapacity, "stayed full"),
+        ({"kind": "ValueError", "message": "a bug"}, WorldError, "ValueError: a bug"),
+        ({"detail": "oops"}, WorldError, "oops"),
+        (["a", "list"], WorldError, "list"),
+        (17, WorldError, "17"),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_an_error_in_a_good_response_is_an_error(error, kind, said):
     peer = NativePeer(MAZE)
     body = json.dumps({"error": error}).encode()
@@ -90,8 +98,12 @@ def test_an_error_in_a_good_response_is_an_error(error, kind, said):
         env = world.make(TASK)
         env.reset()
         peer.fault = lambda op, _: body if op in ("create", "expert", "tasks", "score") else None
-        calls = [lambda: world.make(TASK).reset(), lambda: world.tasks("test", "seen"), lambda: world.expert(TASK),
-                 lambda: world.score((0.5,), {})]  # fmt: skip
+        calls = [
+            lambda: world.make(TASK).reset(),
+            lambda: world.tasks("test", "seen"),
+            lambda: world.expert(TASK),
+            lambda: world.score((0.5,), {}),
+        ]
         for call in calls:
             with pytest.raises(kind, match=said):
                 call()

@@ -59,10 +59,13 @@ def recipes(folder: Path) -> Path:
     folder.mkdir()
     made = {"planks": "log", "stick": "planks", "ladder": "stick", "fence": "stick", "gate": "fence", "crate": "planks"}
     for result, source in made.items():
-        text = json.dumps({
-            "type": "minecraft:crafting_shapeless", "ingredients": [{"item": f"minecraft:{source}"}] * 2,
-            "result": {"item": f"minecraft:{result}", "count": 2},
-        })  # fmt: skip
+        text = json.dumps(
+            {
+                "type": "minecraft:crafting_shapeless",
+                "ingredients": [{"item": f"minecraft:{source}"}] * 2,
+                "result": {"item": f"minecraft:{result}", "count": 2},
+            }
+        )
         (folder / f"{result}.json").write_text(text, encoding="utf-8")
     return folder
 
@@ -72,9 +75,13 @@ def test_every_machine_has_the_same_tasks_and_episodes(tmp_path):
     told = []
     for shuffle, seed in (("1", "0"), ("2", "1"), ("3", "random")):
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, shuffle, str(folder)], capture_output=True, text=True, timeout=120,
-            cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed},
-        )  # fmt: skip
+            [sys.executable, "-c", PROGRAM, shuffle, str(folder)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        )
         assert done.returncode == 0, done.stderr[-2000:]
         told.append(json.loads(done.stdout))
     assert len(told[0]) > 200

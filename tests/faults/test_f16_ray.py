@@ -90,9 +90,13 @@ def test_an_episode_that_kills_whoever_plays_it_is_given_up_unscored(cluster, po
 def test_a_cluster_that_is_gone_ends_the_run_by_its_deadline_and_the_run_goes_on_here(policy, tmp_path):
     folder = tmp_path / "run"
     done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("gone_cluster.py"), folder], capture_output=True, text=True, cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": ":".join([str(ROOT), *sys.path])}, timeout=280,
-    )  # fmt: skip
+        [sys.executable, Path(__file__).with_name("gone_cluster.py"), folder],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": ":".join([str(ROOT), *sys.path])},
+        timeout=280,
+    )
     assert done.returncode == 1, done.stderr[-2000:]
     assert "no player of the Ray cluster has lived; got for 4 s" in done.stdout
     kept = list(Store.open(folder / "trajectories").ids())

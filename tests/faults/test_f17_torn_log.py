@@ -70,8 +70,11 @@ def test_a_flipped_bit_anywhere_names_file_and_offset(tmp_path):
         with pytest.raises(CorruptRecord) as error:
             next(reading)
         assert error.value.offset == begin and file.name in str(error.value) and str(begin) in str(error.value)
-    for use in (lambda: Store.open(path).recover(), lambda: Store.open(path).seal(),
-                lambda: Store.open(path, writing=True)):  # fmt: skip
+    for use in (
+        lambda: Store.open(path).recover(),
+        lambda: Store.open(path).seal(),
+        lambda: Store.open(path, writing=True),
+    ):
         with pytest.raises(CorruptRecord):
             use()
         assert file.read_bytes() == bytes(changed)

@@ -31,8 +31,11 @@ def test_the_second_writer_is_told_process_and_host_and_a_dead_one_holds_nothing
     episodes = filled(path, 2)
     process = python(HOLDER, path)
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    for use in (lambda: Store.open(path, writing=True), lambda: Store.open(path).recover(),
-                lambda: Store.open(path).seal()):  # fmt: skip
+    for use in (
+        lambda: Store.open(path, writing=True),
+        lambda: Store.open(path).recover(),
+        lambda: Store.open(path).seal(),
+    ):
         with pytest.raises(Locked) as error:
             use()
         assert (error.value.pid, error.value.host) == (process.pid, socket.gethostname())

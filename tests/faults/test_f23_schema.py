@@ -80,11 +80,24 @@ def test_another_order_of_fields_is_read_all_the_same(tmp_path):
     assert replace(next(Store.open(path).trajectories()), meta={}) == episode(0)
 
 
-@pytest.mark.parametrize("broken", [
-    {"steps": 3}, {"task": None}, {"steps": [{}]}, {"ended_by": "error"}, {"score": [1]}, {"branch": [1]},
-    {"steps": [{"observation": {"dtype": "O", "shape": [1], "data": "AAAAAAAAAAA="}, "action": ""}]},
-    {"steps": [{"observation": "", "action": "", "generations": [{"ids": [1, 2], "sampled": "0", "logprobs": ""}]}]},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"steps": 3},
+        {"task": None},
+        {"steps": [{}]},
+        {"ended_by": "error"},
+        {"score": [1]},
+        {"branch": [1]},
+        {"steps": [{"observation": {"dtype": "O", "shape": [1], "data": "AAAAAAAAAAA="}, "action": ""}]},
+        {
+            "steps": [
+                {"observation": "", "action": "", "generations": [{"ids": [1, 2], "sampled": "0", "logprobs": ""}]}
+            ]
+        },
+    ],
+    ids=str,
+)
 def test_a_whole_line_that_is_no_trajectory_names_it(tmp_path, broken):
     path = tmp_path / "t"
     filled(path, 1)

@@ -33,8 +33,13 @@ sys.exit(0 if report.finished else 143)
 def test_sigterm_saves_and_the_resumed_training_is_equal(tmp_path: Path) -> None:
     (tmp_path / ".writing-1").mkdir()  # what a terminated writer left
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], env=environment, text=True,
-                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        env=environment,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     with process:
         assert process.stdout is not None and process.stdin is not None
         while process.stdout.readline().strip() != "4":

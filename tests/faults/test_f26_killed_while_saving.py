@@ -100,8 +100,15 @@ def half(folder: Path, rank: int, timeout: float) -> SaveJob:
     """The share of one of two ranks in saving the second checkpoint: two rows of every weight each."""
     region = Region((2 * rank,), (2,))
     parts = {f"w{i}": Part((4,), region, torch.full((2,), 2.0)) for i in range(4)}
-    return SaveJob(folder / "update-000000002", folder / ".writing-000000002-a-1", {"model": parts}, b'{"v": 2.0}',
-                   rank=rank, size=2, timeout=timeout)  # fmt: skip
+    return SaveJob(
+        folder / "update-000000002",
+        folder / ".writing-000000002-a-1",
+        {"model": parts},
+        b'{"v": 2.0}',
+        rank=rank,
+        size=2,
+        timeout=timeout,
+    )
 
 
 @pytest.mark.parametrize("victim", [0, 1])

@@ -52,11 +52,18 @@ def test_masked_log_probabilities() -> None:
 
 
 CORRECTED = PolicyGradient(
-    ratio="span", aggregate=Aggregate("unit_mean", level="action"), kl=Divergence(0.1, "k2"), entropy=0.1,
-    value=ValueLoss(1.0, huber=0.5, level="span"), behaviour=Behaviour(2.0, "masked", "sequence"),
-)  # fmt: skip
-POLICY_OBJECTIVES = [*(preset.objective for preset in PRESETS), cispo(low=0.5, high=1.0).objective,
-                     policy_gradient(CORRECTED, name="corrected")]  # fmt: skip
+    ratio="span",
+    aggregate=Aggregate("unit_mean", level="action"),
+    kl=Divergence(0.1, "k2"),
+    entropy=0.1,
+    value=ValueLoss(1.0, huber=0.5, level="span"),
+    behaviour=Behaviour(2.0, "masked", "sequence"),
+)
+POLICY_OBJECTIVES = [
+    *(preset.objective for preset in PRESETS),
+    cispo(low=0.5, high=1.0).objective,
+    policy_gradient(CORRECTED, name="corrected"),
+]
 
 
 @pytest.mark.parametrize("objective", POLICY_OBJECTIVES, ids=lambda objective: objective.name)

@@ -15,8 +15,13 @@ from evolvent.learn.parts import flatten
 
 def test_all_rewards_zero() -> None:
     policy = small_policy()
-    flat = flatten([episode(i) for i in range(5)], policy.dialect, instructions=lambda task: "", context=64,
-                   weight=lambda trajectory: 0.0)  # fmt: skip
+    flat = flatten(
+        [episode(i) for i in range(5)],
+        policy.dialect,
+        instructions=lambda task: "",
+        context=64,
+        weight=lambda trajectory: 0.0,
+    )
     learner = Learner(policy, weighted_nll, small_config(), seed=0)
     with pytest.raises(NothingToLearn, match="5 sequences"):
         learner.fit(flat.parts)
@@ -39,8 +44,13 @@ def test_a_failure_among_others_adds_nothing() -> None:
     for extra in (0, 7):
         policy = small_policy()
         parts = small_parts(policy, 10)
-        failed = flatten([episode(i) for i in range(50, 50 + extra)], policy.dialect, instructions=lambda task: "",
-                         context=64, weight=lambda trajectory: 0.0).parts  # fmt: skip
+        failed = flatten(
+            [episode(i) for i in range(50, 50 + extra)],
+            policy.dialect,
+            instructions=lambda task: "",
+            context=64,
+            weight=lambda trajectory: 0.0,
+        ).parts
         report = Learner(policy, weighted_nll, small_config(), seed=0).fit([*failed, *parts, *failed])
         results.append((report, list(policy.model.parameters())))
     assert results[0][0] == results[1][0]

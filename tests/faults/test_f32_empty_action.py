@@ -33,8 +33,12 @@ def test_an_empty_sampled_action(written: list[int]) -> None:
     ids = np.asarray([*prompt, *written], np.int32)
     sampled = np.asarray([False] * 4 + [True] * len(written))
     first = Generation(ids, sampled, np.zeros(len(ids), np.float32))
-    second = Generation(np.asarray([4, 9, 5, 7, EOS], np.int32), np.asarray([False] * 3 + [True] * 2),
-                        np.zeros(5, np.float32), extends=0)  # fmt: skip
+    second = Generation(
+        np.asarray([4, 9, 5, 7, EOS], np.int32),
+        np.asarray([False] * 3 + [True] * 2),
+        np.zeros(5, np.float32),
+        extends=0,
+    )
     parts = flat(Step("a", "", generations=(first,)), Step("b", "take", generations=(second,)))
     assert np.flatnonzero(parts.weight).tolist() == [len(ids) + 3, len(ids) + 4]
     only = flat(Step("a", "", generations=(first,)))

@@ -34,8 +34,9 @@ def test_the_learner_does_not_cut() -> None:
     policy = small_policy()
     size = policy.context + 2  # one more than can be fed: the last is a target only
     none, ones = np.zeros(size, np.bool_), np.ones(size, np.float32)
-    long = Parts("long", np.ones(size, np.int32), none, none, ones * 0, np.zeros(size, np.int32),
-                 np.zeros(size, np.int32), ones)  # fmt: skip
+    long = Parts(
+        "long", np.ones(size, np.int32), none, none, ones * 0, np.zeros(size, np.int32), np.zeros(size, np.int32), ones
+    )
     learner = Learner(policy, weighted_nll, small_config(), seed=0)
     with pytest.raises(BatchMismatch, match="'long' is longer than the model's context; got 65"):
         learner.fit([long])

@@ -28,8 +28,22 @@ def data(tmp_path_factory):
 
 
 def words(data: Path, run: str, *more: object) -> list[object]:
-    return ["train", "sft", data / "messages.jsonl", "--policy", data / "policy", "--to", run, "--keep.every", 5,
-            "--train.batch_tokens", 128, "--train.updates", UPDATES, *more]  # fmt: skip
+    return [
+        "train",
+        "sft",
+        data / "messages.jsonl",
+        "--policy",
+        data / "policy",
+        "--to",
+        run,
+        "--keep.every",
+        5,
+        "--train.batch_tokens",
+        128,
+        "--train.updates",
+        UPDATES,
+        *more,
+    ]
 
 
 @pytest.fixture(scope="module")

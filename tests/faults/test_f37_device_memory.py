@@ -23,8 +23,22 @@ def data(tmp_path_factory):
 
 def train(data: Path, folder: Path, *more: object) -> tuple[list[int | None], str]:
     """In a process that may take 200 MB more than it has before it begins."""
-    words = ["train", "sft", data / "many.jsonl", "--policy", data / "policy", "--to", "run", "--train.updates", 1,
-             "--train.batch_tokens", 30_000, "--threads", 1, *more]  # fmt: skip
+    words = [
+        "train",
+        "sft",
+        data / "many.jsonl",
+        "--policy",
+        data / "policy",
+        "--to",
+        "run",
+        "--train.updates",
+        1,
+        "--train.batch_tokens",
+        30_000,
+        "--threads",
+        1,
+        *more,
+    ]
     with Launched(1, words, cwd=folder, before="tests.faults.broken_ranks:narrow") as ranks:
         return ranks.wait(), ranks.said()
 

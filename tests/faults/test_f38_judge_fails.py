@@ -21,10 +21,22 @@ from tests.serve.small_policy import completion, scripted
 
 PASS, FAIL = '{"verdict": "pass"}', '{"verdict": "fail"}'
 GARBAGE = [
-    '{"verdict": "fail", "verdict": "pass"}', '[["verdict", "pass"]]', '{"verdict": {"verdict": "pass"}}',
-    "", "pass", "I would say pass", f"{PASS} {FAIL}", f"```json\n{PASS}\n```", '{"verdict": "maybe"}', "[]", "{}",
-    '{"verdict": true}', '{"verdict": "pass", "verdict2": "fail"}', "[" * 5000, '{"verdict": NaN}',
-]  # fmt: skip
+    '{"verdict": "fail", "verdict": "pass"}',
+    '[["verdict", "pass"]]',
+    '{"verdict": {"verdict": "pass"}}',
+    "",
+    "pass",
+    "I would say pass",
+    f"{PASS} {FAIL}",
+    f"```json\n{PASS}\n```",
+    '{"verdict": "maybe"}',
+    "[]",
+    "{}",
+    '{"verdict": true}',
+    '{"verdict": "pass", "verdict2": "fail"}',
+    "[" * 5000,
+    '{"verdict": NaN}',
+]
 
 
 def answers(count: int):

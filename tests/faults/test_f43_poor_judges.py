@@ -71,7 +71,11 @@ def test_no_budget_is_exceeded_by_one(name, limit):
 def test_the_same_seed_gives_the_same_tree(name):
     one, two = (run(begun(name, seed=5), Watch(random_tree(3), again=True)) for _ in range(2))
     assert (one.tree.states, one.tree.actions, one.finished, one.chosen) == (
-        two.tree.states, two.tree.actions, two.finished, two.chosen)  # fmt: skip
+        two.tree.states,
+        two.tree.actions,
+        two.finished,
+        two.chosen,
+    )
     size = len(one.tree)
     assert np.array_equal(one.tree.visits[:size], two.tree.visits[:size])
 

@@ -19,7 +19,7 @@ ROOTS = {
     "all has a problem": lambda state: [Child(1, "go", problem="forbidden"), Child(2, "stay", problem="forbidden")],
     "no value is one": lambda state: [Child(1, "go", value=math.nan), Child(2, "stay", value=math.inf)],
     "no chance is one": lambda state: [Child(1, "go", logprob=math.nan, value=0.5)],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("root", ROOTS)

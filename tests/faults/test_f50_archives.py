@@ -20,9 +20,15 @@ from evolvent.memory.loaders import read_trad
 from evolvent.worlds.plume.grids import read_grid
 
 SRC = Path(__file__).parents[2] / "src"
-EPISODE = json.dumps({"task": "put some mug in shelf.", "traj": [
-    {"obs": "You are in a room.", "act": "look", "thought": "where am I"}, {"obs": "Nothing happens."},
-]})  # fmt: skip
+EPISODE = json.dumps(
+    {
+        "task": "put some mug in shelf.",
+        "traj": [
+            {"obs": "You are in a room.", "act": "look", "thought": "where am I"},
+            {"obs": "Nothing happens."},
+        ],
+    }
+)
 CLIMBING = ("../../out.json", "/out.json", "..\\out.json", "%2e%2e/out.json", "a/../../out.json", "C:/out.json")
 
 

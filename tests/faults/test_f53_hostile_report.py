@@ -22,9 +22,16 @@ import pytest
 from evolvent.view import report
 
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-    "--disable-background-networking", "--disable-component-update", "--virtual-time-budget=2000",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--virtual-time-budget=2000",
+)
 
 
 @pytest.fixture(scope="module")
@@ -84,28 +91,74 @@ def hostile_run(folder: Path, texts: list[str]) -> Path:
     arms = ("base", "evolve", "control")
     outcomes = [[f"t{k}", texts[k % len(texts)], k % 2] for k in range(22)]
     rows = [
-        {"stage": every, "arm": arm, "round": int(arm != "base"), "world": world, "tier": every, "split": every,
-         "n": 22, "mean": 0.5, "low": 0.3, "high": 0.7, "errors": int(world == texts[3]), "generated": 5,
-         "computed": 9, "outcomes": outcomes}
-        for arm in (*arms, every) for world in texts
-    ]  # fmt: skip
+        {
+            "stage": every,
+            "arm": arm,
+            "round": int(arm != "base"),
+            "world": world,
+            "tier": every,
+            "split": every,
+            "n": 22,
+            "mean": 0.5,
+            "low": 0.3,
+            "high": 0.7,
+            "errors": int(world == texts[3]),
+            "generated": 5,
+            "computed": 9,
+            "outcomes": outcomes,
+        }
+        for arm in (*arms, every)
+        for world in texts
+    ]
     steps = [{"observation": text, "action": text, "reward": 1, "invalid": True, "logprob": -1.0} for text in texts]
     tokens = [{"text": text, "sampled": True, "logprob": -2.0} for text in texts]
     examples = [
-        {"task": world, "world": world, "tier": every, "kind": every, "arm": arm, "round": 1,
-         "success": arm == "evolve", "ended_by": every, "instructions": every,
-         "steps": steps, "final_observation": every, "tokens": tokens}
-        for arm in arms for world in texts
-    ]  # fmt: skip
-    stages = [{"index": k, "name": text, "verb": text, "arm": text, "round": 1, "seconds": 2.0, "cpu_s": 1.0,
-               "counts": {text: 3}, "result": {text: 4}} for k, text in enumerate(texts)]  # fmt: skip
-    metrics = [{"time_s": k, "stage": text, "arm": text, "kind": "fit", "step": k, "loss": 1.0, "tokens_per_s": 2}
-               for k, text in enumerate(texts)]  # fmt: skip
+        {
+            "task": world,
+            "world": world,
+            "tier": every,
+            "kind": every,
+            "arm": arm,
+            "round": 1,
+            "success": arm == "evolve",
+            "ended_by": every,
+            "instructions": every,
+            "steps": steps,
+            "final_observation": every,
+            "tokens": tokens,
+        }
+        for arm in arms
+        for world in texts
+    ]
+    stages = [
+        {
+            "index": k,
+            "name": text,
+            "verb": text,
+            "arm": text,
+            "round": 1,
+            "seconds": 2.0,
+            "cpu_s": 1.0,
+            "counts": {text: 3},
+            "result": {text: 4},
+        }
+        for k, text in enumerate(texts)
+    ]
+    metrics = [
+        {"time_s": k, "stage": text, "arm": text, "kind": "fit", "step": k, "loss": 1.0, "tokens_per_s": 2}
+        for k, text in enumerate(texts)
+    ]
     info = {
-        "method": every, "name": every, "seed": every, "created": every, "state": every, "command": texts,
-        "arms": ["evolve", "control"], "versions": {text: text for text in texts},
+        "method": every,
+        "name": every,
+        "seed": every,
+        "created": every,
+        "state": every,
+        "command": texts,
+        "arms": ["evolve", "control"],
+        "versions": {text: text for text in texts},
         "config": {text: {text: texts} for text in texts},
-    }  # fmt: skip
+    }
     folder.mkdir()
     for name, lines in (("results", rows), ("stages", stages), ("metrics", metrics)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

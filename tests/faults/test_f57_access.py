@@ -11,11 +11,24 @@ from tests.serve.served import begin, serving
 
 SECRET = "a-token-of-24-characters"
 TOKEN = {"Authorization": f"Bearer {SECRET}"}
-ROUTES = [("GET", "/"), ("GET", "/health"), ("GET", "/openapi.json"), ("GET", "/v1"), ("GET", "/v1/worlds"),
-          ("GET", "/v1/worlds/echo/tasks?split=train&tier=seen"), ("POST", "/v1/sessions"), ("POST", "/v1/steps"),
-          ("GET", "/v1/sessions/{}"), ("DELETE", "/v1/sessions/{}"), ("PUT", "/v1/sessions/{}"),
-          ("PATCH", "/v1/sessions/{}"), ("POST", "/v1/sessions/{}/step"), ("OPTIONS", "/v1/steps"), ("GET", "/nowhere"),
-          ("HEAD", "/health")]  # fmt: skip
+ROUTES = [
+    ("GET", "/"),
+    ("GET", "/health"),
+    ("GET", "/openapi.json"),
+    ("GET", "/v1"),
+    ("GET", "/v1/worlds"),
+    ("GET", "/v1/worlds/echo/tasks?split=train&tier=seen"),
+    ("POST", "/v1/sessions"),
+    ("POST", "/v1/steps"),
+    ("GET", "/v1/sessions/{}"),
+    ("DELETE", "/v1/sessions/{}"),
+    ("PUT", "/v1/sessions/{}"),
+    ("PATCH", "/v1/sessions/{}"),
+    ("POST", "/v1/sessions/{}/step"),
+    ("OPTIONS", "/v1/steps"),
+    ("GET", "/nowhere"),
+    ("HEAD", "/health"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +44,14 @@ def session(server):
 
 
 REFUSED = {
-    "no token": {}, "a wrong one": {"Authorization": "Bearer a-token-of-24-charactert"},
-    "another scheme": {"Authorization": f"Token {SECRET}"}, "in a cookie": {"Cookie": f"token={SECRET}"},
-    "foreign host": {**TOKEN, "Host": "evil.example"}, "foreign origin": {**TOKEN, "Origin": "http://evil.example"},
+    "no token": {},
+    "a wrong one": {"Authorization": "Bearer a-token-of-24-charactert"},
+    "another scheme": {"Authorization": f"Token {SECRET}"},
+    "in a cookie": {"Cookie": f"token={SECRET}"},
+    "foreign host": {**TOKEN, "Host": "evil.example"},
+    "foreign origin": {**TOKEN, "Origin": "http://evil.example"},
     "no origin at all": {**TOKEN, "Origin": "null"},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("why", REFUSED)

@@ -24,9 +24,20 @@ def told(capsys, *words: str) -> list[str]:
 def test_all_of_them_at_once(capsys, here):
     (here / "job.toml").write_text('sede = 1\n[train]\nlr = "fast"\n', encoding="utf-8")
     lines = told(
-        capsys, "evolve", "job.toml", "--preset", "papr", "--method.iteratoins", "2", "--train.layout", "pakced",
-        "--slots", "0", "--train.batch_tokens", "1.5",
-    )  # fmt: skip
+        capsys,
+        "evolve",
+        "job.toml",
+        "--preset",
+        "papr",
+        "--method.iteratoins",
+        "2",
+        "--train.layout",
+        "pakced",
+        "--slots",
+        "0",
+        "--train.batch_tokens",
+        "1.5",
+    )
     assert lines == [
         "error: 7 problems",
         "  --preset: unknown preset 'papr' (did you mean 'paper'?)",
@@ -51,8 +62,10 @@ def test_toml_syntax_beside_the_rest(capsys, here):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["evolve", "--worlds", "lokup,crafting,jupiter"],
-         ["unknown world 'lokup' (did you mean 'lookup'?)", "unknown world 'jupiter' (known: "]),
+        (
+            ["evolve", "--worlds", "lokup,crafting,jupiter"],
+            ["unknown world 'lokup' (did you mean 'lookup'?)", "unknown world 'jupiter' (known: "],
+        ),
         (["evolve", "--panel.split", "tset"], ["got 'tset', expected", "did you mean 'test'?"]),
         (["collect", "--tiers", "sen,evo"], ["unknown tier 'sen' (did you mean 'seen'?)"]),
         (["collect", "--split", "train", "--tiers", "combo"], ["the panels train/combo are empty"]),
@@ -66,7 +79,7 @@ def test_toml_syntax_beside_the_rest(capsys, here):
         (["train", "nowhere"], ["nowhere is neither a run nor a store"]),
     ],
     ids=lambda words: " ".join(words) if isinstance(words, list) else "",
-)  # fmt: skip
+)
 def test_names_and_panels(capsys, here, words, said):
     lines = told(capsys, *words)
     assert all(any(part in line for line in lines) for part in said), lines

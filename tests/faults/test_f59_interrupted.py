@@ -16,9 +16,23 @@ from evolvent.store.store import Store
 from tests.faults.launched import Launched
 
 TINY = (
-    "--worlds", "lookup", "--method.iterations", "1", "--method.samples", "2", "--method.clone_tokens", "6000",
-    "--method.round_tokens", "2000", "--demonstrations", "40", "--explore", "15", "--panel.limit", "10",
-)  # fmt: skip
+    "--worlds",
+    "lookup",
+    "--method.iterations",
+    "1",
+    "--method.samples",
+    "2",
+    "--method.clone_tokens",
+    "6000",
+    "--method.round_tokens",
+    "2000",
+    "--demonstrations",
+    "40",
+    "--explore",
+    "15",
+    "--panel.limit",
+    "10",
+)
 # (how many lines of metrics have been written, what arrives then, the exit code, the state that is left). The first
 # arrives at a command as users start it, the others at one that is forked from a process with torch in memory.
 MOMENTS = [

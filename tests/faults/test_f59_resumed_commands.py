@@ -23,17 +23,72 @@ from tests.faults.halted import CLOCKS, Long, ends_equal, episodes, measured, ta
 from tests.learn.byte_policy import byte_policy
 from tests.worlds import bfcl_mini
 
-RL = ("--worlds", "lookup", "--demonstrations", 12, "--clone_tokens", 500, "--tasks", 6, "--panel.limit", 2,
-      "--rl.practice.tasks", 2, "--rl.practice.samples", 2, "--rl.practice.iterations", 3,
-      "--rl.practice.save_every", 1)  # fmt: skip
-MAT = ("chain", "--mat.rows", 8, "--mat.steps", 4, "--mat.decisions", 128, "--mat.width", 16, "--mat.keep_every", 1,
-       "--episodes", 4, "--mat.update.epochs", 1)  # fmt: skip
-AGDC = ("--agdc.budget", 128, "--agdc.at_once", 4, "--agdc.n_particles", 20, "--agdc.width", 8, "--agdc.zeta", 4,
-        "--episodes", 2, "--particles", 40, "--agdc.algorithm", "ppo", "--control", "false",
-        "--planners", '["go_to_mean"]')  # fmt: skip
+RL = (
+    "--worlds",
+    "lookup",
+    "--demonstrations",
+    12,
+    "--clone_tokens",
+    500,
+    "--tasks",
+    6,
+    "--panel.limit",
+    2,
+    "--rl.practice.tasks",
+    2,
+    "--rl.practice.samples",
+    2,
+    "--rl.practice.iterations",
+    3,
+    "--rl.practice.save_every",
+    1,
+)
+MAT = (
+    "chain",
+    "--mat.rows",
+    8,
+    "--mat.steps",
+    4,
+    "--mat.decisions",
+    128,
+    "--mat.width",
+    16,
+    "--mat.keep_every",
+    1,
+    "--episodes",
+    4,
+    "--mat.update.epochs",
+    1,
+)
+AGDC = (
+    "--agdc.budget",
+    128,
+    "--agdc.at_once",
+    4,
+    "--agdc.n_particles",
+    20,
+    "--agdc.width",
+    8,
+    "--agdc.zeta",
+    4,
+    "--episodes",
+    2,
+    "--particles",
+    40,
+    "--agdc.algorithm",
+    "ppo",
+    "--control",
+    "false",
+    "--planners",
+    '["go_to_mean"]',
+)
 WRITES = ("--agent", "policy", "--policy", "bytes", "--temperature", 1, "--max_tokens", 6)
-PROGRAM = {"prompt": 'def half(x):\n    """Half of x, rounded down."""\n', "entry_point": "half",
-           "canonical_solution": "    return x // 2\n", "test": "def check(f):\n    assert f(5) == 2\n"}  # fmt: skip
+PROGRAM = {
+    "prompt": 'def half(x):\n    """Half of x, rounded down."""\n',
+    "entry_point": "half",
+    "canonical_solution": "    return x // 2\n",
+    "test": "def check(f):\n    assert f(5) == 2\n",
+}
 CODE = ("def area(width, height):\n    return width * height\n", "total = 1\ntotal += 1\n", "def broken(:\n    pass\n")
 
 
@@ -51,22 +106,24 @@ def sheet(run: Path) -> object:
 
 def searches(run: Path) -> object:
     """Table, episodes, what the detector thought after every step, and what is drawn."""
-    said = sorted((one.trajectory, one.place.step, one.value)
-                  for one in Store.open(run / "trajectories").annotations())  # fmt: skip
+    said = sorted((one.trajectory, one.place.step, one.value) for one in Store.open(run / "trajectories").annotations())
     drawn = {path.name: path.read_bytes() for path in (run / "beliefs").iterdir()}
     assert said and drawn
     return table(run), episodes(run), said, drawn
 
 
 def memory(folder: Path) -> list[str]:
-    return sorted(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}"
-                  for path in folder.rglob("*") if path.is_file())  # fmt: skip
+    return sorted(
+        f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in folder.rglob("*") if path.is_file()
+    )
 
 
 def commented(run: Path) -> list[str]:
     """The rows and their card, which begins with their name."""
-    return [run.with_name(f"{run.name}{ending}").read_text(encoding="utf-8").replace(run.name, "NAME")
-            for ending in (".jsonl", ".card.md")]  # fmt: skip
+    return [
+        run.with_name(f"{run.name}{ending}").read_text(encoding="utf-8").replace(run.name, "NAME")
+        for ending in (".jsonl", ".card.md")
+    ]
 
 
 COMMANDS = {
@@ -76,29 +133,27 @@ COMMANDS = {
         ("bench", "agent-eval", "--agent", "random", "--worlds", "lookup,maze", "--limit", 4), panels, verb=2
     ),
     "bench bfcl": Long(
-        ("bench", "bfcl", "bfcl", "--categories", "simple_python,parallel,irrelevance", *WRITES), sheet,
+        ("bench", "bfcl", "bfcl", "--categories", "simple_python,parallel,irrelevance", *WRITES),
+        sheet,
         verb=2,
     ),
-    "bench code": Long(
-        ("bench", "code", "programs.jsonl", "--samples", 2, "--k", "1,2", *WRITES), sheet, verb=2
-    ),
+    "bench code": Long(("bench", "code", "programs.jsonl", "--samples", 2, "--k", "1,2", *WRITES), sheet, verb=2),
     "bench seek": Long(
-        ("bench", "seek", "--planners", '["random", "go_to_mean"]', "--episodes", 3, "--particles", 40), searches,
+        ("bench", "seek", "--planners", '["random", "go_to_mean"]', "--episodes", 3, "--particles", 40),
+        searches,
         verb=2,
     ),
-    "train rl": Long(
-        ("train", "rl", "--method", "grpo", *RL), lambda run: (measured(run), weights(run)), verb=2
-    ),
+    "train rl": Long(("train", "rl", "--method", "grpo", *RL), lambda run: (measured(run), weights(run)), verb=2),
     "train mat": Long(("train", "mat", *MAT), lambda run: (table(run), weights(run), episodes(run)), verb=2),
     "train agdc": Long(("train", "agdc", *AGDC), lambda run: (searches(run), weights(run)), verb=2),
-    "memory build": Long(
-        ("memory", "build", "shown"), memory, resumes=False, verb=2
-    ),
+    "memory build": Long(("memory", "build", "shown"), memory, resumes=False, verb=2),
     "data comment": Long(
-        ("data", "comment", "code.jsonl", "--policy", "bytes", "--max_tokens", 4, "--shard_rows", 1), commented,
-        resumes=False, to=("--to", "{}.jsonl", "--cache", "{}-cache"),
+        ("data", "comment", "code.jsonl", "--policy", "bytes", "--max_tokens", 4, "--shard_rows", 1),
+        commented,
+        resumes=False,
+        to=("--to", "{}.jsonl", "--cache", "{}-cache"),
     ),
-}  # fmt: skip
+}
 SHORT = ("collect", "eval", "bench agent-eval", "train mat", "memory build", "data comment")  # of the default run
 
 

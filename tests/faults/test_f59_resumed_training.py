@@ -23,16 +23,81 @@ FEW = ("--train.updates", 6, "--train.warmup_updates", 1, "--train.batch_tokens"
 SUMS = ("--policy", "policy", *FEW)
 PREPARED = ("--train.batch_tokens", 256, "--train.epochs", 1, "--train.warmup_updates", 0, "--context", 256)
 SEARCH = {"width": 2, "depth": 2, "simulations": 2, "max_tokens": 24, "paths": 1}
-SEQUENCE = ("pendulum", "--episodes", 6, "--horizon", 15, "--evaluation", 2, "--keep_every", 4, "--learn.width", 16,
-            "--learn.layers", 1, "--learn.train.updates", 9, "--learn.train.batch", 8, "--learn.rounds", 2,
-            "--learn.updates", 3)  # fmt: skip
-TSLLM = ("--worlds", "microwave", "--demonstrations", 1, "--clone_tokens", 400, "--tasks", 2, "--panel.limit", 2,
-         "--tsllm.rounds", 1, "--tsllm.samples", 3, "--tsllm.trajectories", 1, "--tsllm.judge_tokens", 60,
-         "--tsllm.tokens", 60)  # fmt: skip
-OPENR = ("--worlds", "arithmetic:2", "--demonstrations", 30, "--clone_tokens", 6000, "--tasks", 6, "--panel.limit", 2,
-         "--openr.samples", 4, "--openr.labelling.kind", "shepherd", "--openr.labelling.count", 2,
-         "--openr.labelling.max_tokens", 24, "--openr.prm_tokens", 60, "--openr.practice.iterations", 2,
-         "--openr.practice.tasks", 2, "--openr.practice.samples", 2, "--openr.practice.save_every", 1)  # fmt: skip
+SEQUENCE = (
+    "pendulum",
+    "--episodes",
+    6,
+    "--horizon",
+    15,
+    "--evaluation",
+    2,
+    "--keep_every",
+    4,
+    "--learn.width",
+    16,
+    "--learn.layers",
+    1,
+    "--learn.train.updates",
+    9,
+    "--learn.train.batch",
+    8,
+    "--learn.rounds",
+    2,
+    "--learn.updates",
+    3,
+)
+TSLLM = (
+    "--worlds",
+    "microwave",
+    "--demonstrations",
+    1,
+    "--clone_tokens",
+    400,
+    "--tasks",
+    2,
+    "--panel.limit",
+    2,
+    "--tsllm.rounds",
+    1,
+    "--tsllm.samples",
+    3,
+    "--tsllm.trajectories",
+    1,
+    "--tsllm.judge_tokens",
+    60,
+    "--tsllm.tokens",
+    60,
+)
+OPENR = (
+    "--worlds",
+    "arithmetic:2",
+    "--demonstrations",
+    30,
+    "--clone_tokens",
+    6000,
+    "--tasks",
+    6,
+    "--panel.limit",
+    2,
+    "--openr.samples",
+    4,
+    "--openr.labelling.kind",
+    "shepherd",
+    "--openr.labelling.count",
+    2,
+    "--openr.labelling.max_tokens",
+    24,
+    "--openr.prm_tokens",
+    60,
+    "--openr.practice.iterations",
+    2,
+    "--openr.practice.tasks",
+    2,
+    "--openr.practice.samples",
+    2,
+    "--openr.practice.save_every",
+    1,
+)
 
 
 def searched(name: str) -> list[object]:
@@ -41,19 +106,33 @@ def searched(name: str) -> list[object]:
 
 def calls(place: str) -> list[dict[str, object]]:
     """Requests of which one of two tools answers each."""
-    schema = {"type": "object", "properties": {"place": {"type": "string", "description": "the place"}},
-              "required": ["place"]}  # fmt: skip
-    tools = {thing: {"name": f"get_{thing}", "description": f"about the {thing}", "parameters": schema}
-             for thing in THINGS}  # fmt: skip
-    return [{"id": f"{place}/{one}", "query": f"the {one} of {place}", "tools": json.dumps([tools[one], tools[other]]),
-             "answers": json.dumps([{"name": f"get_{one}", "arguments": {"place": place}}])}
-            for one, other in pairwise(THINGS)]  # fmt: skip
+    schema = {
+        "type": "object",
+        "properties": {"place": {"type": "string", "description": "the place"}},
+        "required": ["place"],
+    }
+    tools = {
+        thing: {"name": f"get_{thing}", "description": f"about the {thing}", "parameters": schema} for thing in THINGS
+    }
+    return [
+        {
+            "id": f"{place}/{one}",
+            "query": f"the {one} of {place}",
+            "tools": json.dumps([tools[one], tools[other]]),
+            "answers": json.dumps([{"name": f"get_{one}", "arguments": {"place": place}}]),
+        }
+        for one, other in pairwise(THINGS)
+    ]
 
 
 CODE: list[dict[str, object]] = [
-    {"source": f"def {deed}({thing}):\n    # {deed}s the {thing}\n    return {deed}_all({thing})\n",
-     "language": "python"} for deed in ("count", "drop") for thing in ("rows", "cells")
-]  # fmt: skip
+    {
+        "source": f"def {deed}({thing}):\n    # {deed}s the {thing}\n    return {deed}_all({thing})\n",
+        "language": "python",
+    }
+    for deed in ("count", "drop")
+    for thing in ("rows", "cells")
+]
 
 
 def learned(run: Path) -> object:
@@ -62,8 +141,11 @@ def learned(run: Path) -> object:
 
 def prepared(run: Path) -> object:
     """The weights, the tables of what was prepared and what was measured of it."""
-    said = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in run.glob("*.json")
-            if path.name != "run.json"}  # fmt: skip
+    said = {
+        path.name: json.loads(path.read_text(encoding="utf-8"))
+        for path in run.glob("*.json")
+        if path.name != "run.json"
+    }
     assert said
     return weights(run), said
 
@@ -86,21 +168,65 @@ COMMANDS = {
     ),
     "train pretrain": Long(("train", "pretrain", "text.jsonl", *SUMS), learned, verb=2),
     "train hammer": Long(
-        ("train", "hammer", "hammer.jsonl", "--test", "kiev.jsonl", *PREPARED, "--hammer.copies", 2, "--hammer.tokens",
-         150, "--max_tokens", 12), prepared, verb=2,
+        (
+            "train",
+            "hammer",
+            "hammer.jsonl",
+            "--test",
+            "kiev.jsonl",
+            *PREPARED,
+            "--hammer.copies",
+            2,
+            "--hammer.tokens",
+            150,
+            "--max_tokens",
+            12,
+        ),
+        prepared,
+        verb=2,
     ),
     "train comments": Long(
-        ("train", "comments", "code.jsonl", *PREPARED, "--comments.rounds", 2, "--comments.pair_tokens", 60,
-         "--comments.tokens", 60, "--max_tokens", 8), prepared, verb=2,
+        (
+            "train",
+            "comments",
+            "code.jsonl",
+            *PREPARED,
+            "--comments.rounds",
+            2,
+            "--comments.pair_tokens",
+            60,
+            "--comments.tokens",
+            60,
+            "--max_tokens",
+            8,
+        ),
+        prepared,
+        verb=2,
     ),
     "train p3": Long(
-        ("train", "p3", "completions.jsonl", "--test", "messages.jsonl", *PREPARED, "--p3.rounds", 2, "--p3.count", 3,
-         "--p3.within", 0.5, "--p3.tokens", 30), prepared, verb=2,
+        (
+            "train",
+            "p3",
+            "completions.jsonl",
+            "--test",
+            "messages.jsonl",
+            *PREPARED,
+            "--p3.rounds",
+            2,
+            "--p3.count",
+            3,
+            "--p3.within",
+            0.5,
+            "--p3.tokens",
+            30,
+        ),
+        prepared,
+        verb=2,
     ),
     "train sequence": Long(("train", "sequence", "--method", "odt", *SEQUENCE), sequence, verb=2),
     "train tsllm": Long(("train", "tsllm", *TSLLM, *searched("tsllm")), searching, verb=2),
     "train openr": Long(("train", "openr", *OPENR, *searched("openr")), searching, verb=2),
-}  # fmt: skip
+}
 SHORT = ("train sequence",)  # of the default run
 
 

@@ -39,9 +39,13 @@ def last_words(handle: int, process: subprocess.Popen[bytes], until: bytes = b""
 def on_terminal(command, *words: str, **changes: str) -> tuple[int, subprocess.Popen[bytes]]:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [*command.program, *words], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        [*command.program, *words],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
         env=command.environment(TERM="xterm-256color", **changes),
-    )  # fmt: skip
+    )
     os.close(theirs)
     return ours, process
 
@@ -92,9 +96,7 @@ def test_strange_paths_no_home_no_network(command, tmp_path):
     place = tmp_path / "a place — ünïcode 'quoted'"
     place.mkdir()
     around = {"PYTHONPATH": str(tmp_path), "HOME": str(home), "XDG_CACHE_HOME": str(home), "LC_ALL": "C"}
-    done = command(
-        "collect", "--agent", "expert", "--limit", "3", "--to", "a run; $HOME", cwd=place, **around
-    )  # fmt: skip
+    done = command("collect", "--agent", "expert", "--limit", "3", "--to", "a run; $HOME", cwd=place, **around)
     assert done.returncode == 0, done.stderr
     assert "6 episodes, success 100%" in done.stdout
     for words in (("runs", "list", "."), ("runs", "show", "a run; $HOME"), ("view", "a run; $HOME")):

@@ -28,8 +28,9 @@ def tool(*required, named="f", **properties):
 
 def verdict(value, accepted, schema, *, language="python"):
     """The verdict on one argument."""
-    return check_calls([Call("f", {"a": value})], [GoldCall("f", {"a": tuple(accepted)})], [tool(a=schema)],
-                       language=language)  # fmt: skip
+    return check_calls(
+        [Call("f", {"a": value})], [GoldCall("f", {"a": tuple(accepted)})], [tool(a=schema)], language=language
+    )
 
 
 def of(kind, items):
@@ -40,52 +41,97 @@ def of(kind, items):
     ("schema", "value", "accepted", "kind"),
     [
         # rule 4: the exact class
-        ("string", "x", ["x"], ""), ("string", 5, ["5"], "type"), ("integer", 5, [5], ""),
+        ("string", "x", ["x"], ""),
+        ("string", 5, ["5"], "type"),
+        ("integer", 5, [5], ""),
         ("integer", 5.0, [5], "type"),
-        ("integer", True, [1], "type"), ("integer", "5", [5], "type"), ("float", 5.5, [5.5], ""),
+        ("integer", True, [1], "type"),
+        ("integer", "5", [5], "type"),
+        ("float", 5.5, [5.5], ""),
         ("float", 5, [5.0], ""),
-        ("float", 5, [5], ""), ("number", 5, [5], ""), ("float", True, [1.0], "type"), ("boolean", True, [True], ""),
-        ("boolean", 1, [True], "type"), ("boolean", "true", [True], "type"), ("array", [1], [[1]], ""),
-        ("array", (1,), [[1]], "type"), ("tuple", (1, 2), [[1, 2]], ""), ("tuple", [1, 2], [[1, 2]], ""),
-        ("dict", {"k": 1}, [{"k": [1]}], ""), ("dict", "k", [{"k": [1]}], "type"), ("any", "x", ["x"], ""),
-        ("any", 5, ["5"], "type"), ("any", 5, [5], ""), ("string", None, ["x"], "type"), ("string", None, [None], ""),
-        ("integer", 10**400, [5], "value"), ("float", 10**400, [5.0], "type"),
+        ("float", 5, [5], ""),
+        ("number", 5, [5], ""),
+        ("float", True, [1.0], "type"),
+        ("boolean", True, [True], ""),
+        ("boolean", 1, [True], "type"),
+        ("boolean", "true", [True], "type"),
+        ("array", [1], [[1]], ""),
+        ("array", (1,), [[1]], "type"),
+        ("tuple", (1, 2), [[1, 2]], ""),
+        ("tuple", [1, 2], [[1, 2]], ""),
+        ("dict", {"k": 1}, [{"k": [1]}], ""),
+        ("dict", "k", [{"k": [1]}], "type"),
+        ("any", "x", ["x"], ""),
+        ("any", 5, ["5"], "type"),
+        ("any", 5, [5], ""),
+        ("string", None, ["x"], "type"),
+        ("string", None, [None], ""),
+        ("integer", 10**400, [5], "value"),
+        ("float", 10**400, [5.0], "type"),
         # elements, one level deep, against each accepted list
-        (of("array", "integer"), [1, 2], [[1, 2]], ""), (of("array", "integer"), [1.0], [[1]], "type"),
-        (of("array", "float"), [1, 2], [[1, 2]], ""), (of("array", "float"), [1, 2], [[1.0, 2.0]], "type"),
-        (of("array", "float"), [1, 2], [[1.0, 2.0], [1, 2]], ""), (of("array", "string"), [], [[]], ""),
+        (of("array", "integer"), [1, 2], [[1, 2]], ""),
+        (of("array", "integer"), [1.0], [[1]], "type"),
+        (of("array", "float"), [1, 2], [[1, 2]], ""),
+        (of("array", "float"), [1, 2], [[1.0, 2.0]], "type"),
+        (of("array", "float"), [1, 2], [[1.0, 2.0], [1, 2]], ""),
+        (of("array", "string"), [], [[]], ""),
         (of("array", "integer"), ["1"], [[1], ""], "value"),  # "" lets any element pass; the values still differ
         (of("array", "array"), [[1], [2]], [[[1], [2]]], ""),
         # a variable: the class of the first accepted value other than "", compared as it stands
-        ("integer", "n", ["n"], ""), ("integer", "N", ["n"], "value"), ("array", "my list", ["my list"], ""),
-        ("array", "mylist", ["my list"], "value"), ("integer", "n", ["", "n"], ""), ("integer", 5, ["n"], "value"),
-        ("string", 5, [5, "x"], ""), ("string", "x", [5, "x"], ""),
-        ("string", "X", [5, "x"], "value"), ("integer", "x", [5, "x"], "type"),
+        ("integer", "n", ["n"], ""),
+        ("integer", "N", ["n"], "value"),
+        ("array", "my list", ["my list"], ""),
+        ("array", "mylist", ["my list"], "value"),
+        ("integer", "n", ["", "n"], ""),
+        ("integer", 5, ["n"], "value"),
+        ("string", 5, [5, "x"], ""),
+        ("string", "x", [5, "x"], ""),
+        ("string", "X", [5, "x"], "value"),
+        ("integer", "x", [5, "x"], "type"),
         # rule 5: values
-        ("string", "NewYork", ["new york"], ""), ("string", "April 1, 2024", ["april1/2024"], ""),
-        ("string", "a-b_c*d^e.f", ["abcdef"], ""), ("string", "it's", ['it"s'], ""), ("string", "a+b", ["ab"], "value"),
-        ("string", "a\tb", ["ab"], "value"), ("string", "x", ["y", "X"], ""), ("integer", 6, [5], "value"),
-        ("boolean", False, [True], "value"), ("string", "", ["", "x"], ""),
+        ("string", "NewYork", ["new york"], ""),
+        ("string", "April 1, 2024", ["april1/2024"], ""),
+        ("string", "a-b_c*d^e.f", ["abcdef"], ""),
+        ("string", "it's", ['it"s'], ""),
+        ("string", "a+b", ["ab"], "value"),
+        ("string", "a\tb", ["ab"], "value"),
+        ("string", "x", ["y", "X"], ""),
+        ("integer", 6, [5], "value"),
+        ("boolean", False, [True], "value"),
+        ("string", "", ["", "x"], ""),
         (of("array", "string"), ["New York"], [["newyork"]], ""),
         (of("array", "string"), ["b", "a"], [["a", "b"]], "value"),
-        (of("array", "string"), ["a"], [["b"], ["a"]], ""), (of("array", "string"), ["a"], [["a", "b"]], "value"),
-        (of("array", "string"), [], [["a"], ""], "value"), (of("array", "dict"), [], ["", [{"k": [1]}]], "value"),
-        ("dict", {"k": "New York"}, [{"k": ["newyork"]}], ""), ("dict", {"k": 2}, [{"k": [1, 2]}], ""),
-        ("dict", {"k": 3}, [{"k": [1, 2]}], "value"), ("dict", {"k": 1, "z": 1}, [{"k": [1]}], "value"),
-        ("dict", {}, [{"k": [1]}], "value"), ("dict", {}, [{"k": [1, ""]}], ""), ("dict", {}, [{}], ""),
-        ("dict", {"k": True}, [{"k": [1]}], "value"), ("dict", {"k": ["a"]}, [{"k": [["a"]]}], ""),
-        ("dict", {"k": ["A"]}, [{"k": [["a"]]}], "value"), ("dict", {"k": 1}, ["", {"k": [1]}], ""),
-        ("dict", {"k": "word"}, [{"k": "word"}], ""), ("dict", {"k": 1}, [{"z": [1]}, {"k": [1]}], ""),
+        (of("array", "string"), ["a"], [["b"], ["a"]], ""),
+        (of("array", "string"), ["a"], [["a", "b"]], "value"),
+        (of("array", "string"), [], [["a"], ""], "value"),
+        (of("array", "dict"), [], ["", [{"k": [1]}]], "value"),
+        ("dict", {"k": "New York"}, [{"k": ["newyork"]}], ""),
+        ("dict", {"k": 2}, [{"k": [1, 2]}], ""),
+        ("dict", {"k": 3}, [{"k": [1, 2]}], "value"),
+        ("dict", {"k": 1, "z": 1}, [{"k": [1]}], "value"),
+        ("dict", {}, [{"k": [1]}], "value"),
+        ("dict", {}, [{"k": [1, ""]}], ""),
+        ("dict", {}, [{}], ""),
+        ("dict", {"k": True}, [{"k": [1]}], "value"),
+        ("dict", {"k": ["a"]}, [{"k": [["a"]]}], ""),
+        ("dict", {"k": ["A"]}, [{"k": [["a"]]}], "value"),
+        ("dict", {"k": 1}, ["", {"k": [1]}], ""),
+        ("dict", {"k": "word"}, [{"k": "word"}], ""),
+        ("dict", {"k": 1}, [{"z": [1]}, {"k": [1]}], ""),
         (of("array", "dict"), [{"k": 1}, {"k": "B"}], [[{"k": [1]}, {"k": ["b"]}]], ""),
         (of("array", "dict"), [{"k": 2}, {"k": 1}], [[{"k": [1]}, {"k": [2]}]], "value"),
         (of("array", "dict"), [{"k": 1}], [[{"k": [1]}, {"k": [2]}]], "value"),
         (of("array", "dict"), [5], [[{"k": [1]}]], "type"),
-        (of("array", "integer"), [True], [[1]], "type"), ({"type": "array"}, [True], [[1]], "value"),
+        (of("array", "integer"), [True], [[1]], "type"),
+        ({"type": "array"}, [True], [[1]], "value"),
         # schemas of other dialects
-        ("object", {"k": 1}, [{"k": [1]}], ""), ({"type": ["string", "null"]}, None, ["x", None], ""), ({}, 5, [5], ""),
-        ({}, "5", [5], "value"), ({"anyOf": [{"type": "string"}]}, "X", ["x"], ""),
+        ("object", {"k": 1}, [{"k": [1]}], ""),
+        ({"type": ["string", "null"]}, None, ["x", None], ""),
+        ({}, 5, [5], ""),
+        ({}, "5", [5], "value"),
+        ({"anyOf": [{"type": "string"}]}, "X", ["x"], ""),
     ],
-)  # fmt: skip
+)
 def test_one_value(schema, value, accepted, kind):
     found = verdict(value, accepted, schema)
     assert (found.valid, found.kind) == (not kind, kind), found
@@ -161,8 +207,9 @@ def test_any_assignment_counts(golds, data):
 @settings(deadline=None, max_examples=80)
 @given(st.integers(1, 4), st.integers(1, 4), st.data())
 def test_matchings_beside_brute_force(rows, columns, data):
-    weights = data.draw(st.lists(st.lists(st.integers(0, 4), min_size=columns, max_size=columns),
-                                 min_size=rows, max_size=rows))  # fmt: skip
+    weights = data.draw(
+        st.lists(st.lists(st.integers(0, 4), min_size=columns, max_size=columns), min_size=rows, max_size=rows)
+    )
     if rows <= columns:
         sums = [[weights[r][c] for r, c in enumerate(p)] for p in itertools.permutations(range(columns), rows)]
     else:
@@ -178,20 +225,29 @@ def test_matchings_beside_brute_force(rows, columns, data):
 @pytest.mark.parametrize(
     ("language", "schema", "text", "accepted", "kind"),
     [
-        ("java", "integer", "5", [5], ""), ("java", "integer", "5.0", [5], "type"), ("java", "long", "5", [5], "type"),
-        ("java", "long", "5L", [5], ""), ("java", "String", "abc", ["ABC"], ""),
+        ("java", "integer", "5", [5], ""),
+        ("java", "integer", "5.0", [5], "type"),
+        ("java", "long", "5", [5], "type"),
+        ("java", "long", "5L", [5], ""),
+        ("java", "String", "abc", ["ABC"], ""),
         ("java", "String", '"abc"', ["abc"], ""),
-        ("java", "any", "20.5", [20.5, "20.5"], ""), ("java", "boolean", "true", [True], ""),
-        ("java", "HashMap", "env", ["env"], ""), ("java", "HashMap", "Env", ["env"], "value"),
+        ("java", "any", "20.5", [20.5, "20.5"], ""),
+        ("java", "boolean", "true", [True], ""),
+        ("java", "HashMap", "env", ["env"], ""),
+        ("java", "HashMap", "Env", ["env"], "value"),
         ("java", "HashMap", 'new HashMap<>() {{ put("k", 5); }}', [{"k": [5]}], ""),
         ("java", of("ArrayList", "any"), 'new ArrayList<>(Arrays.asList("a", 4, true))', [["a", 4, True]], ""),
         ("java", of("Array", "String"), 'new String[]{"a", "b"}', [["a", "b"]], ""),
-        ("java", of("Array", "integer"), "new int[]{1, 2.5}", [[1, 2]], "type"), ("java", "integer", 5, [5], "type"),
-        ("javascript", "float", "5", [5.0], ""), ("javascript", "Bigint", "5", [5], "type"),
-        ("javascript", of("array", "float"), "[60, 30]", [[60, 30]], ""), ("javascript", "dict", "{}", ["", {}], ""),
-        ("javascript", "dict", "{a: [1, 2]}", [{"a": [[1, 2]]}], ""), ("javascript", "Boolean", "yes", [True], "type"),
+        ("java", of("Array", "integer"), "new int[]{1, 2.5}", [[1, 2]], "type"),
+        ("java", "integer", 5, [5], "type"),
+        ("javascript", "float", "5", [5.0], ""),
+        ("javascript", "Bigint", "5", [5], "type"),
+        ("javascript", of("array", "float"), "[60, 30]", [[60, 30]], ""),
+        ("javascript", "dict", "{}", ["", {}], ""),
+        ("javascript", "dict", "{a: [1, 2]}", [{"a": [[1, 2]]}], ""),
+        ("javascript", "Boolean", "yes", [True], "type"),
     ],
-)  # fmt: skip
+)
 def test_source_text(language, schema, text, accepted, kind):
     found = verdict(text, accepted, schema, language=language)
     assert (found.valid, found.kind) == (not kind, kind), found
@@ -241,31 +297,53 @@ F, G = Call("f", {"a": 1}), Call("g.h", {"b": "x"})
 @pytest.mark.parametrize(
     ("form", "text", "calls"),
     [
-        ("python", "[f(a=1), g.h(b='x')]", (F, G)), ("python", "f(a=1)", (F,)),
+        ("python", "[f(a=1), g.h(b='x')]", (F, G)),
+        ("python", "f(a=1)", (F,)),
         ("python", "f(a=1), g.h(b='x')", (F, G)),
-        ("python", "[]", ()), ("python", "```python\n[f(a=1,)]\n```", (F,)), ("python", " [ f ( a = 1 ) ] ", (F,)),
+        ("python", "[]", ()),
+        ("python", "```python\n[f(a=1,)]\n```", (F,)),
+        ("python", " [ f ( a = 1 ) ] ", (F,)),
         ("python", "get-it(x-y=-1, from='z')", (Call("get-it", {"x-y": -1, "from": "z"}),)),
         ("python", "f(a=2**3, b=1/4, c=-1)", (Call("f", {"a": 8, "b": 0.25, "c": -1}),)),
         ("python", "f(a=data['x'], b=g(c=1))", (Call("f", {"a": "data['x']", "b": "g(c=1)"}),)),
         ("json", '[{"name": "f", "arguments": {"a": 1}}, {"name": "g.h", "arguments": {"b": "x"}}]', (F, G)),
-        ("json", '{"name": "f", "arguments": {"a": 1}}', (F,)), ("json", "```json\n[]\n```", ()), ("json", "[]", ()),
+        ("json", '{"name": "f", "arguments": {"a": 1}}', (F,)),
+        ("json", "```json\n[]\n```", ()),
+        ("json", "[]", ()),
         ("json", '{"name": "f", "arguments": "{\\"a\\": 1}", "type": "function"}', (F,)),
         ("json", '{"name": "f"}', (Call("f"),)),
         ("json", '{"name": "f", "id": "c1", "arguments": {}}', (Call("f", {}, "c1"),)),
-        ("xml", '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
-                '<tool_call>{"name": "g.h", "arguments": {"b": "x"}}</tool_call>', (F, G)),
-        ("xml", "<function=f><parameter=a>\n1\n</parameter></function>\n"
-                "<function=g.h><parameter=b>x</parameter></function>", (F, G)),
-        ("xml", "<tool_call>\n<function=f>\n<parameter=a>\n[1, \"x\"]\n</parameter>\n"
-                "<parameter=b>\ntwo\nlines\n</parameter>\n</function>\n</tool_call>",
-         (Call("f", {"a": [1, "x"], "b": "two\nlines"}),)),
+        (
+            "xml",
+            '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+            '<tool_call>{"name": "g.h", "arguments": {"b": "x"}}</tool_call>',
+            (F, G),
+        ),
+        (
+            "xml",
+            "<function=f><parameter=a>\n1\n</parameter></function>\n"
+            "<function=g.h><parameter=b>x</parameter></function>",
+            (F, G),
+        ),
+        (
+            "xml",
+            '<tool_call>\n<function=f>\n<parameter=a>\n[1, "x"]\n</parameter>\n'
+            "<parameter=b>\ntwo\nlines\n</parameter>\n</function>\n</tool_call>",
+            (Call("f", {"a": [1, "x"], "b": "two\nlines"}),),
+        ),
         ("xml", "<function=f></function>", (Call("f"),)),
-        ("java", '[A.b(x=new HashMap<String, Object>() {{ put("a", 1); }}, y="q,)", z=5L)]',
-         (Call("A.b", {"x": 'new HashMap<String, Object>() {{ put("a", 1); }}', "y": '"q,)"', "z": "5L"}),)),
-        ("javascript", "f(a={k: 1, l: [1, 2]}, b=(x) => x, c=true)",
-         (Call("f", {"a": "{k: 1, l: [1, 2]}", "b": "(x) => x", "c": "true"}),)),
+        (
+            "java",
+            '[A.b(x=new HashMap<String, Object>() {{ put("a", 1); }}, y="q,)", z=5L)]',
+            (Call("A.b", {"x": 'new HashMap<String, Object>() {{ put("a", 1); }}', "y": '"q,)"', "z": "5L"}),),
+        ),
+        (
+            "javascript",
+            "f(a={k: 1, l: [1, 2]}, b=(x) => x, c=true)",
+            (Call("f", {"a": "{k: 1, l: [1, 2]}", "b": "(x) => x", "c": "true"}),),
+        ),
     ],
-)  # fmt: skip
+)
 def test_read(form, text, calls):
     assert decode_calls(text, form=form) == calls
     assert made_call(text, form=form) is bool(calls)
@@ -274,19 +352,40 @@ def test_read(form, text, calls):
 @pytest.mark.parametrize(
     ("form", "text"),
     [
-        ("python", "f(1)"), ("python", "f(a=1, 2)"), ("python", "f(**x)"), ("python", "f(a=1, a=2)"),
+        ("python", "f(1)"),
+        ("python", "f(a=1, 2)"),
+        ("python", "f(**x)"),
+        ("python", "f(a=1, a=2)"),
         ("python", "[f(a=1)"),
-        ("python", "f(a=1) and more"), ("python", "I cannot help with that."), ("python", ""), ("python", "[f]"),
-        ("python", "f(a==1)"), ("python", "f(a=open('x') + 1)"), ("python", "f()()"), ("python", "f(a=1 b=2)"),
-        ("json", "no"), ("json", "[1]"), ("json", '{"name": 5}'), ("json", '{"arguments": {}}'), ("json", '["f"]'),
-        ("json", '{"name": "f", "arguments": [1]}'), ("json", '{"name": "f", "arguments": "["}'),
-        ("json", '{"name": "f", "arguments": {"a": NaN}}'), ("json", '{"name": "f", "arguments": {"a": 1, "a": 2}}'),
-        ("json", 'text ```json\n[]\n```'), ("xml", ""), ("xml", "no"), ("xml", "<tool_call>{</tool_call>"),
-        ("xml", '<tool_call>{"name": "f"}'), ("xml", "<function=f>x</function>"),
+        ("python", "f(a=1) and more"),
+        ("python", "I cannot help with that."),
+        ("python", ""),
+        ("python", "[f]"),
+        ("python", "f(a==1)"),
+        ("python", "f(a=open('x') + 1)"),
+        ("python", "f()()"),
+        ("python", "f(a=1 b=2)"),
+        ("json", "no"),
+        ("json", "[1]"),
+        ("json", '{"name": 5}'),
+        ("json", '{"arguments": {}}'),
+        ("json", '["f"]'),
+        ("json", '{"name": "f", "arguments": [1]}'),
+        ("json", '{"name": "f", "arguments": "["}'),
+        ("json", '{"name": "f", "arguments": {"a": NaN}}'),
+        ("json", '{"name": "f", "arguments": {"a": 1, "a": 2}}'),
+        ("json", "text ```json\n[]\n```"),
+        ("xml", ""),
+        ("xml", "no"),
+        ("xml", "<tool_call>{</tool_call>"),
+        ("xml", '<tool_call>{"name": "f"}'),
+        ("xml", "<function=f>x</function>"),
         ("xml", "<function=f><parameter=a>1</parameter><parameter=a>2</parameter></function>"),
-        ("java", "f(a=)"), ("java", "f(a=(1)"), ("javascript", "f('x')"),
+        ("java", "f(a=)"),
+        ("java", "f(a=(1)"),
+        ("javascript", "f('x')"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_read(form, text):
     with pytest.raises(InvalidAction):
         decode_calls(text, form=form)
@@ -298,23 +397,33 @@ def test_what_is_too_large():
     deep = "[" * 10_000 + "]" * 10_000
     many = ", ".join(["f()"] * 300)
     for form, text in [
-        ("python", f"f(a='{huge}')"), ("json", f'{{"name": "f", "arguments": {{"a": "{huge}"}}}}'), ("xml", huge),
-        ("python", f"f(a={deep})"), ("json", f'{{"name": "f", "arguments": {{"a": {deep}}}}}'),
+        ("python", f"f(a='{huge}')"),
+        ("json", f'{{"name": "f", "arguments": {{"a": "{huge}"}}}}'),
+        ("xml", huge),
+        ("python", f"f(a={deep})"),
+        ("json", f'{{"name": "f", "arguments": {{"a": {deep}}}}}'),
         ("java", f"f(a={deep})"),
-        ("xml", f'<tool_call>{{"name": "f", "arguments": {{"a": {deep}}}}}</tool_call>'), ("python", many),
-        ("python", "f(a=9**9**9)"), ("python", "f(a='x'*10**9)"), ("python", "f(a=" + "-" * 99_999 + "1)"),
-    ]:  # fmt: skip
+        ("xml", f'<tool_call>{{"name": "f", "arguments": {{"a": {deep}}}}}</tool_call>'),
+        ("python", many),
+        ("python", "f(a=9**9**9)"),
+        ("python", "f(a='x'*10**9)"),
+        ("python", "f(a=" + "-" * 99_999 + "1)"),
+    ]:
         with pytest.raises(InvalidAction):
             decode_calls(text, form=form)
 
 
 NAMES = st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_.-]{0,8}", fullmatch=True)
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=8) | st.sampled_from(["</tool_call>", "```", "<function=f>", "'\"\\", "]", "\ud800"]),
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**20), 10**20)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8)
+    | st.sampled_from(["</tool_call>", "```", "<function=f>", "'\"\\", "]", "\ud800"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=8,
-)  # fmt: skip
+)
 CALLS = st.lists(st.builds(Call, NAMES, st.dictionaries(NAMES, VALUES, max_size=3)), max_size=3).map(tuple)
 
 
@@ -334,9 +443,12 @@ def test_what_cannot_be_written():
         '[{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}, "id": "c1"}]'
     )
     for calls, form in [
-        ([Call("two words")], "python"), ([Call("f", {"a=b": 1})], "python"), ([Call("f", {"a": {1, 2}})], "python"),
-        ([Call("f", {"a": float("nan")})], "json"), ([Call("f", {"a": b"x"})], "json"),
-    ]:  # fmt: skip
+        ([Call("two words")], "python"),
+        ([Call("f", {"a=b": 1})], "python"),
+        ([Call("f", {"a": {1, 2}})], "python"),
+        ([Call("f", {"a": float("nan")})], "json"),
+        ([Call("f", {"a": b"x"})], "json"),
+    ]:
         with pytest.raises(SampleInvalid):
             encode_calls(calls, form=form)
     with pytest.raises(ConfigError):

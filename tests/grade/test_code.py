@@ -111,7 +111,7 @@ def test_one_answer_too_many_fails():
         ("class A:\n    __eq__ = lambda *a: True\n    __bool__ = lambda a: False\ndef f(x): return A()", False),
         ("class I(int):\n    def __eq__(self, other): return True\ndef f(x): return I(x)", False),
     ],
-)  # fmt: skip
+)
 def test_verdicts_in_real_boxes(opened, source, correct, test):
     assert judge(source, humaneval(PROMPT, test, "f"), opened).correct is correct
 
@@ -184,9 +184,11 @@ def test_a_number_too_long_to_be_written_is_wrong_and_no_crash(made):
 
 @pytest.mark.parametrize(
     "value",
-    ['{"t": "list", "v": [{"t": "str", "v": "a" * 900_000}, {"t": "none"}]}',
-     '{"t": "list", "v": [{"t": "complex", "v": ["1", "1"]}] * 33_000}'],
-)  # fmt: skip
+    [
+        '{"t": "list", "v": [{"t": "str", "v": "a" * 900_000}, {"t": "none"}]}',
+        '{"t": "list", "v": [{"t": "complex", "v": ["1", "1"]}] * 33_000}',
+    ],
+)
 def test_code_that_writes_its_own_answer_fails_and_does_not_end_the_judge(opened, value):
     """A frame may be small enough to be read, and what it holds too large to be sent into the box of the test."""
     source = f"""

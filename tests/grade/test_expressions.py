@@ -17,14 +17,30 @@ def read(text):
     ("text", "value"),
     [
         ("(1, [2, 'a'], {3: {4}})", (1, [2, "a"], {3: {4}})),
-        ("-3 + 2 * 5 // 3 - 7 % 4", -3), ("2 ** 10 / 4", 256.0), ("~1", -2), ("not ''", True),
-        ("1 < 2 < 3", True), ("1 < 3 < 2", False), ("2 in [1, 2]", True), ("None is None", True), ("1 != 2", True),
-        ("0 or 'x'", "x"), ("1 and 0 and 1", 0), ("[5, 6][-1]", 6), ("{'a': 1}['a']", 1),
-        ("sorted([3, 1], reverse=True)", [3, 1]), ("len(set((1, 1, 2)))", 2), ("abs(-0.5)", 0.5),
-        ("math.isclose(0.1 + 0.2, 0.3, rel_tol=1e-9)", True), ("round(2.675, ndigits=1)", 2.7),
-        ("max(min((4, 5)), 2)", 4), ("'ab' * 3", "ababab"), ("math.inf > 1", True), ("all([1, 0])", False),
+        ("-3 + 2 * 5 // 3 - 7 % 4", -3),
+        ("2 ** 10 / 4", 256.0),
+        ("~1", -2),
+        ("not ''", True),
+        ("1 < 2 < 3", True),
+        ("1 < 3 < 2", False),
+        ("2 in [1, 2]", True),
+        ("None is None", True),
+        ("1 != 2", True),
+        ("0 or 'x'", "x"),
+        ("1 and 0 and 1", 0),
+        ("[5, 6][-1]", 6),
+        ("{'a': 1}['a']", 1),
+        ("sorted([3, 1], reverse=True)", [3, 1]),
+        ("len(set((1, 1, 2)))", 2),
+        ("abs(-0.5)", 0.5),
+        ("math.isclose(0.1 + 0.2, 0.3, rel_tol=1e-9)", True),
+        ("round(2.675, ndigits=1)", 2.7),
+        ("max(min((4, 5)), 2)", 4),
+        ("'ab' * 3", "ababab"),
+        ("math.inf > 1", True),
+        ("all([1, 0])", False),
     ],
-)  # fmt: skip
+)
 def test_values(text, value):
     assert evaluate(read(text)) == value
     assert type(evaluate(read(text))) is type(value)
@@ -44,9 +60,25 @@ def test_literals_are_what_python_reads(value):
 
 @pytest.mark.parametrize(
     "text",
-    ["[x for x in y]", "lambda: 1", "x", "f(1)", "a.b", "().__class__", "'a'.upper()", "[1, 2][0:1]", "f'{1}'",
-     "open('x')", "{**{}}", "len(*[1])", "sorted([1], key=len)", "exec('1')", "1 if 2 else 3", "(x := 1)"],
-)  # fmt: skip
+    [
+        "[x for x in y]",
+        "lambda: 1",
+        "x",
+        "f(1)",
+        "a.b",
+        "().__class__",
+        "'a'.upper()",
+        "[1, 2][0:1]",
+        "f'{1}'",
+        "open('x')",
+        "{**{}}",
+        "len(*[1])",
+        "sorted([1], key=len)",
+        "exec('1')",
+        "1 if 2 else 3",
+        "(x := 1)",
+    ],
+)
 def test_other_forms_are_not_read(text):
     with pytest.raises(Unsupported):
         evaluate(read(text))
@@ -56,9 +88,18 @@ def test_other_forms_are_not_read(text):
 
 @pytest.mark.parametrize(
     "text",
-    ["10 ** 10 ** 10", "'x' * 10 ** 9", "[0] * 10 ** 9", "'%99999999d' % 1", "1 / 0", "[][0]", "1 + 'a'", "9 ** 9 ** 9",
-     "int('x')"],
-)  # fmt: skip
+    [
+        "10 ** 10 ** 10",
+        "'x' * 10 ** 9",
+        "[0] * 10 ** 9",
+        "'%99999999d' % 1",
+        "1 / 0",
+        "[][0]",
+        "1 + 'a'",
+        "9 ** 9 ** 9",
+        "int('x')",
+    ],
+)
 def test_failures_are_quick_and_of_known_kinds(text):
     with pytest.raises(FAILURES):
         evaluate(read(text))
@@ -79,9 +120,16 @@ def test_calls_within_calls_are_another_form():
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("set([1, 1.0, True, 'a'] * 99)", {1, "a"}), ("set()", set()), ("frozenset('abca')", frozenset("abc")),
-     ("dict([(1, 2), (1, 3)] * 50)", {1: 3}), ("dict({'a': 1})", {"a": 1}), ("dict()", {}), ("set({1: 2})", {1})],
-)  # fmt: skip
+    [
+        ("set([1, 1.0, True, 'a'] * 99)", {1, "a"}),
+        ("set()", set()),
+        ("frozenset('abca')", frozenset("abc")),
+        ("dict([(1, 2), (1, 3)] * 50)", {1: 3}),
+        ("dict({'a': 1})", {"a": 1}),
+        ("dict()", {}),
+        ("set({1: 2})", {1}),
+    ],
+)
 def test_sets_and_dicts_of_what_is_said_often(text, value):
     assert evaluate(read(text)) == value
 

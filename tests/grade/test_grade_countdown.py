@@ -116,8 +116,9 @@ def test_a_game_in_lines():
     assert check_lines(LINES, [4, 9, 10, 13]) == (True, True, True)
     shuffled = ["13 - 9 = 4 (left: 10 4 4)", *LINES[1:]]
     assert check_lines(shuffled, [4, 9, 10, 13]) == (True, True, True)
-    assert check_lines(["8 / 3 = 8/3 (left: 3 8 8/3)", "3 - 8/3 = 1/3 (left: 8 1/3)", "8 / 1/3 = 24 (left: 24)"],
-                       [3, 3, 8, 8]) == (True, True, True)  # fmt: skip
+    assert check_lines(
+        ["8 / 3 = 8/3 (left: 3 8 8/3)", "3 - 8/3 = 1/3 (left: 8 1/3)", "8 / 1/3 = 24 (left: 24)"], [3, 3, 8, 8]
+    ) == (True, True, True)
 
 
 @pytest.mark.parametrize(

@@ -172,11 +172,20 @@ def test_without_the_extra_what_is_undecided_is_unknown_and_says_why(monkeypatch
 @pytest.mark.parametrize(
     "text",
     [
-        "1" * 10**6, r"\boxed{" + "1" * 10**6 + "}", r"\boxed{" * 150_000, "# " * 500_000, " " * 10**6,
-        "answer is " * 100_000, "(" * 10**6, r"\frac{" * 160_000, "$" * 10**6, "1 " * 499_999 + "4", "- " * 500_000,
+        "1" * 10**6,
+        r"\boxed{" + "1" * 10**6 + "}",
+        r"\boxed{" * 150_000,
+        "# " * 500_000,
+        " " * 10**6,
+        "answer is " * 100_000,
+        "(" * 10**6,
+        r"\frac{" * 160_000,
+        "$" * 10**6,
+        "1 " * 499_999 + "4",
+        "- " * 500_000,
     ],
     ids=lambda text: text[:12],
-)  # fmt: skip
+)
 def test_long_responses_are_wrong_and_do_not_hang(text):
     """A pattern that takes quadratic time would take hours here."""
     assert MathsGrader()(text, "3").correct is False

@@ -26,14 +26,56 @@ def read(text):
 
 @pytest.mark.parametrize(
     "text",
-    ["1", "-1", "+2", "1_000", "0xff", "0o17", "0b101", "1.5", ".5", "5.", "1e3", "2.5e-3", "True", "False", "None",
-     "''",
-     '"a"', "'a' \"b\"", "'''a'b\"c'''", '"""x\ny"""', r"'\n\t\\\'\"\x41é\N{BULLET}\101'", r"r'\d'", r"u'x'",
-     "'\\\nline'", "[]", "[1, 'a', [2.0, None]]", "[1,]", "()", "(1,)", "(1, 2)", "(1)", "{}",
-     "{'a': 1, 'b': {'c': [()]}}",
-     "2**3**2", "-2**2", "2**-1", "1-2-3", "2*3+4*5", "(2+3)*4", "7//2", "-7//2", "7%3", "8/2/2", "- -1", "1.5*2",
-     "{'a': 1/4,}", "[-1, -2.5, 3*3]"],
-)  # fmt: skip
+    [
+        "1",
+        "-1",
+        "+2",
+        "1_000",
+        "0xff",
+        "0o17",
+        "0b101",
+        "1.5",
+        ".5",
+        "5.",
+        "1e3",
+        "2.5e-3",
+        "True",
+        "False",
+        "None",
+        "''",
+        '"a"',
+        "'a' \"b\"",
+        "'''a'b\"c'''",
+        '"""x\ny"""',
+        r"'\n\t\\\'\"\x41é\N{BULLET}\101'",
+        r"r'\d'",
+        r"u'x'",
+        "'\\\nline'",
+        "[]",
+        "[1, 'a', [2.0, None]]",
+        "[1,]",
+        "()",
+        "(1,)",
+        "(1, 2)",
+        "(1)",
+        "{}",
+        "{'a': 1, 'b': {'c': [()]}}",
+        "2**3**2",
+        "-2**2",
+        "2**-1",
+        "1-2-3",
+        "2*3+4*5",
+        "(2+3)*4",
+        "7//2",
+        "-7//2",
+        "7%3",
+        "8/2/2",
+        "- -1",
+        "1.5*2",
+        "{'a': 1/4,}",
+        "[-1, -2.5, 3*3]",
+    ],
+)
 def test_python_as_python_reads_it(text):
     expected = evaluate(ast.parse(text, mode="eval").body)  # the evaluator of asserts, held to Python by its own tests
     value = read(text)
@@ -42,11 +84,14 @@ def test_python_as_python_reads_it(text):
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats(allow_nan=False, allow_infinity=False)
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**20), 10**20)
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.tuples(inner, inner) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=10,
-)  # fmt: skip
+)
 
 
 @settings(deadline=None, max_examples=60)
@@ -78,7 +123,7 @@ def test_each_language_has_its_own_escapes():
 @pytest.mark.parametrize(
     "text",
     ["x", "a.b.c", "data['sales']", "f(1, 'a)')", "f(x=[1])[0].y", "true", "null"],
-)  # fmt: skip
+)
 def test_names_stay_text(text):
     assert read(text) == text
     assert read(f"[1, {text}]") == [1, text]
@@ -86,13 +131,49 @@ def test_names_stay_text(text):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[1", "1]", "[1 2]", "'a", "{1: 2}", "{'a': 1, 'a': 2}", "{'a'}", "{1, 2}", "1 if x else 2", "lambda: 1",
-     "f'{x}'",
-     "b'a'", "not x", "'a' + 'b'", "'a' * 3", "[1] * 3", "-'a'", "-True", "1 + x", "1/0", "1%0", "0**-1", "(-8)**0.5",
-     "10**65", "2**64**2", "9**64 * 9**64 * 9**64 * 9**64 * 9**64 * 9**64", "1e999", "1e308*10", "1j", "007", "0x",
-     "*x",
-     "[*x]", "x = 1", "1 < 2", "x[1", "a.", "...", "`x`"],
-)  # fmt: skip
+    [
+        "",
+        "[1",
+        "1]",
+        "[1 2]",
+        "'a",
+        "{1: 2}",
+        "{'a': 1, 'a': 2}",
+        "{'a'}",
+        "{1, 2}",
+        "1 if x else 2",
+        "lambda: 1",
+        "f'{x}'",
+        "b'a'",
+        "not x",
+        "'a' + 'b'",
+        "'a' * 3",
+        "[1] * 3",
+        "-'a'",
+        "-True",
+        "1 + x",
+        "1/0",
+        "1%0",
+        "0**-1",
+        "(-8)**0.5",
+        "10**65",
+        "2**64**2",
+        "9**64 * 9**64 * 9**64 * 9**64 * 9**64 * 9**64",
+        "1e999",
+        "1e308*10",
+        "1j",
+        "007",
+        "0x",
+        "*x",
+        "[*x]",
+        "x = 1",
+        "1 < 2",
+        "x[1",
+        "a.",
+        "...",
+        "`x`",
+    ],
+)
 def test_what_python_literals_are_not(text):
     with pytest.raises(InvalidAction):
         read(text)
@@ -154,17 +235,32 @@ def test_one_string():
 @pytest.mark.parametrize(
     ("text", "kind", "item", "value"),
     [
-        ("5", "integer", "", 5), ("-7", "short", "", -7), ("5L", "integer", "", "5L"), ("5", "long", "", "5"),
-        ("5L", "long", "", 5), ("5l", "long", "", 5), ("0.5f", "float", "", 0.5), ("3e2F", "float", "", 300.0),
-        ("0.5", "float", "", "0.5"), ("0.5", "double", "", 0.5), ("5", "double", "", 5.0),
+        ("5", "integer", "", 5),
+        ("-7", "short", "", -7),
+        ("5L", "integer", "", "5L"),
+        ("5", "long", "", "5"),
+        ("5L", "long", "", 5),
+        ("5l", "long", "", 5),
+        ("0.5f", "float", "", 0.5),
+        ("3e2F", "float", "", 300.0),
+        ("0.5", "float", "", "0.5"),
+        ("0.5", "double", "", 0.5),
+        ("5", "double", "", 5.0),
         ("0.5f", "double", "", "0.5f"),
-        ("true", "boolean", "", True), ("True", "boolean", "", "True"), ("'a'", "char", "", "'a'"),
-        ("abc", "String", "", "abc"), ('"a\\"b"', "String", "", 'a"b'), ("5", "any", "", "5"),
+        ("true", "boolean", "", True),
+        ("True", "boolean", "", "True"),
+        ("'a'", "char", "", "'a'"),
+        ("abc", "String", "", "abc"),
+        ('"a\\"b"', "String", "", 'a"b'),
+        ("5", "any", "", "5"),
         ('"5"', "integer", "", '"5"'),
-        ("new int[]{1, 2}", "Array", "integer", [1, 2]), ("new int[] { }", "Array", "integer", []),
+        ("new int[]{1, 2}", "Array", "integer", [1, 2]),
+        ("new int[] { }", "Array", "integer", []),
         ('new String[]{"a, b", "c"}', "Array", "String", ["a, b", "c"]),
-        ('new Object[]{"x", 42, true, 2L}', "Array", "any", ["x", 42, True, 2]), ("xs", "Array", "String", "xs"),
-        ("new int[]{1, 2.5}", "Array", "integer", [1, "2.5"]), ("new long[]{1}", "Array", "long", ["1"]),
+        ('new Object[]{"x", 42, true, 2L}', "Array", "any", ["x", 42, True, 2]),
+        ("xs", "Array", "String", "xs"),
+        ("new int[]{1, 2.5}", "Array", "integer", [1, "2.5"]),
+        ("new long[]{1}", "Array", "long", ["1"]),
         ("new ArrayList<Integer>(Arrays.asList(1, 2))", "ArrayList", "integer", [1, 2]),
         ("new ArrayList<>() {{ add(1); add(2); }}", "ArrayList", "integer", [1, 2]),
         ("new ArrayList<String>()", "ArrayList", "String", []),
@@ -172,12 +268,14 @@ def test_one_string():
         ("new char[]{'a'}", "Array", "char", ["'a'"]),
         ("new ArrayList<>() {{ remove(1); }}", "ArrayList", "integer", "new ArrayList<>() {{ remove(1); }}"),
         ('new HashMap<String, Object>() {{ put("k", "v;)"); put("n", 5L); }}', "HashMap", "", {"k": "v;)", "n": 5}),
-        ("new HashMap<>()", "HashMap", "", {}), ("new HashMap<>() {{ }}", "HashMap", "", {}),
+        ("new HashMap<>()", "HashMap", "", {}),
+        ("new HashMap<>() {{ }}", "HashMap", "", {}),
         ("env", "HashMap", "", "env"),
         ('new HashMap<>() {{ put("a", new int[]{1}); }}', "HashMap", "", {"a": [1]}),
-        ("new int[]{1, (2}", "Array", "integer", "new int[]{1, (2}"), ("{1, 2}", "Array", "integer", "{1, 2}"),
+        ("new int[]{1, (2}", "Array", "integer", "new int[]{1, (2}"),
+        ("{1, 2}", "Array", "integer", "{1, 2}"),
     ],
-)  # fmt: skip
+)
 def test_java(text, kind, item, value):
     found = java_value(text, kind, item)
     assert found == value
@@ -187,20 +285,33 @@ def test_java(text, kind, item, value):
 @pytest.mark.parametrize(
     ("text", "kind", "item", "value"),
     [
-        ("5", "integer", "", 5), ("5.0", "integer", "", "5.0"), ("5", "float", "", 5.0), ("-0.5", "float", "", -0.5),
-        ("5e3", "float", "", "5e3"), ("5n", "Bigint", "", 5), ("5", "Bigint", "", "5"), ("true", "Boolean", "", True),
-        ("1", "Boolean", "", "1"), ("'it'", "String", "", "it"), ('"it"', "String", "", "it"),
+        ("5", "integer", "", 5),
+        ("5.0", "integer", "", "5.0"),
+        ("5", "float", "", 5.0),
+        ("-0.5", "float", "", -0.5),
+        ("5e3", "float", "", "5e3"),
+        ("5n", "Bigint", "", 5),
+        ("5", "Bigint", "", "5"),
+        ("true", "Boolean", "", True),
+        ("1", "Boolean", "", "1"),
+        ("'it'", "String", "", "it"),
+        ('"it"', "String", "", "it"),
         ("it", "String", "", "it"),
-        ("[1, 'two', true]", "array", "", [1, "two", True]), ("new Array(1, 2)", "array", "integer", [1, 2]),
-        ("[]", "array", "String", []), ("['a, b']", "array", "String", ["a, b"]),
+        ("[1, 'two', true]", "array", "", [1, "two", True]),
+        ("new Array(1, 2)", "array", "integer", [1, 2]),
+        ("[]", "array", "String", []),
+        ("['a, b']", "array", "String", ["a, b"]),
         ("[[1], [2, 3]]", "array", "array", [[1], [2, 3]]),
-        ("[60, 30]", "array", "float", [60.0, 30.0]), ("items", "array", "String", "items"),
+        ("[60, 30]", "array", "float", [60.0, 30.0]),
+        ("items", "array", "String", "items"),
         ("[1", "array", "integer", "[1"),
-        ("{a: 1, 'b': {c: [x, \"y\"]}, \"d\": 5n}", "dict", "", {"a": 1, "b": {"c": ["x", "y"]}, "d": 5}),
-        ("{}", "dict", "", {}), ("{a}", "dict", "", "{a}"), ("{n: '5'}", "dict", "", {"n": "5"}),
+        ('{a: 1, \'b\': {c: [x, "y"]}, "d": 5n}', "dict", "", {"a": 1, "b": {"c": ["x", "y"]}, "d": 5}),
+        ("{}", "dict", "", {}),
+        ("{a}", "dict", "", "{a}"),
+        ("{n: '5'}", "dict", "", {"n": "5"}),
         ("() => { return {a: 1}; }", "any", "", "() => { return {a: 1}; }"),
     ],
-)  # fmt: skip
+)
 def test_javascript(text, kind, item, value):
     found = javascript_value(text, kind, item)
     assert found == value

@@ -8,8 +8,10 @@ from evolvent.errors import ConfigError
 from evolvent.grade.passk import mean_pass_at_k, pass_at_k
 
 
-@pytest.mark.parametrize(("samples", "passed", "k", "value"), [(5, 2, 1, 0.4), (10, 3, 5, 0.91667), (4, 0, 2, 0.0),
-                                                               (4, 3, 2, 1.0), (1, 1, 1, 1.0)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("samples", "passed", "k", "value"),
+    [(5, 2, 1, 0.4), (10, 3, 5, 0.91667), (4, 0, 2, 0.0), (4, 3, 2, 1.0), (1, 1, 1, 1.0)],
+)
 def test_published_values(samples, passed, k, value):
     assert pass_at_k(samples, passed, k) == pytest.approx(value, abs=5e-6)
 

@@ -151,9 +151,14 @@ class TestNear:
 
 @pytest.mark.parametrize(
     "source",
-    ["def other():\n    return 3", "def solution(n):\n    return 3", "def solution(*, n=1):\n    return 3",
-     "def solution(*n):\n    return 3", "@staticmethod\ndef solution():\n    return 3"],
-)  # fmt: skip
+    [
+        "def other():\n    return 3",
+        "def solution(n):\n    return 3",
+        "def solution(*, n=1):\n    return 3",
+        "def solution(*n):\n    return 3",
+        "@staticmethod\ndef solution():\n    return 3",
+    ],
+)
 def test_what_is_not_a_plain_solution_is_left_to_a_box(source):
     assert run_straight(source) is None
     assert run_straight("def solution() -> int:\n    return 3") == Ran(3)

@@ -25,39 +25,59 @@ MINDACT, EXACT = Rules(), Rules("exact")
 STEP = WebTarget(("7", "9"), "TYPE", "new york", shown=frozenset({"7", "9", "3"}))
 
 
-@pytest.mark.parametrize(("a", "b", "f1"), [
-    ("TYPE a b", "TYPE a c", 2 / 3),
-    ("", "", 1.0),
-    ("TYPE a a b", "TYPE a b", 1.0),  # sets
-    ("TYPE a , b", "TYPE a b .", 1.0),  # punctuation alone does not count
-    ("... ,", "!", 1.0),
-    ("CLICK", "", 0.0),
-    ("TYPE a", "SELECT b", 0.0),
-    ("TYPE a.", "TYPE a", 0.5),  # but it counts inside of a token
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("a", "b", "f1"),
+    [
+        ("TYPE a b", "TYPE a c", 2 / 3),
+        ("", "", 1.0),
+        ("TYPE a a b", "TYPE a b", 1.0),  # sets
+        ("TYPE a , b", "TYPE a b .", 1.0),  # punctuation alone does not count
+        ("... ,", "!", 1.0),
+        ("CLICK", "", 0.0),
+        ("TYPE a", "SELECT b", 0.0),
+        ("TYPE a.", "TYPE a", 0.5),  # but it counts inside of a token
+    ],
+)
 def test_token_f1(a: str, b: str, f1: float) -> None:
     assert token_f1(a, b) == pytest.approx(f1) == token_f1(b, a)
 
 
-@pytest.mark.parametrize(("text", "action"), [
-    ("`CLICK [5]`", WebAction("CLICK", "5")),
-    ("I type. `TYPE [12] [new york]` or `CLICK [1]`", WebAction("TYPE", "12", "new york")),
-    ("`SELECT [3] [a [b] c]`", WebAction("SELECT", "3", "a [b] c")),  # to the last bracket
-    ("`TYPE [3] [x]y]`", WebAction("TYPE", "3", "x]y")),
-    ("`TYPE [3] []`", WebAction("TYPE", "3", "")),
-    ("`CLICK [5] [what]`", WebAction("CLICK", "5")),
-    ("`CLICK[5]`", WebAction("CLICK", "5")),
-    ("`[5] [new york]`", WebAction(None, "5", "new york")),
-    ("`TYPE [3] [two\nlines]`", WebAction("TYPE", "3", "two\nlines")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [
+        ("`CLICK [5]`", WebAction("CLICK", "5")),
+        ("I type. `TYPE [12] [new york]` or `CLICK [1]`", WebAction("TYPE", "12", "new york")),
+        ("`SELECT [3] [a [b] c]`", WebAction("SELECT", "3", "a [b] c")),  # to the last bracket
+        ("`TYPE [3] [x]y]`", WebAction("TYPE", "3", "x]y")),
+        ("`TYPE [3] []`", WebAction("TYPE", "3", "")),
+        ("`CLICK [5] [what]`", WebAction("CLICK", "5")),
+        ("`CLICK[5]`", WebAction("CLICK", "5")),
+        ("`[5] [new york]`", WebAction(None, "5", "new york")),
+        ("`TYPE [3] [two\nlines]`", WebAction("TYPE", "3", "two\nlines")),
+    ],
+)
 def test_what_is_read(text: str, action: WebAction) -> None:
     assert parse(text) == action
 
 
-@pytest.mark.parametrize("text", [
-    "CLICK [5]", "", "`", "`CLICK 5`", "`HOVER [5]`", "`click [5]`", "`CLICK []`", "`CLICK [ ]`", "`TYPE [5]`",
-    "`CLICK [5] and more`", "`done` `CLICK [5]`", "`CLICK [5`", "`[[[[[[`",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CLICK [5]",
+        "",
+        "`",
+        "`CLICK 5`",
+        "`HOVER [5]`",
+        "`click [5]`",
+        "`CLICK []`",
+        "`CLICK [ ]`",
+        "`TYPE [5]`",
+        "`CLICK [5] and more`",
+        "`done` `CLICK [5]`",
+        "`CLICK [5`",
+        "`[[[[[[`",
+    ],
+)
 def test_what_is_no_action(text: str) -> None:
     failure = parse(text)
     assert isinstance(failure, ParseFailure)
@@ -69,8 +89,11 @@ words = st.text(st.sampled_from("ab 1[]'<>"), max_size=12).map(str.strip)
 
 
 @settings(max_examples=80, deadline=None)
-@given(operation=st.sampled_from(["TYPE", "SELECT", "CLICK"]), element=st.from_regex(r"[0-9a-z]{1,6}", fullmatch=True),
-       value=words)  # fmt: skip
+@given(
+    operation=st.sampled_from(["TYPE", "SELECT", "CLICK"]),
+    element=st.from_regex(r"[0-9a-z]{1,6}", fullmatch=True),
+    value=words,
+)
 def test_an_action_is_read_as_it_is_written(operation: str, element: str, value: str) -> None:
     action = WebAction(operation, element, "" if operation == "CLICK" else value)
     assert read_action(action.text) == action == parse(f"so: `{action.text}` .")

@@ -35,21 +35,36 @@ def trl_losses(given: dict[str, torch.Tensor]) -> dict[str, Any]:
         logprobs = given["logprobs"].clone().requires_grad_()
         args = SimpleNamespace(delta=None, use_bias_correction_kl=False, steps_per_generation=1)
         trainer = MagicMock(
-            top_entropy_quantile=1.0, off_policy_mask_threshold=None, beta=case["beta"], args=args, use_vllm=False,
-            importance_sampling_level=case.get("level", "token"), loss_type=case["loss_type"],
-            epsilon_low=case["epsilon_low"], epsilon_high=case["epsilon_high"], max_completion_length=7,
-            current_gradient_accumulation_steps=1, _entropy_bonus_enabled=False, aux_loss_enabled=False,
-            use_adaptive_entropy=False, _metrics=defaultdict(lambda: defaultdict(list)),
-        )  # fmt: skip
+            top_entropy_quantile=1.0,
+            off_policy_mask_threshold=None,
+            beta=case["beta"],
+            args=args,
+            use_vllm=False,
+            importance_sampling_level=case.get("level", "token"),
+            loss_type=case["loss_type"],
+            epsilon_low=case["epsilon_low"],
+            epsilon_high=case["epsilon_high"],
+            max_completion_length=7,
+            current_gradient_accumulation_steps=1,
+            _entropy_bonus_enabled=False,
+            aux_loss_enabled=False,
+            use_adaptive_entropy=False,
+            _metrics=defaultdict(lambda: defaultdict(list)),
+        )
         trainer._get_per_token_logps_and_entropies.return_value = (logprobs, torch.zeros_like(logprobs), None)
         trainer.accelerator.num_processes = 1
         trainer.accelerator.gather.side_effect = lambda tensor: tensor
         empty = torch.zeros(len(LENGTHS), 0)
         inputs = {
-            "prompt_ids": empty, "prompt_mask": empty, "completion_ids": torch.zeros_like(logprobs),
-            "completion_mask": given["mask"], "advantages": given["advantages"], "old_per_token_logps": given["old"],
-            "ref_per_token_logps": given["reference"], "num_items_in_batch": given["mask"].sum(),
-        }  # fmt: skip
+            "prompt_ids": empty,
+            "prompt_mask": empty,
+            "completion_ids": torch.zeros_like(logprobs),
+            "completion_mask": given["mask"],
+            "advantages": given["advantages"],
+            "old_per_token_logps": given["old"],
+            "ref_per_token_logps": given["reference"],
+            "num_items_in_batch": given["mask"].sum(),
+        }
         loss = GRPOTrainer._compute_loss(trainer, None, inputs)
         loss.backward()
         assert logprobs.grad is not None
@@ -72,19 +87,34 @@ def torchrl_ppo(generator: torch.Generator) -> dict[str, Any]:
     chosen = torch.log_softmax(logits, -1)[range(6), action]
     old = chosen + 0.3 * drawn(6)
     actor = ProbabilisticActor(
-        TensorDictModule(torch.nn.Identity(), ["logits"], ["logits"]), ["logits"],
+        TensorDictModule(torch.nn.Identity(), ["logits"], ["logits"]),
+        ["logits"],
         distribution_class=torch.distributions.Categorical,
-    )  # fmt: skip
+    )
     critic = TensorDictModule(torch.nn.Identity(), ["said"], ["state_value"])
     loss = ClipPPOLoss(
-        actor, critic, clip_epsilon=0.2, entropy_coeff=0.01, critic_coeff=0.5, loss_critic_type="l2", clip_value=0.2,
+        actor,
+        critic,
+        clip_epsilon=0.2,
+        entropy_coeff=0.01,
+        critic_coeff=0.5,
+        loss_critic_type="l2",
+        clip_value=0.2,
         normalize_advantage=False,
-    )  # fmt: skip
+    )
     loss.set_keys(sample_log_prob="old", value="state_value")
     batch = TensorDict(
-        {"logits": logits, "said": values[:, None], "action": action, "old": old, "advantage": advantage[:, None],
-         "value_target": returns[:, None], "state_value": old_values[:, None]}, [6],
-    )  # fmt: skip
+        {
+            "logits": logits,
+            "said": values[:, None],
+            "action": action,
+            "old": old,
+            "advantage": advantage[:, None],
+            "value_target": returns[:, None],
+            "state_value": old_values[:, None],
+        },
+        [6],
+    )
     found = loss(batch)
     names = ("loss_objective", "loss_critic", "loss_entropy")
     tensors = {"logits": logits, "action": action, "old": old, "values": values, "old_values": old_values}
@@ -122,10 +152,12 @@ def main() -> None:
 
     logprobs = -drawn(1.0).abs()
     given = {
-        "logprobs": logprobs, "old": logprobs + drawn(0.3), "reference": logprobs + drawn(0.5),
+        "logprobs": logprobs,
+        "old": logprobs + drawn(0.3),
+        "reference": logprobs + drawn(0.5),
         "advantages": torch.randn(shape[0], generator=generator, dtype=torch.float64),
         "mask": (torch.arange(shape[1]) < torch.tensor(LENGTHS)[:, None]).double(),
-    }  # fmt: skip
+    }
     made = {name: version(name) for name in ("trl", "torchrl", "torch")}
     groups = {"given": {name: tensor.tolist() for name, tensor in given.items()}, "expected": trl_losses(given)}
     rows = {"made_with": made, "groups": groups, "ppo": torchrl_ppo(generator), "gae": torchrl_gae(generator)}

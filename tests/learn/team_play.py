@@ -15,12 +15,23 @@ def view(spec: TeamSpec, rows: int, *, alive=None, time: int = 0, number=None, s
     return TeamView(
         observation=rng.normal(size=(rows, spec.agents, spec.observation)).astype(np.float32),
         alive=np.ones((rows, spec.agents), bool) if alive is None else np.asarray(alive, bool),
-        number=np.arange(rows) if number is None else np.asarray(number), time=np.full(rows, time),
-    )  # fmt: skip
+        number=np.arange(rows) if number is None else np.asarray(number),
+        time=np.full(rows, time),
+    )
 
 
-def rollout_of(reward, *, spec: TeamSpec = SPEC, terminated=(), truncated=(), lost=(), alive=None, value=None,
-               last_alive=None, seed: int = 0) -> ArrayRollout:  # fmt: skip
+def rollout_of(
+    reward,
+    *,
+    spec: TeamSpec = SPEC,
+    terminated=(),
+    truncated=(),
+    lost=(),
+    alive=None,
+    value=None,
+    last_alive=None,
+    seed: int = 0,
+) -> ArrayRollout:
     """A rollout with these rewards `[T, E]`; episodes end at the given places (t, e)."""
     reward = np.asarray(reward, np.float64)
     steps, rows = reward.shape
@@ -38,15 +49,23 @@ def rollout_of(reward, *, spec: TeamSpec = SPEC, terminated=(), truncated=(), lo
     cut = np.argwhere(marks["truncated"] & ~marks["lost"])
     discrete = isinstance(spec.actions, Discrete)
     return ArrayRollout(
-        spec=spec, observation=rng.normal(size=(*team, spec.observation)).astype(np.float32),
-        alive=np.ones(team, bool) if alive is None else np.asarray(alive, bool), available=None, state=None,
+        spec=spec,
+        observation=rng.normal(size=(*team, spec.observation)).astype(np.float32),
+        alive=np.ones(team, bool) if alive is None else np.asarray(alive, bool),
+        available=None,
+        state=None,
         actions=rng.integers(0, 2, team) if discrete else rng.normal(size=(*team, spec.actions.dim)).astype(np.float32),
         logp=np.log(rng.uniform(0.3, 0.9, team)).astype(np.float32),
         value=rng.normal(size=team).astype(np.float32) if value is None else np.asarray(value, np.float32),
-        reward=reward, **marks, number=number[:-1], time=time[:-1], success=None,
+        reward=reward,
+        **marks,
+        number=number[:-1],
+        time=time[:-1],
+        success=None,
         last=view(spec, rows, number=number[-1], seed=1, alive=last_alive),
-        final=view(spec, len(cut), seed=2) if len(cut) else None, final_at=cut,
-    )  # fmt: skip
+        final=view(spec, len(cut), seed=2) if len(cut) else None,
+        final_at=cut,
+    )
 
 
 def play(batch, policy, steps: int, *, seed: int, now: TeamView) -> tuple[ArrayRollout, TeamView]:
@@ -69,17 +88,31 @@ def play(batch, policy, steps: int, *, seed: int, now: TeamView) -> tuple[ArrayR
     final = None
     if finals:
         names = ("observation", "alive", "available", "state", "number", "time")
-        final = TeamView(**{name: None if getattr(finals[0], name) is None
-                            else np.concatenate([getattr(x, name) for x in finals]) for name in names})  # fmt: skip
+        final = TeamView(
+            **{
+                name: None if getattr(finals[0], name) is None else np.concatenate([getattr(x, name) for x in finals])
+                for name in names
+            }
+        )
     first = kept[0][0]
     found = ArrayRollout(
-        spec=batch.spec, observation=over(lambda v, d, s: v.observation), alive=over(lambda v, d, s: v.alive),
+        spec=batch.spec,
+        observation=over(lambda v, d, s: v.observation),
+        alive=over(lambda v, d, s: v.alive),
         available=None if first.available is None else over(lambda v, d, s: v.available),
-        state=None if first.state is None else over(lambda v, d, s: v.state), actions=over(lambda v, d, s: d.actions),
-        logp=over(lambda v, d, s: d.logp), value=over(lambda v, d, s: d.value),
-        reward=over(lambda v, d, s: s.reward), terminated=over(lambda v, d, s: s.terminated),
-        truncated=over(lambda v, d, s: s.truncated), lost=np.zeros((steps, batch.size), bool),
-        number=over(lambda v, d, s: v.number), time=over(lambda v, d, s: v.time), success=None, last=now, final=final,
+        state=None if first.state is None else over(lambda v, d, s: v.state),
+        actions=over(lambda v, d, s: d.actions),
+        logp=over(lambda v, d, s: d.logp),
+        value=over(lambda v, d, s: d.value),
+        reward=over(lambda v, d, s: s.reward),
+        terminated=over(lambda v, d, s: s.terminated),
+        truncated=over(lambda v, d, s: s.truncated),
+        lost=np.zeros((steps, batch.size), bool),
+        number=over(lambda v, d, s: v.number),
+        time=over(lambda v, d, s: v.time),
+        success=None,
+        last=now,
+        final=final,
         final_at=np.array(places, int).reshape(-1, 2),
-    )  # fmt: skip
+    )
     return found, now

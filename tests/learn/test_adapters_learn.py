@@ -99,8 +99,9 @@ def test_a_checkpoint_holds_the_adapter_and_goes_on_from_it(tmp_path, kind):
         policy = policy_of(kind, dropout=0.2)
         learner = Learner(policy, weighted_nll, small_config(), seed=5)
         checkpoint = Checkpointer(folder, every=2)
-        report = learner.fit(small_parts(policy, 20), checkpoint=checkpoint,
-                             should_stop=lambda: learner.updates == stop)  # fmt: skip
+        report = learner.fit(
+            small_parts(policy, 20), checkpoint=checkpoint, should_stop=lambda: learner.updates == stop
+        )
         return report, adapter_tensors(policy.model), policy
 
     whole, tensors, policy = fit(tmp_path / "whole")
@@ -143,8 +144,13 @@ def test_recomputation_serves_every_adapter(kind):
     for text, found in zip(TEXTS, scores(policy, RecomputeEngine), strict=True):
         np.testing.assert_allclose(found[1:], by_hand(policy, text), atol=1e-5)
     plain = small_policy()
-    assert max(np.abs(a - b).max() for a, b in zip(scores(policy, RecomputeEngine), scores(plain, RecomputeEngine),
-                                                   strict=True)) > 1e-2  # fmt: skip
+    assert (
+        max(
+            np.abs(a - b).max()
+            for a, b in zip(scores(policy, RecomputeEngine), scores(plain, RecomputeEngine), strict=True)
+        )
+        > 1e-2
+    )
 
 
 @pytest.mark.parametrize("kind", MERGEABLE)
@@ -152,8 +158,11 @@ def test_the_local_engine_serves_what_can_be_merged(kind):
     policy = policy_of(kind)
     engine = LocalEngine(policy, slots=4)
     oracle = RecomputeEngine(policy)
-    asks = [SampleAsk(None, text, 6, frozenset(), (), setting, (1, 2)) for text in TEXTS
-            for setting in (GREEDY, Sampling(temperature=0.9))]  # fmt: skip
+    asks = [
+        SampleAsk(None, text, 6, frozenset(), (), setting, (1, 2))
+        for text in TEXTS
+        for setting in (GREEDY, Sampling(temperature=0.9))
+    ]
     asks += [LogitsAsk(None, text, hidden) for text in TEXTS for hidden in (False, True)]
     for ask, found, expected in zip(asks, blocking(asks, engine), blocking(asks, oracle), strict=True):
         if isinstance(ask, LogitsAsk):

@@ -217,9 +217,7 @@ def test_gae_is_the_double_loop(
     flat, value, rng = case
     discounts = rng.choice([0.0, 0.5, 0.9, 1.0], 4).tolist()
     names = ("gamma", "lam", "gamma_part", "lam_part")
-    credit = decomposed_gae(
-        value, flat, **dict(zip(names, discounts, strict=True)), level=level, between=between
-    )  # fmt: skip
+    credit = decomposed_gae(value, flat, **dict(zip(names, discounts, strict=True)), level=level, between=between)
     expected = looped(value, flat, discounts=discounts, level=level, between=between)
     np.testing.assert_allclose(credit.advantage, expected, rtol=0, atol=1e-12)
 

@@ -79,9 +79,7 @@ def by_parts(problem: Problem, reduce: Reduce, *, gamma_part: float = 1.0) -> So
     while True:
         flat.bootstrap[:] = (problem.leads @ v[0][:, 0]).ravel()
         values = np.stack([np.repeat(v[j], words ** (n - j), axis=1) for j in range(n)], axis=-1)
-        credit = decomposed_gae(
-            values.ravel(), flat, gamma=problem.gamma, lam=0.0, gamma_part=gamma_part, lam_part=0.0
-        )  # fmt: skip
+        credit = decomposed_gae(values.ravel(), flat, gamma=problem.gamma, lam=0.0, gamma_part=gamma_part, lam_part=0.0)
         returns = credit.returns.reshape(states, -1, n)
         q = [returns[:, :: words ** (n - j - 1), j].reshape(states, words**j, words) for j in range(n)]
         before, v = v, [reduce(values) for values in q]

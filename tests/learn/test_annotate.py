@@ -104,8 +104,9 @@ def test_the_model_stays_as_it_was(parts: list[Parts]) -> None:
     policy.model.train()
     before = {name: weight.clone() for name, weight in policy.model.state_dict().items()}
     first, second = (list(annotate(policy, parts[:4], vocabulary=WORDS)) for _ in range(2))
-    assert all(np.array_equal(a.columns["reference"], b.columns["reference"])
-               for a, b in zip(first, second, strict=True))  # fmt: skip
+    assert all(
+        np.array_equal(a.columns["reference"], b.columns["reference"]) for a, b in zip(first, second, strict=True)
+    )
     assert policy.model.training and not policy.model.get_output_embeddings()._forward_pre_hooks
     assert all(torch.equal(weight, before[name]) for name, weight in policy.model.state_dict().items())
     assert all(weight.grad is None for weight in policy.model.parameters())
@@ -167,8 +168,10 @@ def test_words_that_the_tokenizer_does_not_have_are_no_teachers_words(parts: lis
 
 
 def with_column(parts: list[Parts], name: str, values: list[float]) -> list[Parts]:
-    return [replace(p, columns={**p.columns, name: np.full(len(p), v, np.float32)})
-            for p, v in zip(parts, values, strict=True)]  # fmt: skip
+    return [
+        replace(p, columns={**p.columns, name: np.full(len(p), v, np.float32)})
+        for p, v in zip(parts, values, strict=True)
+    ]
 
 
 def pairs_of(parts: list[Parts]) -> list[Parts]:
@@ -193,13 +196,15 @@ def test_every_objective_is_learned(layout: str) -> None:
     referenced = list(annotate(POLICY, pairs_of(parts), vocabulary=WORDS))
     taught = list(annotate(small_policy(seed=9), parts, vocabulary=WORDS, teacher_k=5))
     cases = {
-        "dpo": (dpo(beta=0.5), referenced), "ipo": (dpo(beta=0.5, kind="ipo", per_token=True), referenced),
-        "distill": (distill(), taught), "mixed": (distill(share=0.5, temperature=2.0), taught),
+        "dpo": (dpo(beta=0.5), referenced),
+        "ipo": (dpo(beta=0.5, kind="ipo", per_token=True), referenced),
+        "distill": (distill(), taught),
+        "mixed": (distill(share=0.5, temperature=2.0), taught),
         "reward": (reward_pairs(center=0.01), [readout(p, token=2) for p in pairs_of(parts)]),
         "outcome": (outcome, with_column(ends, "outcome", good)),
         "value": (value(), with_column(parts, "returns", [2 * g - 1 for g in good])),
         "nll": (weighted_nll, parts),
-    }  # fmt: skip
+    }
     for name, (objective, data) in cases.items():
         _, report = trained(objective, data, layout=layout)
         assert len(report.losses) == 25 and not report.skipped, name

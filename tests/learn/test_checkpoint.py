@@ -166,10 +166,17 @@ def test_a_checkpoint_that_names_files_elsewhere_is_refused(tmp_path: Path) -> N
 
 
 KINDS = [
-    torch.tensor(1.5), torch.tensor([True, False, True]), torch.arange(5, dtype=torch.int64),
-    torch.randn(3, 4).bfloat16(), torch.randn(2, 3).half(), torch.tensor(3, dtype=torch.uint8), torch.zeros(0, 4),
-    torch.randn(4, 6).t(), torch.randn(8, 6)[::2, 1:4], torch.randn(3, dtype=torch.float64),
-]  # fmt: skip
+    torch.tensor(1.5),
+    torch.tensor([True, False, True]),
+    torch.arange(5, dtype=torch.int64),
+    torch.randn(3, 4).bfloat16(),
+    torch.randn(2, 3).half(),
+    torch.tensor(3, dtype=torch.uint8),
+    torch.zeros(0, 4),
+    torch.randn(4, 6).t(),
+    torch.randn(8, 6)[::2, 1:4],
+    torch.randn(3, dtype=torch.float64),
+]
 
 
 @pytest.mark.parametrize("wait", [True, False])

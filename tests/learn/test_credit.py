@@ -70,8 +70,10 @@ def test_a_penalty_from_each_part_on() -> None:
     """REINFORCE++: a part pays for itself and for what follows it, not for what was before it."""
     rule = GroupCredit(baseline="none", scale="none", kl=0.1, kl_level="part")
     near(rule(FLAT, reference=CLOSER).advantage, [0.95, 1, 1, -0.1, 0.5, 0.5, 0, 0, 0])
-    near(replace(rule, whiten=True)(FLAT, reference=CLOSER).advantage,
-         whiten([0.95, 1, 1, -0.1, 0.5, 0.5, 0, 0, 0]).tolist())  # fmt: skip
+    near(
+        replace(rule, whiten=True)(FLAT, reference=CLOSER).advantage,
+        whiten([0.95, 1, 1, -0.1, 0.5, 0.5, 0, 0, 0]).tolist(),
+    )
 
 
 def test_the_penalty_is_of_the_policy_that_learns() -> None:
@@ -88,7 +90,7 @@ def test_anchors_compare_steps() -> None:
     near(
         credit.advantage,
         [0.5 + 2 * (0.625 - mean)] * 2 + [0.5, -0.5 - 2 * mean] + [2 * (0.5 - mean)] * 2 + [0, 0, 0],
-    )  # fmt: skip
+    )
     assert credit.counts == {"groups_single": 0, "groups_equal": 1, "anchors_single": 2, "anchors_equal": 1}
     assert rule.needs == ("anchors",)
 

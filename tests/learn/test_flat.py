@@ -22,8 +22,15 @@ class Dialect:
 def generation(read, wrote, *, extends=None, version=0, logp=-0.5):
     ids = [*read, *wrote]
     sampled = [False] * len(read) + [True] * len(wrote)
-    return Generation(np.asarray(ids, np.int32), np.asarray(sampled), np.where(sampled, logp, 0).astype(np.float32),
-                      extends, (), True, version)  # fmt: skip
+    return Generation(
+        np.asarray(ids, np.int32),
+        np.asarray(sampled),
+        np.where(sampled, logp, 0).astype(np.float32),
+        extends,
+        (),
+        True,
+        version,
+    )
 
 
 def episode(name, steps, *, rewards, ended_by="world", group=None, version=0, **more):
@@ -122,8 +129,11 @@ def test_forks_give_their_shared_tokens_once():
     """A generation that is read again by two others: what it wrote is one action, learned once."""
     first = generation([1], [2, STOP])
     second, third = generation([3], [4], extends=0), generation([5], [6], extends=0)
-    steps = (Step("a", "a", 0.0, generations=(first,)), Step("b", "b", 1.0, generations=(second,)),
-             Step("c", "c", 2.0, generations=(third,)))  # fmt: skip
+    steps = (
+        Step("a", "a", 0.0, generations=(first,)),
+        Step("b", "b", 1.0, generations=(second,)),
+        Step("c", "c", 2.0, generations=(third,)),
+    )
     fork = Trajectory("fork", Task("toy", "1", {}), steps, score=Score(1.0))
     found, _ = flat([fork], chains_of(fork))
     assert found.parts == 4 and found.reward.tolist() == [0, 0, 1, 2] and found.chain.tolist() == [0, 0, 0, 1]
@@ -158,11 +168,18 @@ def test_columns_come_back_to_their_tokens():
 )
 def test_refusals(change, what):
     plain = {
-        "logp": np.zeros(3, np.float32), "version": np.zeros(3, np.int32), "span": np.zeros(3, np.int64),
-        "action": np.asarray([0, 0, 1]), "episode": np.asarray([0, 0]), "group": np.asarray([0]),
-        "reward": np.zeros(3), "ended": np.asarray([GOES_ON, TERMINATED], np.int8), "bootstrap": np.zeros(2),
-        "chain": np.zeros(3, np.int64), "place": np.arange(3),
-    }  # fmt: skip
+        "logp": np.zeros(3, np.float32),
+        "version": np.zeros(3, np.int32),
+        "span": np.zeros(3, np.int64),
+        "action": np.asarray([0, 0, 1]),
+        "episode": np.asarray([0, 0]),
+        "group": np.asarray([0]),
+        "reward": np.zeros(3),
+        "ended": np.asarray([GOES_ON, TERMINATED], np.int8),
+        "bootstrap": np.zeros(2),
+        "chain": np.zeros(3, np.int64),
+        "place": np.arange(3),
+    }
     Flat(**plain)
     with pytest.raises(BatchMismatch, match=what):
         Flat(**{**plain, **{name: np.asarray(values) for name, values in change.items()}})

@@ -106,8 +106,9 @@ def test_it_learns_what_can_be_learned() -> None:
     """The first two words of what is seen are to be repeated. Only knowing when to stop: 2/3 log 12 = 1.66 nats."""
     learner = learner_of(epochs=30, lr=2e-2, batch_tokens=600)
     learner.fit(small_parts(learner.policy, 300))
-    unseen = flatten([episode(i) for i in range(900, 930)], learner.policy.dialect,
-                     instructions=lambda task: "", context=64).parts  # fmt: skip
+    unseen = flatten(
+        [episode(i) for i in range(900, 930)], learner.policy.dialect, instructions=lambda task: "", context=64
+    ).parts
     with torch.no_grad():
         batch = collate_padded(unseen, [[i] for i in range(len(unseen))])
         nll = -outputs(learner.policy.model, batch).logprobs.mean().item()
@@ -144,9 +145,16 @@ def test_length_by_epochs_and_by_the_same_number_of_tokens() -> None:
     assert by_tokens.fit(parts) == again.fit(parts) == report  # the schedule is the same function of learned tokens
     assert [m.update for m in seen] == list(range(1, report.updates + 1))
     assert report.lr == seen[-1].lr < seen[5].lr and sum(m.padded for m in seen) == report.padded
-    assert seen[0].as_row() == {"step": 1, "loss": seen[0].loss, "grad_norm": seen[0].grad_norm, "lr": seen[0].lr,
-                                "tokens": seen[0].tokens, "fed": seen[0].fed, "padded": seen[0].padded,
-                                "skipped": False}  # fmt: skip
+    assert seen[0].as_row() == {
+        "step": 1,
+        "loss": seen[0].loss,
+        "grad_norm": seen[0].grad_norm,
+        "lr": seen[0].lr,
+        "tokens": seen[0].tokens,
+        "fed": seen[0].fed,
+        "padded": seen[0].padded,
+        "skipped": False,
+    }
 
 
 def test_two_runs_are_bit_equal_and_seeds_differ() -> None:

@@ -83,10 +83,15 @@ def test_curvature_that_is_not_finite_is_left_out() -> None:
 @pytest.mark.parametrize("clipping", ["two_pass", "none"])
 def test_after_an_update_beyond_the_limit_a_backward_changes_nothing(clipping: Any) -> None:
     policy = small_policy()
-    far = Objective("far", weighted_nll.loss, weighted_nll.count, measured=("kl",), stop=("kl", 0.1),
-                    stats=lambda outputs, batch: {"kl": (torch.tensor(1.0), 1)})  # fmt: skip
-    learner = Learner(policy, far, small_config(lr=0.3), seed=1,
-                      optimizer=OptimizerConfig(name="lomo", clip=clipping))  # fmt: skip
+    far = Objective(
+        "far",
+        weighted_nll.loss,
+        weighted_nll.count,
+        measured=("kl",),
+        stop=("kl", 0.1),
+        stats=lambda outputs, batch: {"kl": (torch.tensor(1.0), 1)},
+    )
+    learner = Learner(policy, far, small_config(lr=0.3), seed=1, optimizer=OptimizerConfig(name="lomo", clip=clipping))
     before = [weight.clone() for weight in policy.model.parameters()]
     batch = collate_padded(small_parts(policy, 2), [[0], [1]])
     assert learner.update([batch]).stopped

@@ -36,10 +36,16 @@ ROWS, TOKENS, SCORED = 3, 32, 40
 def llama(**changed):
     """Two layers with four query heads on two key/value heads, attention as plain matrix products."""
     sizes = {
-        "vocab_size": 256, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 128,
+        "vocab_size": 256,
+        "hidden_size": 64,
+        "intermediate_size": 176,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 128,
         "attn_implementation": "eager",
-    }  # fmt: skip
+    }
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(LlamaConfig(**sizes | changed))
 
@@ -89,10 +95,14 @@ def test_frozen_weights_cost_two_thirds():
 
 @pytest.mark.parametrize(
     "config",
-    [AdapterConfig(kind="lora", rank=4, targets=("all-linear",)), AdapterConfig(kind="ia3"),
-     AdapterConfig(kind="prefix", tokens=1), AdapterConfig(kind="prompt", tokens=1)],
+    [
+        AdapterConfig(kind="lora", rank=4, targets=("all-linear",)),
+        AdapterConfig(kind="ia3"),
+        AdapterConfig(kind="prefix", tokens=1),
+        AdapterConfig(kind="prompt", tokens=1),
+    ],
     ids=lambda config: config.kind,
-)  # fmt: skip
+)
 def test_the_operations_under_an_adapter_are_those_that_torch_counts(config):
     """Nothing goes back through the first matrices below an adapter, which matters in a model of two layers."""
     policy = adapt(replace(byte_policy(), model=llama(vocab_size=258, num_hidden_layers=4)), config, seed=0)

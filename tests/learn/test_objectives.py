@@ -141,9 +141,15 @@ def golden_pair() -> tuple[Outputs, Batch]:
     samples, sequence = (0, 1), torch.tensor([0, 0, 1])
     words = torch.tensor([-1.0, -2.0, -4.0], requires_grad=True)
     batch = Batch(
-        torch.zeros(2, 3, dtype=torch.long), torch.tensor([0, 1, 3]), torch.zeros(3, dtype=torch.long), torch.ones(3),
-        samples, 5, sequence=sequence, columns={"reference": torch.tensor([-2.0, -4.0, -3.0])},
-    )  # fmt: skip
+        torch.zeros(2, 3, dtype=torch.long),
+        torch.tensor([0, 1, 3]),
+        torch.zeros(3, dtype=torch.long),
+        torch.ones(3),
+        samples,
+        5,
+        sequence=sequence,
+        columns={"reference": torch.tensor([-2.0, -4.0, -3.0])},
+    )
     return Outputs(words, words), batch
 
 
@@ -206,9 +212,11 @@ def test_what_is_missing_is_named() -> None:
     outputs, batch = golden_pair()
     bare = replace(batch, columns={})
     for objective, column, hint in (
-        (dpo(), "reference", "annotate"), (value(), "returns", "with_returns"), (outcome, "outcome", "outcome_readout"),
+        (dpo(), "reference", "annotate"),
+        (value(), "returns", "with_returns"),
+        (outcome, "outcome", "outcome_readout"),
         (distill(), "teacher_logprobs", "teacher_k"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(BatchMismatch, match=f"no column '{column}'.*{hint}"):
             objective.loss(outputs, bare)
     for objective in (weighted_nll, reward_pairs(), gauss_newton):

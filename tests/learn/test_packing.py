@@ -172,8 +172,11 @@ def test_columns_are_those_of_the_chosen() -> None:
     wanted = [p.columns["score"][1 : p.feed + 1][p.weight[1 : p.feed + 1] != 0] for p in scored]
     assert batch.columns["score"].tolist() == np.concatenate(wanted).tolist()
     assert collate_packed({5: second, 7: scored[1]}, [[7]]).columns.keys() == {"score"}
-    for make in (lambda rows: collate_padded(parts, rows), lambda rows: collate_packed(parts, rows),
-                 lambda rows: collate_trees(parts, [row[0] for row in rows])):  # fmt: skip
+    for make in (
+        lambda rows: collate_padded(parts, rows),
+        lambda rows: collate_packed(parts, rows),
+        lambda rows: collate_trees(parts, [row[0] for row in rows]),
+    ):
         for rows in ([[0], [1]], [[1], [0]]):
             with pytest.raises(BatchMismatch, match="other columns than those beside it"):
                 make(rows)

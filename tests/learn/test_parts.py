@@ -41,8 +41,18 @@ def test_text_golden() -> None:
         trajectory(Step("you see", "take lamp"), Step("nothing", "go"), score=Score(2.0, 1.0, True), group="g")
     )
     assert parts.ids.tolist() == [
-        BOS, OBS, *word("you see"), ACT, *word("take lamp"), EOS, OBS, *word("nothing"), ACT, *word("go"), EOS
-    ]  # fmt: skip
+        BOS,
+        OBS,
+        *word("you see"),
+        ACT,
+        *word("take lamp"),
+        EOS,
+        OBS,
+        *word("nothing"),
+        ACT,
+        *word("go"),
+        EOS,
+    ]
     assert parts.written.tolist() == [False] * 5 + [True] * 3 + [False] * 3 + [True] * 2
     assert parts.weight.tolist() == parts.written.astype(float).tolist()
     assert not parts.sampled.any() and not parts.logprobs.any()

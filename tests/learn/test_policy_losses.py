@@ -348,7 +348,12 @@ def test_stats_golden() -> None:
 def test_stats_of_an_unmoved_policy_and_of_nothing() -> None:
     still = policy_stats(row(0, 0), row(0, 0), row(1, -1), low=0.2, high=0.2)
     assert {name: float(value) / count for name, (value, count) in still.items()} == {
-        "kl": 0.0, "clip_low": 0.0, "clip_high": 0.0, "ratio": 1.0, "ratio_max": 1.0, "effective": 1.0,
-    }  # fmt: skip
+        "kl": 0.0,
+        "clip_low": 0.0,
+        "clip_high": 0.0,
+        "ratio": 1.0,
+        "ratio_max": 1.0,
+        "effective": 1.0,
+    }
     empty = policy_stats(row(), row(), row(), low=0.2, high=0.2)
     assert {(float(value), count) for value, count in empty.values()} == {(0.0, 0)}

@@ -132,8 +132,10 @@ def test_an_episode_that_fills_the_context_has_no_next_action(tmp_path):
             played = practice.play(practice.starts(tasks(world)))
             seen = practice.look(played)
             assert (seen.flat.ended[seen.flat.ended > 0] == TRUNCATED).all()
-            long = [ev.Trajectory(t.id, t.task, t.steps, "say red " * 20, t.ended_by, t.score, group=t.group)
-                    for t in played]  # fmt: skip
+            long = [
+                ev.Trajectory(t.id, t.task, t.steps, "say red " * 20, t.ended_by, t.score, group=t.group)
+                for t in played
+            ]
             assert (practice.look(long).flat.ended[seen.flat.ended > 0] == CUT_OFF).all()
             break
 

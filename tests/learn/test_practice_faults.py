@@ -178,8 +178,9 @@ def test_a_sampler_that_lags_can_be_corrected(config):
 
 def test_correction_reaches_the_loss():
     assert preset(PPO(correct="truncated")).loss.behaviour is not None and preset(PPO()).loss.behaviour is None
-    levels = {kind: grpo_preset(GRPOConfig(kind=kind, correct="truncated")).loss.behaviour.level
-              for kind in ("grpo", "gspo")}  # fmt: skip
+    levels = {
+        kind: grpo_preset(GRPOConfig(kind=kind, correct="truncated")).loss.behaviour.level for kind in ("grpo", "gspo")
+    }
     assert levels == {"grpo": "part", "gspo": "sequence"}
     with pytest.raises(ValueError, match="listed"):
         PPO(level="listed", correct="truncated")

@@ -28,8 +28,14 @@ SAY = ["go", "take", "drop", "north", "south", "lamp", "key", "door"]
 
 def played(name: str, unit: float | None, *, task: int = 0, group: str | None = None, **more: Any) -> Trajectory:
     action = SAY[int(name.rpartition("-")[2]) % len(SAY)]
-    return Trajectory(name, Task("small", "1", {"n": task}), (Step("you see a door", action),),
-                      score=Score(unit, unit, None), group=group, **more)  # fmt: skip
+    return Trajectory(
+        name,
+        Task("small", "1", {"n": task}),
+        (Step("you see a door", action),),
+        score=Score(unit, unit, None),
+        group=group,
+        **more,
+    )
 
 
 def paired(trajectories: list[Trajectory], **more: Any) -> Any:
@@ -42,10 +48,15 @@ def named(found: Any) -> list[tuple[str, str]]:
 
 def test_the_better_score_is_chosen_within_a_group_only() -> None:
     episodes = [
-        played("a-0", 0.2), played("a-1", 1.0), played("b-2", 0.9, task=1), played("b-3", 0.9, task=1),
-        played("g-4", 0.0, task=2, group="g"), played("g-5", 0.5, task=3, group="g"), played("x-6", None),
+        played("a-0", 0.2),
+        played("a-1", 1.0),
+        played("b-2", 0.9, task=1),
+        played("b-3", 0.9, task=1),
+        played("g-4", 0.0, task=2, group="g"),
+        played("g-5", 0.5, task=3, group="g"),
+        played("x-6", None),
         Trajectory("e-7", Task("small", "1", {"n": 0}), (), ended_by="error", error=ErrorRecord("EnvLost", "gone")),
-    ]  # fmt: skip
+    ]
     found = paired(episodes)
     assert sorted(named(found)) == [("a-1", "a-0"), ("g-5", "g-4")]
     assert (found.ties, found.unscored, found.refused) == (1, 2, [])
@@ -58,8 +69,11 @@ def test_the_better_score_is_chosen_within_a_group_only() -> None:
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0.0, 0.5, 1.0])), max_size=14), st.integers(1, 5),
-       st.integers(0, 3))  # fmt: skip
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0.0, 0.5, 1.0])), max_size=14),
+    st.integers(1, 5),
+    st.integers(0, 3),
+)
 def test_what_is_taken_depends_on_ids_and_seed_alone(scores: list[tuple[int, float]], most: int, seed: int) -> None:
     episodes = [played(f"e-{n}", unit, task=task) for n, (task, unit) in enumerate(scores)]
     found = paired(episodes, most=most, seed=seed)
@@ -88,14 +102,18 @@ def test_seeds_choose_other_pairs() -> None:
 
 
 def test_refused_episodes_give_way_to_others() -> None:
-    fork = (Generation(np.int32([1, 9]), np.array([False, True]), np.zeros(2, np.float32)),
-            Generation(np.int32([1, 8]), np.array([False, True]), np.zeros(2, np.float32)))  # fmt: skip
+    fork = (
+        Generation(np.int32([1, 9]), np.array([False, True]), np.zeros(2, np.float32)),
+        Generation(np.int32([1, 8]), np.array([False, True]), np.zeros(2, np.float32)),
+    )
     episodes = [
-        played("good-1", 1.0), played("bad-2", 0.0),
+        played("good-1", 1.0),
+        played("bad-2", 0.0),
         replace(played("fork-3", 0.5), steps=(Step("a", "b", generations=fork),)),
         replace(played("long-4", 0.4), steps=(Step("you see a door", "go"),) * 9),
-        replace(played("strange-5", 0.3), steps=(Step("a dragon", "go"),)), replace(played("none-6", 0.2), steps=()),
-    ]  # fmt: skip
+        replace(played("strange-5", 0.3), steps=(Step("a dragon", "go"),)),
+        replace(played("none-6", 0.2), steps=()),
+    ]
     found = paired(episodes, most=15)
     assert named(found) == [("good-1", "bad-2")] and found.ties == 0
     told = {problem.where: problem.what for problem in found.refused}
@@ -140,13 +158,24 @@ def test_outcomes_are_unit_scores_and_the_unscored_are_refused() -> None:
     assert batch.columns["outcome"].tolist() == [0.25] and batch.weights.tolist() == [1.0]
     episodes = [played("a-0", 0.25), played("b-1", None), played("c-2", 2.0), played("d-3", 1.0)]
     tally = Intake()
-    made = list(read_trajectories(episodes, POLICY, Reading(), instructions=lambda task: "",
-                                  then=partial(outcome_readout, token=EOS), intake=tally))  # fmt: skip
+    made = list(
+        read_trajectories(
+            episodes,
+            POLICY,
+            Reading(),
+            instructions=lambda task: "",
+            then=partial(outcome_readout, token=EOS),
+            intake=tally,
+        )
+    )
     assert [parts.trajectory for parts in made] == ["a-0", "d-3"] and tally.refused == 2
     assert tally.problems[0].what.startswith("episode 'b-1' is not scored; got None")
     cutting = Reading(context=6, too_long="truncate")  # its end is what is judged
-    assert not list(read_trajectories(episodes, POLICY, cutting, instructions=lambda task: "",
-                                      then=partial(outcome_readout, token=EOS)))  # fmt: skip
+    assert not list(
+        read_trajectories(
+            episodes, POLICY, cutting, instructions=lambda task: "", then=partial(outcome_readout, token=EOS)
+        )
+    )
 
 
 # ------------------------------------------------------------------ returns
@@ -176,10 +205,12 @@ def test_a_score_alone_is_paid_at_the_end() -> None:
 @pytest.mark.parametrize(
     "episode",
     [
-        stepped(None, None), stepped(1.0, None), stepped(1.0, None, score=1.0),
+        stepped(None, None),
+        stepped(1.0, None),
+        stepped(1.0, None, score=1.0),
         stepped(1.0, ended_by="error", error=ErrorRecord("EnvLost", "gone")),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_scored_is_never_0(episode: Trajectory) -> None:
     with pytest.raises(SampleInvalid, match="'t' is not scored"):
         with_returns(episode, flat(episode))

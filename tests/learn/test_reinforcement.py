@@ -107,9 +107,7 @@ def test_parity_with_torchrl() -> None:
     tensors = {key: torch.tensor(value) for key, value in given_.items()}
     tensors = {key: tensor.double() if key != "action" else tensor for key, tensor in tensors.items()}
     table = tensors["logits"].log_softmax(-1)
-    outputs = Outputs(
-        table[range(6), tensors["action"]], tensors["values"], entropy=-(table.exp() * table).sum(-1)
-    )  # fmt: skip
+    outputs = Outputs(table[range(6), tensors["action"]], tensors["values"], entropy=-(table.exp() * table).sum(-1))
     batch = batch_of([6], **{key: tensors[key] for key in ("old", "advantages", "returns", "old_values")})
     policy = mean(policy_gradient(), outputs, batch)
     assert policy == pytest.approx(expected["loss_objective"], abs=1e-6)
@@ -334,9 +332,18 @@ def test_all_bad_settings_at_once() -> None:
             temperature=0.0,
         )
     assert [problem.where for problem in caught.value.problems] == [
-        "surrogate.low", "surrogate.high", "surrogate.dual", "kl.beta", "value.coefficient", "value.clip",
-        "value.huber", "behaviour.cap", "stop_kl", "temperature", "aggregate.length",
-    ]  # fmt: skip
+        "surrogate.low",
+        "surrogate.high",
+        "surrogate.dual",
+        "kl.beta",
+        "value.coefficient",
+        "value.clip",
+        "value.huber",
+        "behaviour.cap",
+        "stop_kl",
+        "temperature",
+        "aggregate.length",
+    ]
     with pytest.raises(ConfigError, match=r"surrogate\.low"):
         PolicyGradient(surrogate=ClippedWeight(2.0, 1.0))
     with pytest.raises(ConfigError, match=r"aggregate\.length: is what constant_length divides by"):

@@ -104,8 +104,10 @@ def test_bad_documents_are_refused_by_place_and_reason() -> None:
         assert (tally.rows, tally.parts, tally.refused) == (6, 1, 5)
         assert [problem.where for problem in tally.problems] == ["r1", "r2", "r3", "r4", "r5"]
         assert [problem.what.partition(";")[0] for problem in tally.problems] == [
-            "a document without text", *["a row of another form"] * 3, "text with half a character"
-        ]  # fmt: skip
+            "a document without text",
+            *["a row of another form"] * 3,
+            "text with half a character",
+        ]
     words = small_policy()
     tally = Intake()
     made = read({"text": "take a lamp"}, {"text": "take a dragon"}, kind="text", policy=words, intake=tally)
@@ -137,14 +139,22 @@ def test_windows_and_blocks_lose_nothing(lengths: list[int], context: int, data:
 
 def test_cutting_keeps_columns_and_what_is_known() -> None:
     parts = text_parts("d", list(range(6)))
-    parts = Parts(*[getattr(parts, name) for name in ("trajectory", "ids", "written", "sampled", "logprobs", "step",
-                  "span", "weight")], columns={"returns": np.arange(12).reshape(6, 2)}, unit=0.5)  # fmt: skip
+    parts = Parts(
+        *[
+            getattr(parts, name)
+            for name in ("trajectory", "ids", "written", "sampled", "logprobs", "step", "span", "weight")
+        ],
+        columns={"returns": np.arange(12).reshape(6, 2)},
+        unit=0.5,
+    )
     piece = cut(parts, 2, 5, known=2)
     assert piece.ids.tolist() == [2, 3, 4] and piece.weight.tolist() == [0, 0, 1] and piece.unit == 0.5
     assert piece.columns["returns"].tolist() == [[4, 5], [6, 7], [8, 9]] and piece.feed == 2
     assert parts.weight.tolist() == [0, 1, 1, 1, 1, 1]  # the whole is as it was
-    late = Parts(*[getattr(parts, name) for name in ("trajectory", "ids", "written", "sampled", "logprobs", "step",
-                 "span")], np.float32([0, 0, 0, 0, 0, 1]))  # fmt: skip
+    late = Parts(
+        *[getattr(parts, name) for name in ("trajectory", "ids", "written", "sampled", "logprobs", "step", "span")],
+        np.float32([0, 0, 0, 0, 0, 1]),
+    )
     with pytest.raises(SampleInvalid, match=r"nothing that is learned fits.*number 5; expected .* first 3"):
         fitted(late, 3, too_long="truncate")
     assert [window.ids.tolist() for window in fitted(late, 4, too_long="split", overlap=1)] == [[3, 4, 5]]
@@ -155,10 +165,13 @@ def test_cutting_keeps_columns_and_what_is_known() -> None:
 
 def test_a_conversation_is_what_the_template_writes_and_replies_are_learned() -> None:
     messages = [
-        {"role": "system", "content": "be brief"}, {"role": "user", "content": "where?"},
-        {"role": "assistant", "content": "here"}, {"role": "user", "content": f"and {START}"},
-        {"role": "assistant", "content": "there"}, {"role": "user", "content": "thanks"},
-    ]  # fmt: skip
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "where?"},
+        {"role": "assistant", "content": "here"},
+        {"role": "user", "content": f"and {START}"},
+        {"role": "assistant", "content": "there"},
+        {"role": "user", "content": "thanks"},
+    ]
     (parts,) = read({"messages": messages})
     plain = POLICY.tokenizer.apply_chat_template(messages[:5], tokenize=False)
     assert text(parts) == plain.rstrip("\n")
@@ -166,24 +179,27 @@ def test_a_conversation_is_what_the_template_writes_and_replies_are_learned() ->
     assert (parts.ids == 256).sum() == 5  # the one that the user spelled out stays letters
     assert parts.step.max() == 1 and set(parts.span[parts.written].tolist()) == {0, 1}
     steps = (Step("where?", "here"), Step(f"and {START}", "there"))
-    flat = flatten([Trajectory("r0", Task("w", "1", {}), steps)], POLICY.dialect,
-                   instructions=lambda task: "be brief", context=200)  # fmt: skip
+    flat = flatten(
+        [Trajectory("r0", Task("w", "1", {}), steps)], POLICY.dialect, instructions=lambda task: "be brief", context=200
+    )
     assert same(parts, flat.parts[0])
 
 
 def test_prompt_and_completion_are_a_conversation() -> None:
     whole = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
-    apart = [{"prompt": "q", "completion": "a"},
-             {"prompt": whole["messages"][:1], "completion": whole["messages"][1:]}]  # fmt: skip
+    apart = [{"prompt": "q", "completion": "a"}, {"prompt": whole["messages"][:1], "completion": whole["messages"][1:]}]
     assert all(read(row)[0].ids.tolist() == read(whole)[0].ids.tolist() for row in apart)
 
 
 def test_weights_of_replies() -> None:
     messages = [
-        {"role": "user", "content": "a"}, {"role": "assistant", "content": "first", "weight": 0},
-        {"role": "user", "content": "b"}, {"role": "assistant", "content": "second", "weight": 0.5},
-        {"role": "user", "content": "c"}, {"role": "assistant", "content": " "},
-    ]  # fmt: skip
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "first", "weight": 0},
+        {"role": "user", "content": "b"},
+        {"role": "assistant", "content": "second", "weight": 0.5},
+        {"role": "user", "content": "c"},
+        {"role": "assistant", "content": " "},
+    ]
     (parts,) = read({"messages": messages})
     assert learned(parts) == f"second{END}" and set(parts.weight[parts.weight != 0].tolist()) == {0.5}
 
@@ -284,9 +300,10 @@ def test_bad_pairs_are_refused_whole(row: Any, reason: str) -> None:
 def test_readings_that_contradict_themselves() -> None:
     for wrong, reason in (
         ({"kind": "pairs", "too_long": "split"}, "a pair cannot be split"),
-        ({"join": True}, "only documents"), ({"overlap": 3}, "an overlap is of windows"),
+        ({"join": True}, "only documents"),
+        ({"overlap": 3}, "an overlap is of windows"),
         ({"too_long": "split", "context": 8, "overlap": 8}, "must be shorter"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ValidationError, match=reason):
             Reading(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="does not fit the policy; got 201; expected 1 to 200 tokens"):
@@ -326,8 +343,9 @@ def test_a_store_streams_into_sequences(tmp_path: Path) -> None:
     assert [problem.where for problem in tally.problems] == ["strange", "idle"]
     tally = Intake()
     reading = Reading(context=20, too_long="split", overlap=4)
-    some = list(read_trajectories([episode(n) for n in range(12)], policy, reading, instructions=lambda task: "",
-                                  intake=tally))  # fmt: skip
+    some = list(
+        read_trajectories([episode(n) for n in range(12)], policy, reading, instructions=lambda task: "", intake=tally)
+    )
     assert sum((p.weight != 0).sum() for p in some) == sum((p.weight != 0).sum() for p in flat.parts)
     assert tally.split == sum(len(parts) > 20 for parts in flat.parts) > 0 and len(some) > 12
 
@@ -389,10 +407,13 @@ def test_digests_tell_what_tokens_depend_on(tmp_path: Path) -> None:
     assert file_digest(path) != first and file_digest(tmp_path) == file_digest(path)
     other = byte_policy(context=200, begin=True)
     seen = {
-        source_digest(first, POLICY, Reading()), source_digest(first, other, Reading()),
-        source_digest(first, POLICY, Reading(kind="text")), source_digest(first, POLICY, Reading(context=100)),
-        source_digest(first, small_policy(), Reading()), source_digest(file_digest(path), POLICY, Reading()),
-    }  # fmt: skip
+        source_digest(first, POLICY, Reading()),
+        source_digest(first, other, Reading()),
+        source_digest(first, POLICY, Reading(kind="text")),
+        source_digest(first, POLICY, Reading(context=100)),
+        source_digest(first, small_policy(), Reading()),
+        source_digest(file_digest(path), POLICY, Reading()),
+    }
     assert len(seen) == 6
     assert source_digest(first, POLICY, Reading()) == source_digest(first, byte_policy(context=200), Reading())
     assert vocabulary_digest(POLICY.tokenizer) == vocabulary_digest(byte_policy().tokenizer)

@@ -17,8 +17,7 @@ from evolvent.methods.q_transformer import QTransformer, q_transformer
 from evolvent.methods.trajectory_transformer import TrajectoryTransformer, trajectory_transformer
 from tests.sequence_support import chain_episodes, ragged
 
-NET = {"context": 2, "width": 8, "heads": 2, "layers": 1,
-       "train": {"updates": 11, "batch": 4, "lr": 1e-2, "warmup": 3}}  # fmt: skip
+NET = {"context": 2, "width": 8, "heads": 2, "layers": 1, "train": {"updates": 11, "batch": 4, "lr": 1e-2, "warmup": 3}}
 
 
 class Stopped(Exception):
@@ -34,8 +33,9 @@ def learned(method: str, keep: Keeping | None = None):
     if method == "dt":
         found = decision_transformer(DecisionTransformer(**NET), chain_episodes(), keep=keep)
     elif method == "tt":
-        found = trajectory_transformer(TrajectoryTransformer(**NET, bins=4, planning={"memory": 1}), ragged(4, 3),
-                                       keep=keep)  # fmt: skip
+        found = trajectory_transformer(
+            TrajectoryTransformer(**NET, bins=4, planning={"memory": 1}), ragged(4, 3), keep=keep
+        )
     elif method == "q":
         found = q_transformer(QTransformer(**NET, bins=4, polyak=0.5), ragged(4, 3), keep=keep)
     elif method == "gato":
@@ -47,9 +47,16 @@ def learned(method: str, keep: Keeping | None = None):
     return found.model.state_dict(), found.history, ()
 
 
-@pytest.mark.parametrize(("method", "stops"), [
-    ("dt", (4, 7, 9)), ("tt", (5,)), ("q", (5, 8)), ("gato", (6,)), ("odt", (5, 12, 17)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("method", "stops"),
+    [
+        ("dt", (4, 7, 9)),
+        ("tt", (5,)),
+        ("q", (5, 8)),
+        ("gato", (6,)),
+        ("odt", (5, 12, 17)),
+    ],
+)
 def test_it_goes_on_to_the_same_result(method, stops, tmp_path):
     weights, history, more = learned(method)
 

@@ -89,8 +89,12 @@ def test_a_number_that_never_varies_is_not_blown_up():
 
 
 def test_what_was_earned_is_taken_off_the_target():
-    history = History(observation=np.zeros((2, 4, 3), np.float32), action=np.zeros((2, 3, 2), np.float32),
-                      reward=np.array([[1.0, 2, 4], [0, 0, 1]]), seed=np.array([1, 2]))  # fmt: skip
+    history = History(
+        observation=np.zeros((2, 4, 3), np.float32),
+        action=np.zeros((2, 3, 2), np.float32),
+        reward=np.array([[1.0, 2, 4], [0, 0, 1]]),
+        seed=np.array([1, 2]),
+    )
     read = recent(history, 3, standard=Standard.plain(3), target=10.0)
     assert read.to_go.tolist() == [[9, 7, 3], [10, 10, 9]]
     assert read.time.tolist() == [[1, 2, 3]] * 2 and read.action.shape == (2, 3, 2)
@@ -98,8 +102,12 @@ def test_what_was_earned_is_taken_off_the_target():
 
 
 def test_what_cannot_be_asked_for_is_refused():
-    history = History(observation=np.zeros((2, 1, 3), np.float32), action=np.zeros((2, 0), np.int64),
-                      reward=np.zeros((2, 0)), seed=np.array([1, 2]))  # fmt: skip
+    history = History(
+        observation=np.zeros((2, 1, 3), np.float32),
+        action=np.zeros((2, 0), np.int64),
+        reward=np.zeros((2, 0)),
+        seed=np.array([1, 2]),
+    )
     assert recent(history, 3, standard=Standard.plain(3)).action.tolist() == [[-1], [-1]]
     with pytest.raises(NonFinite, match="target"):
         recent(history, 3, standard=Standard.plain(3), target=float("nan"))

@@ -47,9 +47,16 @@ def part(ids: list[int], learned: list[int], *, number: int = 0) -> Parts:
     no = np.zeros(size, np.bool_)
     places = np.arange(size, dtype=np.float32)
     return Parts(
-        f"t{number}", np.asarray(ids, np.int32), no, no, places * 0, np.zeros(size, np.int32),
-        np.zeros(size, np.int32), weight, columns={"place": places, "two": np.stack([places, -places], 1)},
-    )  # fmt: skip
+        f"t{number}",
+        np.asarray(ids, np.int32),
+        no,
+        no,
+        places * 0,
+        np.zeros(size, np.int32),
+        np.zeros(size, np.int32),
+        weight,
+        columns={"place": places, "two": np.stack([places, -places], 1)},
+    )
 
 
 @st.composite
@@ -299,13 +306,20 @@ def test_who_shares() -> None:
     [
         BloomConfig(vocab_size=16, n_layer=2, n_head=2, hidden_size=16),  # positions and masks of its own
         MptConfig(vocab_size=16, n_layers=2, n_heads=2, d_model=16),  # distances are counted in the row
-        GPTNeoConfig(vocab_size=16, num_layers=2, num_heads=2, hidden_size=16,
-                     attention_types=[[["global", "local"], 1]]),  # local layers
-        RobertaConfig(vocab_size=16, num_hidden_layers=2, num_attention_heads=2, hidden_size=16, intermediate_size=16,
-                      is_decoder=True),  # its positions begin at 2
+        GPTNeoConfig(
+            vocab_size=16, num_layers=2, num_heads=2, hidden_size=16, attention_types=[[["global", "local"], 1]]
+        ),  # local layers
+        RobertaConfig(
+            vocab_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            hidden_size=16,
+            intermediate_size=16,
+            is_decoder=True,
+        ),  # its positions begin at 2
     ],
     ids=lambda config: config.model_type,
-)  # fmt: skip
+)
 def test_models_that_would_mix_their_sequences_are_found_out(config) -> None:
     model = AutoModelForCausalLM.from_config(config)
     assert in_practice(TrainConfig(), model).layout == "auto" and model.training

@@ -182,8 +182,10 @@ def test_an_iteration_that_is_done_again_replaces_itself_alone(tmp_path):
         keep_credit(path, row)
     keep_credit(path, {"stage": "a", "iteration": 1, "n": 5})
     assert json.loads(path.read_text()) == [
-        {"stage": "b", "iteration": 1}, {"stage": "a", "iteration": 2}, {"stage": "a", "iteration": 1, "n": 5},
-    ]  # fmt: skip
+        {"stage": "b", "iteration": 1},
+        {"stage": "a", "iteration": 2},
+        {"stage": "a", "iteration": 1, "n": 5},
+    ]
 
 
 @pytest.mark.parametrize("damage", ["", "[{", "7", '[3, {"iteration": 4}]'])

@@ -56,5 +56,14 @@ def test_the_count_is_of_the_batch_and_what_is_missing_is_said() -> None:
     with pytest.raises(BatchMismatch, match="two label words"):
         objective.loss(Outputs(teacher=torch.zeros(1, 3)), batch([0.5], [1.0]))
     with pytest.raises(BatchMismatch, match="label"):
-        objective.loss(Outputs(teacher=torch.zeros(1, 2)), Batch(torch.zeros(1, 2, dtype=torch.int64), torch.arange(1),
-                       torch.zeros(1, dtype=torch.int64), torch.ones(1), (0,), 2))  # fmt: skip
+        objective.loss(
+            Outputs(teacher=torch.zeros(1, 2)),
+            Batch(
+                torch.zeros(1, 2, dtype=torch.int64),
+                torch.arange(1),
+                torch.zeros(1, dtype=torch.int64),
+                torch.ones(1),
+                (0,),
+                2,
+            ),
+        )

@@ -43,9 +43,13 @@ def test_it_is_the_double_loop(steps, rows, agents, seed):
     rng = np.random.default_rng(seed)
     ends = {(t, e): rng.integers(3) for t, e in product(range(steps), range(rows)) if rng.random() < 0.3}
     spec = replace(SPEC, agents=agents)
-    rollout = rollout_of(rng.normal(size=(steps, rows)), spec=spec, seed=seed,
-                         terminated=[at for at, kind in ends.items() if kind == 1],
-                         truncated=[at for at, kind in ends.items() if kind == 2])  # fmt: skip
+    rollout = rollout_of(
+        rng.normal(size=(steps, rows)),
+        spec=spec,
+        seed=seed,
+        terminated=[at for at, kind in ends.items() if kind == 1],
+        truncated=[at for at, kind in ends.items() if kind == 2],
+    )
     last, final = rng.normal(size=(rows, agents)), rng.normal(size=(len(rollout.final_at), agents))
     credit = team_credit(rollout, last=last, final=final, gamma=0.9, lam=0.7)
     expected = slow(rollout, last, final, gamma=0.9, lam=0.7)
@@ -93,8 +97,10 @@ def test_a_decision_of_nobody_is_worth_nothing_of_its_own():
 def test_one_agent_by_parts_is_one_agent_at_action_level():
     spec = replace(SPEC, agents=1)
     rollout = rollout_of(np.random.default_rng(0).normal(size=(5, 3)), spec=spec, terminated=[(2, 1)])
-    one, two = (team_credit(rollout, last=np.ones((3, 1)), final=np.zeros((0, 1)), gamma=0.9, lam=0.8, level=level)
-                for level in ("action", "part"))  # fmt: skip
+    one, two = (
+        team_credit(rollout, last=np.ones((3, 1)), final=np.zeros((0, 1)), gamma=0.9, lam=0.8, level=level)
+        for level in ("action", "part")
+    )
     assert np.allclose(one.advantage, two.advantage) and np.allclose(one.returns, two.returns)
 
 
@@ -106,8 +112,9 @@ def test_a_cut_is_no_end():
         values = 0.0
         for _ in range(300):
             rollout = rollout_of(np.ones((4, 1)), **{kind: [(3, 0)]}, value=np.full((4, 1, 2), values))
-            credit = team_credit(rollout, last=np.zeros((1, 2)), final=np.full((len(rollout.final_at), 2), values),
-                                 gamma=0.9, lam=0.95)  # fmt: skip
+            credit = team_credit(
+                rollout, last=np.zeros((1, 2)), final=np.full((len(rollout.final_at), 2), values), gamma=0.9, lam=0.95
+            )
             values = float(credit.returns.mean())
         found[kind] = values
     assert found["truncated"] == pytest.approx(10.0, abs=1e-6)
@@ -168,8 +175,9 @@ def test_parts_sum_to_the_joint_advantage_in_every_order(bits, order):
     value = [[[prefix({i: bits[i] for i in order[:m]}) for m in range(3)]]]
     spec = TeamSpec(agents=3, observation=1, actions=SPEC.actions, horizon=1)
     rollout = rollout_of([[PAY[bits]]], spec=spec, terminated=[(0, 0)], value=value)
-    credit = team_credit(rollout, last=np.zeros((1, 3)), final=np.zeros((0, 3)), gamma=0.9, lam=0.0, lam_part=0.0,
-                         level="part")  # fmt: skip
+    credit = team_credit(
+        rollout, last=np.zeros((1, 3)), final=np.zeros((0, 3)), gamma=0.9, lam=0.0, lam_part=0.0, level="part"
+    )
     parts = credit.advantage[0, 0]
     assert parts.sum() == pytest.approx(PAY[bits] - 2.0)
     own = [prefix({i: bits[i] for i in order[: m + 1]}) - prefix({i: bits[i] for i in order[:m]}) for m in range(3)]

@@ -84,8 +84,11 @@ def test_at_the_first_step_the_gradient_is_reinforces(kind):
     ours, count = policy_term(judged.logp, buffer.old, buffer.advantage, weights=buffer.acted, clip=0.2)
     plain = -(buffer.advantage * judged.logp).sum()
     weights = [p for p in policy.model.parameters() if p.requires_grad]
-    for one, two in zip(torch.autograd.grad(ours, weights, retain_graph=True, allow_unused=True),
-                        torch.autograd.grad(plain, weights, allow_unused=True), strict=True):  # fmt: skip
+    for one, two in zip(
+        torch.autograd.grad(ours, weights, retain_graph=True, allow_unused=True),
+        torch.autograd.grad(plain, weights, allow_unused=True),
+        strict=True,
+    ):
         assert (one is None and two is None) or torch.allclose(one, two, atol=1e-5)
     assert count == rollout.alive.sum()
 
@@ -105,11 +108,25 @@ ALIVE = np.ones((6, 2, 2), bool)
 ALIVE[1:3, 0, 1] = ALIVE[5, 1, 0] = False
 
 
-@pytest.mark.parametrize("switch", [
-    {"value_norm": False}, {"mask_policy": False}, {"mask_values": False}, {"clip_values": False}, {"entropy": 0.5},
-    {"huber": 0.01}, {"lam": 0.5}, {"gamma": 0.5}, {"clip": 0.001}, {"grad_norm": 0.01}, {"value_weight": 3.0},
-    {"epochs": 1}, {"minibatches": 1}, {"lr": 2e-3},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "switch",
+    [
+        {"value_norm": False},
+        {"mask_policy": False},
+        {"mask_values": False},
+        {"clip_values": False},
+        {"entropy": 0.5},
+        {"huber": 0.01},
+        {"lam": 0.5},
+        {"gamma": 0.5},
+        {"clip": 0.001},
+        {"grad_norm": 0.01},
+        {"value_weight": 3.0},
+        {"epochs": 1},
+        {"minibatches": 1},
+        {"lr": 2e-3},
+    ],
+)
 def test_every_setting_changes_what_it_names(switch):
     few = FEW.model_copy(update={"lr": 1e-2, "epochs": 4})
     assert not torch.equal(changed(few, alive=ALIVE)[0], changed(few.model_copy(update=switch), alive=ALIVE)[0])
@@ -132,10 +149,11 @@ def test_masks_are_on_at_first_and_leave_the_dead_out():
 def test_what_the_dead_did_does_not_matter():
     rollout = example(alive=ALIVE)
     noise = replace(
-        rollout, actions=np.where(ALIVE, rollout.actions, 1 - rollout.actions),
+        rollout,
+        actions=np.where(ALIVE, rollout.actions, 1 - rollout.actions),
         observation=np.where(ALIVE[..., None], rollout.observation, 9.0).astype(np.float32),
         value=np.where(ALIVE, rollout.value, 50.0).astype(np.float32),
-    )  # fmt: skip
+    )
     for kind in ("mat", "mappo"):
         results = []
         for given in (rollout, noise):
@@ -197,8 +215,9 @@ def test_happo_goes_one_by_one_with_the_product_of_ratios():
     rollout = told(example(), learner.policy)
     plain = make_team(learner.model.shape, seed=0)
     policy = TeamPolicy(plain, SPEC)
-    credit = team_credit(rollout, last=policy.values(rollout.last), final=policy.values(rollout.final), gamma=0.99,
-                         lam=0.95)  # fmt: skip
+    credit = team_credit(
+        rollout, last=policy.values(rollout.last), final=policy.values(rollout.final), gamma=0.99, lam=0.95
+    )
     advantage = credit.advantage.reshape(-1, 2)
     advantage = torch.from_numpy((advantage - advantage.mean()) / advantage.std()).float()
     old, seen, actions = torch.from_numpy(rollout.logp).reshape(-1, 2), rollout_seen(rollout), rollout_actions(rollout)
@@ -297,8 +316,10 @@ def joint(policy: TeamPolicy, view, agents: int, actions: int) -> tuple[torch.Te
         return every[..., 0], policy.model.evaluate(wide, every).logp.sum(1).exp().double()
 
 
-@pytest.mark.parametrize(("kind", "credit"), [("mat", "action"), ("mat", "part"), ("mat_dec", "action"),
-                                              ("mappo", "action"), ("happo", "action")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "credit"),
+    [("mat", "action"), ("mat", "part"), ("mat_dec", "action"), ("mappo", "action"), ("happo", "action")],
+)
 def test_no_update_makes_a_team_worse(kind, credit):
     """The team game of the specification: the exact expected pay of the policy rises from about 2 to 5."""
     world = GameWorld("team")

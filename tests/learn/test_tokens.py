@@ -43,15 +43,21 @@ from evolvent.learn.trees import branched
 from evolvent.learn.windows import Intake, text_parts
 from evolvent.store.lock import WriterLock
 
-ARRAYS = [entry.name for entry in fields(Parts) if entry.name in (
-    "ids", "written", "sampled", "logprobs", "step", "span", "weight"
-)]  # fmt: skip
+ARRAYS = [
+    entry.name
+    for entry in fields(Parts)
+    if entry.name in ("ids", "written", "sampled", "logprobs", "step", "span", "weight")
+]
 
 
 def check_equal(one: Parts, other: Parts) -> None:
     assert (one.trajectory, one.group, one.reward, one.unit, one.feed) == (
-        other.trajectory, other.group, other.reward, other.unit, other.feed
-    )  # fmt: skip
+        other.trajectory,
+        other.group,
+        other.reward,
+        other.unit,
+        other.feed,
+    )
     assert set(one.columns) == set(other.columns)
     pairs = [(getattr(one, name), getattr(other, name)) for name in ARRAYS]
     for a, b in [*pairs, *((one.columns[name], other.columns[name]) for name in one.columns)]:
@@ -90,8 +96,10 @@ def test_it_equals_the_list_it_came_from(
     rng = np.random.default_rng(seed)
     made = [some(number, length, rng=rng, columns=columns) for number, length in enumerate(lengths)]
     made.append(text_parts("last", [1, 2, 3]))
-    made[-1] = replace(made[-1], columns={name: np.zeros((3, *column.shape[1:]), column.dtype)
-                                          for name, column in made[0].columns.items()})  # fmt: skip
+    made[-1] = replace(
+        made[-1],
+        columns={name: np.zeros((3, *column.shape[1:]), column.dtype) for name, column in made[0].columns.items()},
+    )
     found = write_tokens(tmp_path_factory.mktemp("tokens") / "corpus", iter(made))
     assert len(found) == len(made) and found.tokens == sum(map(len, made))
     assert found.feeds.tolist() == [parts.feed for parts in made]
@@ -118,8 +126,16 @@ def corpus(count: int, *, length: int = 400, rng: int = 0) -> Iterator[Parts]:
 def test_what_is_equal_everywhere_takes_no_room(tmp_path: Path) -> None:
     found = write_tokens(tmp_path / "c", corpus(50))
     names = {path.name for path in found.folder.iterdir()}
-    assert names == {"ids.bin", "weight.bin", "offsets.bin", "feeds.bin", "notes.bin", "notes_at.bin", "blocks.bin",
-                     "manifest.json"} - {"feeds.bin"}  # fmt: skip
+    assert names == {
+        "ids.bin",
+        "weight.bin",
+        "offsets.bin",
+        "feeds.bin",
+        "notes.bin",
+        "notes_at.bin",
+        "blocks.bin",
+        "manifest.json",
+    } - {"feeds.bin"}
     assert sum(path.stat().st_size for path in found.folder.iterdir()) < 20_000 * 8 * 1.2
     assert not found[3].ids.flags.writeable and not found[3].logprobs.flags.writeable
 
@@ -363,8 +379,9 @@ def test_from_json_lines_to_tokens_and_not_again(tmp_path: Path) -> None:
         tally = Intake()
         source = source_digest(file_digest(path), policy, reading)
         parts = read_rows(json_lines(path, intake=tally), policy, reading, intake=tally)
-        found = write_tokens(tmp_path / source[:16], parts, source=source, intake=tally,
-                             vocabulary=vocabulary_digest(policy.tokenizer))  # fmt: skip
+        found = write_tokens(
+            tmp_path / source[:16], parts, source=source, intake=tally, vocabulary=vocabulary_digest(policy.tokenizer)
+        )
         asked.append(tally.rows)
     assert asked == [40, 0]
     assert found.intake is not None and found.intake["rows"] == 40 and found.intake["refused"] == 1

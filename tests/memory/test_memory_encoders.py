@@ -18,10 +18,17 @@ def test_equal_on_every_run_and_in_every_batch():
     assert made.dtype == np.float32 and made.shape == (4, 64)
     assert np.array_equal(made[2:3], HashedNgrams(64)(texts[2:3]))
     assert np.allclose(np.linalg.norm(made, axis=1), [1, 0, 1, 1])
-    code = ("from evolvent.memory.encoders import HashedNgrams;"
-            "print(HashedNgrams(64)(['I took the mug 1.']).tobytes().hex())")  # fmt: skip
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
-                          env={"PYTHONHASHSEED": "77", "PATH": ""}).stdout.strip()  # fmt: skip
+    code = (
+        "from evolvent.memory.encoders import HashedNgrams;"
+        "print(HashedNgrams(64)(['I took the mug 1.']).tobytes().hex())"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONHASHSEED": "77", "PATH": ""},
+    ).stdout.strip()
     assert told == made[0].tobytes().hex()
 
 
@@ -37,8 +44,11 @@ def test_golden_places_of_one_word():
 
 
 def test_like_words_are_near():
-    texts = ["Next, I need to cool the bowl with the fridge.", "I need to cool a bowl 2 using the fridge next.",
-             "Now I put the keychain on the sofa."]  # fmt: skip
+    texts = [
+        "Next, I need to cool the bowl with the fridge.",
+        "I need to cool a bowl 2 using the fridge next.",
+        "Now I put the keychain on the sofa.",
+    ]
     a, b, c = HashedNgrams()(texts)
     assert a @ b > 0.5 and a @ b > a @ c + 0.2
     assert not np.allclose(HashedNgrams(seed=1)(texts[:1]), HashedNgrams()(texts[:1]))

@@ -19,8 +19,10 @@ def brute(rows, query, k, *, order, allowed=None):
 
 
 def answers(found):
-    return [[(int(r), float(s)) for r, s in zip(rows, scores, strict=True) if r >= 0]
-            for rows, scores in zip(found.rows, found.scores, strict=True)]  # fmt: skip
+    return [
+        [(int(r), float(s)) for r, s in zip(rows, scores, strict=True) if r >= 0]
+        for rows, scores in zip(found.rows, found.scores, strict=True)
+    ]
 
 
 @settings(max_examples=25, deadline=None)

@@ -23,10 +23,14 @@ GOOD = {
 
 def folder(tmp_path):
     for name, text in {
-        "0_1.json": json.dumps(GOOD), "0_0.json": json.dumps(GOOD | {"task": "cool some mug and put it in shelf."}),
-        "9_9.json": '{"task": ', "1_1.json": json.dumps({"task": "x", "traj": []}), "2_2.json": "[1]",
-        "3_3.json": json.dumps({"task": "x", "traj": [{"obs": "a", "act": 1}, {"obs": "b"}]}), "notes.txt": "none",
-    }.items():  # fmt: skip
+        "0_1.json": json.dumps(GOOD),
+        "0_0.json": json.dumps(GOOD | {"task": "cool some mug and put it in shelf."}),
+        "9_9.json": '{"task": ',
+        "1_1.json": json.dumps({"task": "x", "traj": []}),
+        "2_2.json": "[1]",
+        "3_3.json": json.dumps({"task": "x", "traj": [{"obs": "a", "act": 1}, {"obs": "b"}]}),
+        "notes.txt": "none",
+    }.items():
         (tmp_path / name).write_text(text)
     return tmp_path
 
@@ -83,9 +87,15 @@ def test_no_such_place(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "family"),
-    [("put a cool bowl in diningtable.", "cool"), ("put a bowl in diningtable", "put"), ("Find two pens", ""),
-     ("find two pen and put them in desk.", "two"), ("examine the cd with the desklamp.", "look"),
-     ("clean some fork and put it in countertop.", "clean"), ("put some alarmclock on dresser.", "put")],
-)  # fmt: skip
+    [
+        ("put a cool bowl in diningtable.", "cool"),
+        ("put a bowl in diningtable", "put"),
+        ("Find two pens", ""),
+        ("find two pen and put them in desk.", "two"),
+        ("examine the cd with the desklamp.", "look"),
+        ("clean some fork and put it in countertop.", "clean"),
+        ("put some alarmclock on dresser.", "put"),
+    ],
+)
 def test_families(text, family):
     assert household_family(text) == family

@@ -34,12 +34,18 @@ def episodes(n=24):
     for at in range(n):
         kind, thing = KINDS[at % 3], THINGS[at % 5]
         steps = (
-            Step(f"A room {at}.\n\nYour task is to: {kind} the {thing}.", "go to shelf 1",
-                 thought=f"I need to find a {thing}. Next, I go to shelf 1."),
-            Step(f"On the shelf 1, you see a {thing} 1.", f"take {thing} 1",
-                 thought=f"Next, I need to take the {thing} 1."),
+            Step(
+                f"A room {at}.\n\nYour task is to: {kind} the {thing}.",
+                "go to shelf 1",
+                thought=f"I need to find a {thing}. Next, I go to shelf 1.",
+            ),
+            Step(
+                f"On the shelf 1, you see a {thing} 1.",
+                f"take {thing} 1",
+                thought=f"Next, I need to take the {thing} 1.",
+            ),
             Step(f"You pick up the {thing} 1.", f"{kind} {thing} 1", thought="Next, I use it." if at % 4 else None),
-        )  # fmt: skip
+        )
         task = Task("rooms", "1", {"n": at}, kind=kind)
         made.append(Trajectory(f"run/{at:02d}", task, steps, "Done.", score=Score(1, 1, True)))
     return made
@@ -58,8 +64,13 @@ class Counting:
 
 def ranking(memory, key, text):
     """Every step that a key finds, sorted by the definition: cosine, then trajectory id, then step."""
-    every = [(one, step, cut) for name in memory.ids for one in [memory.demonstration(name)]
-             for step, cut in zip(one.steps, key.texts(one), strict=True) if cut]  # fmt: skip
+    every = [
+        (one, step, cut)
+        for name in memory.ids
+        for one in [memory.demonstration(name)]
+        for step, cut in zip(one.steps, key.texts(one), strict=True)
+        if cut
+    ]
     asked = memory.encoder([key.cut(text)]).astype(np.float64)[0]
     vectors = memory.encoder([cut for _, _, cut in every]).astype(np.float64)
     scores = (vectors * asked).sum(axis=1)

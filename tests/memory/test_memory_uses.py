@@ -30,8 +30,12 @@ def test_only_new_experience_is_kept():
                 fresh.append(one)
         return fresh
 
-    tried = [played("same", ["a long hall", "a red door"]), played("new", ["a red door", "the blue cellar"]),
-             played("again", ["the blue cellar"]), played("lost", ["a green garden"], success=False)]  # fmt: skip
+    tried = [
+        played("same", ["a long hall", "a red door"]),
+        played("new", ["a red door", "the blue cellar"]),
+        played("again", ["the blue cellar"]),
+        played("lost", ["a green garden"], success=False),
+    ]
     assert [one.id for one in novel(tried, AgentEvol())] == ["new"]
 
 

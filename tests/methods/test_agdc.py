@@ -59,15 +59,23 @@ def test_the_same_seed_learns_the_same_and_another_another():
 
 
 def test_the_control_runs_to_its_horizon_and_is_stopped_when_it_is_evaluated():
-    with_it, without = (agdc(AGDC(algorithm="ppo", arm=arm, **{**SMALL, "budget": 512, "zeta": 6.0}), TASKS)
-                        for arm in ("agdc", "without"))  # fmt: skip
+    with_it, without = (
+        agdc(AGDC(algorithm="ppo", arm=arm, **{**SMALL, "budget": 512, "zeta": 6.0}), TASKS)
+        for arm in ("agdc", "without")
+    )
     assert without.model.num_timesteps == with_it.model.num_timesteps, "the same budget"
     assert without.finished and not any(one.ceased for one in without.finished)
     assert {one.steps for one in without.finished} == {100} and {one.paid for one in without.finished} == {-100.0}
     assert {one.task for one in without.finished} <= {task.id for task in TASKS}
     assert any(one.ceased for one in with_it.finished)
-    played = play(without, world_of(without.config), [Start(task) for task in TASKS], name="without",
-                  detector=StdBelow(1e9), particles=30)  # fmt: skip
+    played = play(
+        without,
+        world_of(without.config),
+        [Start(task) for task in TASKS],
+        name="without",
+        detector=StdBelow(1e9),
+        particles=30,
+    )
     assert played.table.stops == 4
 
 
@@ -77,8 +85,10 @@ def test_what_is_learned_finds_sources_that_it_never_saw():
     config = AGDC(budget=40_000, n_particles=200)
     world, learned = world_of(config), agdc(config)
     starts = [Start(task) for task in world.tasks("dev", "seen")[:48]]
-    found, lost = (play(choose, world, starts, name=name, detector=detector_of(config), particles=500).table.right_stop
-                   for name, choose in (("learned", learned), ("random", planner("random"))))  # fmt: skip
+    found, lost = (
+        play(choose, world, starts, name=name, detector=detector_of(config), particles=500).table.right_stop
+        for name, choose in (("learned", learned), ("random", planner("random")))
+    )
     assert found >= 20 > 10 >= lost
 
 
@@ -89,15 +99,18 @@ def test_settings():
     assert resolve(AGDC, overrides=["--algorithm", "ppo", "--budget", "1000"]) == AGDC(algorithm="ppo", budget=1000)
 
 
-@pytest.mark.parametrize(("wrong", "said"), [
-    ({"world": "plume/agdc"}, "DQN cannot choose headings"),
-    ({"algorithm": "dqn", "moves": "heading"}, "DQN cannot choose headings"),
-    ({"algorithm": "ddpg"}, "DDPG cannot choose among moves"),
-    ({"algorithm": "sac"}, "SAC cannot choose among moves"),
-    ({"world": "plume/26"}, "plume/25"),
-    ({"detector": "decided"}, "left"),
-    ({"detector": "std:1", "zeta": 1.0}, "one of the two"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"world": "plume/agdc"}, "DQN cannot choose headings"),
+        ({"algorithm": "dqn", "moves": "heading"}, "DQN cannot choose headings"),
+        ({"algorithm": "ddpg"}, "DDPG cannot choose among moves"),
+        ({"algorithm": "sac"}, "SAC cannot choose among moves"),
+        ({"world": "plume/26"}, "plume/25"),
+        ({"detector": "decided"}, "left"),
+        ({"detector": "std:1", "zeta": 1.0}, "one of the two"),
+    ],
+)
 def test_mistakes_are_found_at_construction(wrong, said):
     with pytest.raises(ConfigError, match=said):
         AGDC(**wrong)

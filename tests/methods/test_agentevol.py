@@ -22,10 +22,14 @@ from evolvent.trajectory import Score, Step, Task, Trajectory
 def tried(task: int, sample: int, unit: float | None, steps: int = 1) -> Trajectory:
     success = None if unit is None else unit > 0.99
     return Trajectory(
-        f"{task}/{sample}", Task("toy", "1", {"n": task}), (Step("o", "a", unit),) * steps, sample=sample,
-        score=Score(unit, unit, success), ended_by="error" if unit is None else "world",
+        f"{task}/{sample}",
+        Task("toy", "1", {"n": task}),
+        (Step("o", "a", unit),) * steps,
+        sample=sample,
+        score=Score(unit, unit, success),
+        ended_by="error" if unit is None else "world",
         error=ErrorRecord("EnvLost", "gone") if unit is None else None,
-    )  # fmt: skip
+    )
 
 
 TRIED = [

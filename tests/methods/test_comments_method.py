@@ -21,7 +21,7 @@ from evolvent.methods.comments import (
     comment,
     comments,
     lessons,
-)  # fmt: skip
+)
 from evolvent.models.dialects import _PIECES
 from evolvent.models.policy import tiny_policy
 from evolvent.rollout.collect import collect
@@ -159,8 +159,9 @@ def test_a_pair_is_asked_as_the_generator_will_be(policy):
     lows = [Source(f"low{n}", LOW.text, "python") for n in range(40)]
     some = Counter(part.trajectory[:3] == "low" for part in lessons([*SHOWN, *lows], config, policy, seed=0))
     assert some == {False: 8, True: 2}, "a fifth of all"
-    names = [{part.trajectory for part in lessons([*SHOWN, *order], config, policy, seed=0)}
-             for order in (lows, lows[::-1])]  # fmt: skip
+    names = [
+        {part.trajectory for part in lessons([*SHOWN, *order], config, policy, seed=0)} for order in (lows, lows[::-1])
+    ]
     assert names[0] == names[1] != {part.trajectory for part in lessons([*SHOWN, *lows], config, policy, seed=1)}
     assert not any(part.trajectory == "low" for part in lessons([*SHOWN, LOW], Comments(skips=0), policy, seed=0))
 
@@ -168,9 +169,7 @@ def test_a_pair_is_asked_as_the_generator_will_be(policy):
 ANSWERS = {"count(rows)": SKIP, "drop(": "2: drops the rows", "count(": "3: too far", "x = 1": "1: counts the cells"}
 
 
-@pytest.mark.parametrize(
-    ("arm", "kept"), [(RAW, 9), (FILTERED_RAW, 8), (COMMENTED, 9), (COMMENTED_FILTERED, 7)]
-)  # fmt: skip
+@pytest.mark.parametrize(("arm", "kept"), [(RAW, 9), (FILTERED_RAW, 8), (COMMENTED, 9), (COMMENTED_FILTERED, 7)])
 def test_arms(policy, tmp_path, arm, kept):
     """The generator skips one source, the rules find another faulty; only commented arms are tuned and asked."""
     run, verbs = run_of(tmp_path, ANSWERS)
@@ -196,8 +195,10 @@ def test_equal_code_is_asked_about_once(policy, tmp_path):
         with pytest.raises(NothingToLearn, match="no pair"):
             comments(policy, BARE, config=Comments(), run=run)
     assert len(verbs.says.asked) == 4 and [one.source.id for one in found] == [one.id for one in twice]
-    assert all(one.text == code("drop", thing).replace(":\n", ":\n    # drops the rows\n")
-               for one, thing in zip(found, (*THINGS, THINGS[0]), strict=True))  # fmt: skip
+    assert all(
+        one.text == code("drop", thing).replace(":\n", ":\n    # drops the rows\n")
+        for one, thing in zip(found, (*THINGS, THINGS[0]), strict=True)
+    )
 
 
 def test_a_stopped_run_goes_on(policy, tmp_path):

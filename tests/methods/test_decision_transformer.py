@@ -21,9 +21,7 @@ TRAIN = {"updates": 120, "lr": 1e-2, "warmup": 10, "grad_norm": 1.0, "batch": 32
 
 
 def test_a_chain_pays_what_is_asked_for(tmp_path):
-    policy = decision_transformer(
-        DecisionTransformer(context=2, scale=1.0, **SMALL, train=TRAIN), chain_episodes()
-    )  # fmt: skip
+    policy = decision_transformer(DecisionTransformer(context=2, scale=1.0, **SMALL, train=TRAIN), chain_episodes())
     for target in (0.0, 1.0, 2.0):
         found = play(policy.actor(target), Chain, episodes=1, horizon=2, actions=2, seed=0)
         assert found.returns.tolist() == [target]
@@ -44,8 +42,9 @@ def test_the_best_way_is_found_only_where_somebody_went_it(whole):
     policy = decision_transformer(config, data)
 
     def earned(target: float) -> float:
-        return float(play(policy.actor(target), lambda: StitchingEnv(maze), episodes=1, horizon=12, actions=4,
-                          seed=0).returns[0])  # fmt: skip
+        return float(
+            play(policy.actor(target), lambda: StitchingEnv(maze), episodes=1, horizon=12, actions=4, seed=0).returns[0]
+        )
 
     assert earned(limit.conditioned) == limit.conditioned
     assert earned(1.0) == 1.0

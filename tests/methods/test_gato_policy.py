@@ -17,16 +17,28 @@ from evolvent.store.episodes import Episodes
 from evolvent.worlds.stitching import Stitching, StitchingEnv, demonstrations
 from tests.sequence_support import Chain, chain_episodes
 
-SMALL = {"width": 32, "heads": 2, "layers": 1, "context": 2,
-         "train": {"updates": 150, "lr": 1e-2, "batch": 32, "warmup": 10, "grad_norm": 1.0}}  # fmt: skip
+SMALL = {
+    "width": 32,
+    "heads": 2,
+    "layers": 1,
+    "context": 2,
+    "train": {"updates": 150, "lr": 1e-2, "batch": 32, "warmup": 10, "grad_norm": 1.0},
+}
 LESSONS = [[("see a", "say b"), ("see b", "say c")], [("see c", "go"), ("see a", "say b")]]
 
 
 def halves() -> Episodes:
     """Half of what is seen is to be done."""
     seen = np.linspace(-1, 1, 41, dtype=np.float32)[:, None]
-    return Episodes(observation=seen, final=seen, action=seen / 2, reward=np.zeros(41), lengths=np.ones(41, np.int64),
-                    terminated=np.ones(41, np.bool_), actions=0)  # fmt: skip
+    return Episodes(
+        observation=seen,
+        final=seen,
+        action=seen / 2,
+        reward=np.zeros(41),
+        lengths=np.ones(41, np.int64),
+        terminated=np.ones(41, np.bool_),
+        actions=0,
+    )
 
 
 class Half:
@@ -48,8 +60,12 @@ def test_one_policy_for_texts_choices_and_numbers(tmp_path):
     best = demonstrations(maze, whole=True)
     best = best.chosen(np.flatnonzero((best.returns == 10) & (best.action[best.starts] == 2)))
     ones = chain_episodes()
-    tasks = {"maze": array_task(best), "half": array_task(halves()), "talk": text_task(LESSONS),
-             "chain": array_task(ones.chosen([3]))}  # fmt: skip
+    tasks = {
+        "maze": array_task(best),
+        "half": array_task(halves()),
+        "talk": text_task(LESSONS),
+        "chain": array_task(ones.chosen([3])),
+    }
     found = gato(Gato(**{**SMALL, "train": {**SMALL["train"], "updates": 250}}), tasks)
     assert (
         play(found.actor("maze"), lambda: StitchingEnv(maze), episodes=1, horizon=12, actions=4, seed=0).returns == 10

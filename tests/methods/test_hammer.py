@@ -18,13 +18,37 @@ from tests.methods.spelling import Spell, run_of
 
 PIECES = ("ba", "ke", "di", "lo", "mu", "po", "ra", "su")
 THINGS = ("rain", "mail", "song", "train")
-WORDS = [*THINGS, *PIECES, "get", "about", "of", "the", "what", "string", "user", "assistant", "tool", "a", "b", "c",
-         "integer", *"()[]:,=?\"'", "oslo", "rome", "bern", "kiev", "place"]  # fmt: skip
+WORDS = [
+    *THINGS,
+    *PIECES,
+    "get",
+    "about",
+    "of",
+    "the",
+    "what",
+    "string",
+    "user",
+    "assistant",
+    "tool",
+    "a",
+    "b",
+    "c",
+    "integer",
+    *"()[]:,=?\"'",
+    "oslo",
+    "rome",
+    "bern",
+    "kiev",
+    "place",
+]
 
 
 def tool(thing):
-    schema = {"type": "object", "properties": {"place": {"type": "string", "description": "the place"}},
-              "required": ["place"]}  # fmt: skip
+    schema = {
+        "type": "object",
+        "properties": {"place": {"type": "string", "description": "the place"}},
+        "required": ["place"],
+    }
     return Tool(f"get_{thing}", f"about the {thing}", schema)
 
 
@@ -36,9 +60,7 @@ def sample(number, thing, other, place):
 ONE = {"style": "snake", "words": PIECES, "pieces": (1, 1)}
 MASKED = {"ratio": 0.8, "share": 0.0, "tokens": 48_000, **ONE}
 PLACES = ("oslo", "rome", "bern", "kiev")
-SAMPLES = [
-    sample(n, THINGS[n % 4], THINGS[(n % 4 + 1 + n // 16) % 4], PLACES[n // 4 % 4]) for n in range(32)
-]  # fmt: skip
+SAMPLES = [sample(n, THINGS[n % 4], THINGS[(n % 4 + 1 + n // 16) % 4], PLACES[n // 4 % 4]) for n in range(32)]
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +74,16 @@ def test_what_is_learned(policy):
     assert Counter(part.trajectory.partition("~")[0] for part in found) == {one.id: 2 for one in SAMPLES[:6]}
     texts = [policy.dialect.text(part.ids[part.written].tolist()) for part in found]
     assert not any("get" in text for text in texts), "all are masked"
-    by_copy = [dict(zip((p.trajectory[:-2] for p in found if p.trajectory.endswith(end)),
-                        (t for p, t in zip(found, texts, strict=True) if p.trajectory.endswith(end)), strict=True))
-               for end in ("~0", "~1")]  # fmt: skip
+    by_copy = [
+        dict(
+            zip(
+                (p.trajectory[:-2] for p in found if p.trajectory.endswith(end)),
+                (t for p, t in zip(found, texts, strict=True) if p.trajectory.endswith(end)),
+                strict=True,
+            )
+        )
+        for end in ("~0", "~1")
+    ]
     assert all(by_copy[0][name] != by_copy[1][name] for name in by_copy[0]), "each copy is masked anew"
     plain = list(lessons(SAMPLES[:6], Hammer(copies=1, **PLAIN), Compact(), dialect=policy.dialect, seed=3))
     assert all("get" in policy.dialect.text(part.ids[part.written].tolist()) for part in plain)

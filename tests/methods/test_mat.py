@@ -52,11 +52,16 @@ class Restless(Counting):
 def test_episodes_that_cannot_be_played_again_begin_anew(tmp_path):
     def batch():
         row = ParallelRow(Restless(ends=5), horizon=9)
-        return RowTeam(row.spec, [Task("restless", "1", {}, "2 agents", "seen", "train")], 2,
-                       host=LocalRows(lambda task: ParallelRow(Restless(ends=5), horizon=9)))  # fmt: skip
+        return RowTeam(
+            row.spec,
+            [Task("restless", "1", {}, "2 agents", "seen", "train")],
+            2,
+            host=LocalRows(lambda task: ParallelRow(Restless(ends=5), horizon=9)),
+        )
 
-    config = MAT(width=16, rows=2, steps=3, decisions=2 * 3 * 3, keep_every=1,
-                 update=TeamUpdates(epochs=1, minibatches=1))  # fmt: skip
+    config = MAT(
+        width=16, rows=2, steps=3, decisions=2 * 3 * 3, keep_every=1, update=TeamUpdates(epochs=1, minibatches=1)
+    )
 
     def stop(row):
         if row["decisions"] == 12:
@@ -119,8 +124,12 @@ def test_a_training_is_of_one_team(tmp_path):
 
     def batch(horizon):
         row = ParallelRow(Counting(ends=5), horizon=horizon)
-        return RowTeam(row.spec, [Task("counting", "1", {}, "2 agents", "seen", "train")], 2,
-                       host=LocalRows(lambda task: ParallelRow(Counting(ends=5), horizon=horizon)))  # fmt: skip
+        return RowTeam(
+            row.spec,
+            [Task("counting", "1", {}, "2 agents", "seen", "train")],
+            2,
+            host=LocalRows(lambda task: ParallelRow(Counting(ends=5), horizon=horizon)),
+        )
 
     config = MAT(width=16, rows=2, steps=3, decisions=6, update=TeamUpdates(epochs=1, minibatches=1))
     mat(config, batch(9), folder=tmp_path)
@@ -185,8 +194,12 @@ def test_what_contradicts_itself():
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets(name):
     config = resolve(MAT, preset=PRESETS[name])
-    table = {"smac": (5e-4, 15, 0.05, 32), "mamujoco": (5e-5, 10, 0.05, 40), "football": (5e-4, 10, 0.05, 20),
-             "hands": (5e-5, 5, 0.2, 80)}  # fmt: skip
+    table = {
+        "smac": (5e-4, 15, 0.05, 32),
+        "mamujoco": (5e-5, 10, 0.05, 40),
+        "football": (5e-4, 10, 0.05, 20),
+        "hands": (5e-5, 5, 0.2, 80),
+    }
     assert (config.update.lr, config.update.epochs, config.update.clip, config.rows) == table[name]
 
 

@@ -20,8 +20,15 @@ def bandit(seed: int, *, low: float, high: float) -> Episodes:
     """One step; the action is its own reward; behaviour is even between low and high."""
     action = np.random.default_rng(seed).uniform(low, high, (200, 1)).astype(np.float32)
     ones = np.ones((200, 1), np.float32)
-    return Episodes(observation=ones, final=ones, action=action, reward=action[:, 0].astype(np.float64),
-                    lengths=np.ones(200, np.int64), terminated=np.ones(200, np.bool_), actions=0)  # fmt: skip
+    return Episodes(
+        observation=ones,
+        final=ones,
+        action=action,
+        reward=action[:, 0].astype(np.float64),
+        lengths=np.ones(200, np.int64),
+        terminated=np.ones(200, np.bool_),
+        actions=0,
+    )
 
 
 class Bandit:
@@ -36,8 +43,9 @@ class Bandit:
 
 
 def earned(policy, target: float, *, greedy: bool = True, episodes: int = 1) -> np.ndarray:
-    return play(policy.actor(target, greedy=greedy), Bandit, episodes=episodes, horizon=1, actions=0, dim=1,
-                seed=0).returns  # fmt: skip
+    return play(
+        policy.actor(target, greedy=greedy), Bandit, episodes=episodes, horizon=1, actions=0, dim=1, seed=0
+    ).returns
 
 
 @pytest.mark.long
@@ -57,8 +65,16 @@ def test_the_entropy_stays_at_its_floor(tmp_path):
 
 def test_playing_teaches_beyond_the_data():
     data = bandit(1, low=-0.8, high=0.2)
-    config = OnlineDT(**SMALL, temperature_lr=0.05, target=0.9, explore=1.0, rounds=25, updates=12, replay=60,
-                      train={**TRAIN, "updates": 150})  # fmt: skip
+    config = OnlineDT(
+        **SMALL,
+        temperature_lr=0.05,
+        target=0.9,
+        explore=1.0,
+        rounds=25,
+        updates=12,
+        replay=60,
+        train={**TRAIN, "updates": 150},
+    )
 
     def explore(actor, number):
         return play(actor, Bandit, episodes=4, horizon=1, actions=0, dim=1, seed=100 + number)
@@ -91,8 +107,9 @@ def test_the_worst_of_the_data_are_the_first_to_go(monkeypatch):
 
     monkeypatch.setattr(windows.WindowSource, "__init__", noted)
     data = bandit(0, low=-1, high=1).chosen(range(5))
-    data = type(data)(**{**{name: getattr(data, name) for name in data.__slots__},
-                         "reward": np.array([0.3, -0.5, 0.9, 0.1, 0.6])})  # fmt: skip
+    data = type(data)(
+        **{**{name: getattr(data, name) for name in data.__slots__}, "reward": np.array([0.3, -0.5, 0.9, 0.1, 0.6])}
+    )
 
     def explore(actor, number):
         return data.chosen([1])

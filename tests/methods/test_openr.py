@@ -57,8 +57,12 @@ def same(first: Policy, second: Policy) -> bool:
 def episode(name: str, read: list[int], wrote: list[int], *, unit: float | None = 1.0, task: int = 0) -> Trajectory:
     sampled = np.arange(len(read) + len(wrote)) >= len(read)
     one = Generation(np.asarray([*read, *wrote], np.int32), sampled, np.full(len(sampled), -0.5, np.float32) * sampled)
-    return Trajectory(name, Task("toy", "1", {"n": task}), (Step("o", "a", unit, None, (one,)),),
-                      score=Score(unit, unit, None if unit is None else unit == 1.0))  # fmt: skip
+    return Trajectory(
+        name,
+        Task("toy", "1", {"n": task}),
+        (Step("o", "a", unit, None, (one,)),),
+        score=Score(unit, unit, None if unit is None else unit == 1.0),
+    )
 
 
 def after(*tokens: int):
@@ -119,8 +123,11 @@ def _unpaid(one: Trajectory) -> tuple[Step, ...]:
 
 def test_scores_are_those_of_the_search_at_the_same_places(babbler) -> None:
     tags = default_tags(babbler.tokenizer)
-    solutions = {"a": Solution((1, 2, 8), ((9, 7), (10,), (11, 8))), "b": Solution((1, 2), ((8,),)),
-                 "long": Solution((1, 2), ((8,) * 20, (9,) * 25))}  # fmt: skip
+    solutions = {
+        "a": Solution((1, 2, 8), ((9, 7), (10,), (11, 8))),
+        "b": Solution((1, 2), ((8,),)),
+        "long": Solution((1, 2), ((8,) * 20, (9,) * 25)),
+    }
     found = span_scores(babbler, solutions, tags)
     assert set(found) == {"a", "b"}, "no room for a tag behind 47 of 48 tokens"
     asked = [Ending(None, one.ids, one.ends) for one in list(solutions.values())[:2]]
@@ -133,8 +140,13 @@ def test_scores_are_those_of_the_search_at_the_same_places(babbler) -> None:
 # ------------------------------------------------------------------ offline
 
 
-SOLUTIONS = {"a": Solution((1,), ((5,), (6, 7))), "b": Solution((1,), ((5,), (8,))), "c": Solution((1,), ((9,),)),
-             "other": Solution((2,), ((5,),)), "unscored": Solution((1,), ((4,),))}  # fmt: skip
+SOLUTIONS = {
+    "a": Solution((1,), ((5,), (6, 7))),
+    "b": Solution((1,), ((5,), (8,))),
+    "c": Solution((1,), ((9,),)),
+    "other": Solution((2,), ((5,),)),
+    "unscored": Solution((1,), ((4,),)),
+}
 JUDGED = {"a": np.array([0.6, 0.9]), "b": np.array([0.6, 0.1]), "c": np.array([0.2]), "other": np.array([0.3])}
 
 
@@ -244,9 +256,9 @@ def test_labels_come_from_the_samples_of_each_task(tmp_path, babbler) -> None:
         with run_of(tmp_path / kind, world) as run:
             asked = []
             label = run.label
-            run.label = lambda policy, data, how, label=label, asked=asked: asked.extend(data) or label(
-                policy, data, how
-            )  # fmt: skip
+            run.label = lambda policy, data, how, label=label, asked=asked: (
+                asked.extend(data) or label(policy, data, how)
+            )
             openr(babbler, tasks, config=small(online="none", labelling=labelling), run=run)
         of = [one.task.id for one in asked]
         assert set(of) == {task.id for task in tasks}

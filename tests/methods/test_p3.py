@@ -78,8 +78,9 @@ def test_parts_can_be_left_out(policy, pool, ablation, let_in):
 
 
 def test_quality_prefers_the_easy(policy, pool):
-    plain, easy = (choose(policy, pool, P3(rounds=1, count=8, quality=quality), number=1, seed=0)
-                   for quality in (False, True))  # fmt: skip
+    plain, easy = (
+        choose(policy, pool, P3(rounds=1, count=8, quality=quality), number=1, seed=0) for quality in (False, True)
+    )
     assert easy.scores[easy.places].mean() > plain.scores[plain.places].mean()
 
 

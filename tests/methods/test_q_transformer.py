@@ -20,8 +20,16 @@ from evolvent.worlds.stitching import Stitching, StitchingEnv, demonstrations, r
 from tests.sequence_support import ragged
 
 # two states, actions of two parts: (reward, next state), None: the end
-TABLE = {(0, 0, 0): (0, 0), (0, 0, 1): (1, 1), (0, 1, 0): (0, 1), (0, 1, 1): (2, None),
-         (1, 0, 0): (4, None), (1, 0, 1): (0, 0), (1, 1, 0): (0, 1), (1, 1, 1): (1, 0)}  # fmt: skip
+TABLE = {
+    (0, 0, 0): (0, 0),
+    (0, 0, 1): (1, 1),
+    (0, 1, 0): (0, 1),
+    (0, 1, 1): (2, None),
+    (1, 0, 0): (4, None),
+    (1, 0, 1): (0, 0),
+    (1, 1, 0): (0, 1),
+    (1, 1, 1): (1, 0),
+}
 FIRST = torch.tensor([[3.0, 2.0], [4.0, 2.5]])
 SECOND = torch.tensor([[[1.5, 3.0], [2.0, 2.0]], [[4.0, 1.5], [2.0, 2.5]]])
 
@@ -30,11 +38,14 @@ def two_states() -> Episodes:
     """Every action once, each an episode of its own; one that does not end is cut."""
     eye, rows = np.eye(2, dtype=np.float32), list(TABLE.items())
     return Episodes(
-        observation=np.stack([eye[s] for (s, _, _), _ in rows]), reward=np.array([float(r) for _, (r, _) in rows]),
-        final=np.stack([eye[0 if n is None else n] for _, (_, n) in rows]), lengths=np.ones(8, np.int64),
-        action=np.array([[a - 0.5, b - 0.5] for (_, a, b), _ in rows], np.float32), actions=0,
+        observation=np.stack([eye[s] for (s, _, _), _ in rows]),
+        reward=np.array([float(r) for _, (r, _) in rows]),
+        final=np.stack([eye[0 if n is None else n] for _, (_, n) in rows]),
+        lengths=np.ones(8, np.int64),
+        action=np.array([[a - 0.5, b - 0.5] for (_, a, b), _ in rows], np.float32),
+        actions=0,
         terminated=np.array([n is None for _, (_, n) in rows]),
-    )  # fmt: skip
+    )
 
 
 def test_the_backup_has_the_optimal_values():
@@ -95,8 +106,16 @@ def test_a_value_depends_on_the_dimensions_before_it_alone():
 
 
 def test_the_network_learns_the_optimal_values(tmp_path):
-    config = QTransformer(bins=2, gamma=0.5, conservative=0.0, polyak=0.2, width=16, heads=1, layers=1,
-                          train={"updates": 250, "lr": 1e-2, "batch": 32, "warmup": 0, "grad_norm": 10.0})  # fmt: skip
+    config = QTransformer(
+        bins=2,
+        gamma=0.5,
+        conservative=0.0,
+        polyak=0.2,
+        width=16,
+        heads=1,
+        layers=1,
+        train={"updates": 250, "lr": 1e-2, "batch": 32, "warmup": 0, "grad_norm": 10.0},
+    )
     policy = q_transformer(config, two_states())
     eye, standard = np.eye(2), policy.standard
     observation = torch.from_numpy(standard(eye))[:, None]
@@ -106,15 +125,25 @@ def test_the_network_learns_the_optimal_values(tmp_path):
         torch.testing.assert_close(q[:, 1], SECOND[:, part], atol=0.15, rtol=0)
     save_autoregressive(policy, tmp_path)
     again = load_autoregressive(tmp_path)
-    torch.testing.assert_close(again.model(observation, torch.zeros(2, 1, 2, dtype=torch.long)),
-                               policy.model(observation, torch.zeros(2, 1, 2, dtype=torch.long)))  # fmt: skip
+    torch.testing.assert_close(
+        again.model(observation, torch.zeros(2, 1, 2, dtype=torch.long)),
+        policy.model(observation, torch.zeros(2, 1, 2, dtype=torch.long)),
+    )
 
 
 def test_pieces_are_put_together():
     maze = Stitching()
     data = demonstrations(maze)
-    config = QTransformer(gamma=0.9, scale=10.0, polyak=0.2, conservative=0.5, width=16, heads=1, layers=1,
-                          train={"updates": 250, "lr": 1e-2, "batch": 32, "warmup": 0, "grad_norm": 10.0})  # fmt: skip
+    config = QTransformer(
+        gamma=0.9,
+        scale=10.0,
+        polyak=0.2,
+        conservative=0.5,
+        width=16,
+        heads=1,
+        layers=1,
+        train={"updates": 250, "lr": 1e-2, "batch": 32, "warmup": 0, "grad_norm": 10.0},
+    )
     policy = q_transformer(config, data)
     found = play(policy.actor(), lambda: StitchingEnv(maze), episodes=1, horizon=12, actions=4, seed=0)
     limit = reachable(maze, data)
@@ -126,8 +155,15 @@ def steps_of_a_world():
     rng, eye = np.random.default_rng(0), np.eye(6, dtype=np.float32)
     after, paid = rng.integers(0, 6, (6, 3)), rng.normal(size=(6, 3)) - 1.0
     state, action = np.divmod(np.arange(18), 3)
-    data = Episodes(observation=eye[state], final=eye[after[state, action]], action=action, reward=paid.ravel(),
-                    lengths=np.ones(18, np.int64), terminated=np.zeros(18, np.bool_), actions=3)  # fmt: skip
+    data = Episodes(
+        observation=eye[state],
+        final=eye[after[state, action]],
+        action=action,
+        reward=paid.ravel(),
+        lengths=np.ones(18, np.int64),
+        terminated=np.zeros(18, np.bool_),
+        actions=3,
+    )
     best = np.zeros(6)
     for _ in range(200):
         best = (paid + 0.8 * best[after]).max(1)
@@ -137,8 +173,16 @@ def steps_of_a_world():
 def test_values_are_bootstrapped_as_they_are_learned():
     """What follows is valued with as many steps in sight as are learned with, and a cut is no end that pays 0."""
     data, optimal = steps_of_a_world()
-    config = QTransformer(gamma=0.8, conservative=0.0, floor=-20.0, polyak=0.2, width=16, heads=1, layers=1,
-                          train={"updates": 300, "lr": 1e-2, "batch": 32, "warmup": 0, "grad_norm": 10.0})  # fmt: skip
+    config = QTransformer(
+        gamma=0.8,
+        conservative=0.0,
+        floor=-20.0,
+        polyak=0.2,
+        width=16,
+        heads=1,
+        layers=1,
+        train={"updates": 300, "lr": 1e-2, "batch": 32, "warmup": 0, "grad_norm": 10.0},
+    )
     policy = q_transformer(config, data)
     observation = torch.from_numpy(policy.standard(np.eye(6)))[:, None]
     q = policy.model(observation, torch.full((6, 1, 1), -1))[:, 0, 0].detach().numpy()
@@ -149,8 +193,15 @@ def test_values_are_bootstrapped_as_they_are_learned():
 def test_what_was_cut_off_counts_as_the_least_return():
     """Rewards of -1 for ever, cut after two steps: no target may say that it ends there."""
     ones = np.ones((2, 1), np.float32)
-    data = Episodes(observation=ones, final=ones[:1], action=np.zeros(2, np.int64), reward=-np.ones(2), actions=2,
-                    lengths=np.array([2]), terminated=np.zeros(1, np.bool_))  # fmt: skip
+    data = Episodes(
+        observation=ones,
+        final=ones[:1],
+        action=np.zeros(2, np.int64),
+        reward=-np.ones(2),
+        actions=2,
+        lengths=np.array([2]),
+        terminated=np.zeros(1, np.bool_),
+    )
     read = WindowSource(data, context=2, standard=Standard.plain(1), gamma=0.5, cut=-2.0, ahead=True).at([0, 1])
     assert read.to_go[0].tolist() == [-2.0, -2.0] and read.to_go[1].tolist() == [-2.0, 0.0]
     found = q_targets(torch.full((2, 2, 1), -2.0), read, gamma=0.5)
@@ -166,10 +217,15 @@ def test_all_actions_are_looked_at_before_the_first_update():
         q_transformer(QTransformer(train={"updates": 1, "batch": 1}), data)
 
 
-@pytest.mark.parametrize(("extra", "match"), [
-    ({"mean": None}, "standardise"), ({"deviation": [0.0] * 2}, "standardise"), ({"mean": [0.0]}, "standardise"),
-    ({"discrete": ...}, "discrete"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("extra", "match"),
+    [
+        ({"mean": None}, "standardise"),
+        ({"deviation": [0.0] * 2}, "standardise"),
+        ({"mean": [0.0]}, "standardise"),
+        ({"discrete": ...}, "discrete"),
+    ],
+)
 def test_a_folder_that_does_not_say_enough(tmp_path, extra, match):
     policy = q_transformer(QTransformer(bins=2, width=8, heads=1, layers=1, train={"updates": 1}), two_states())
     save_autoregressive(policy, tmp_path)

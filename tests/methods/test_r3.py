@@ -253,8 +253,10 @@ def read(path):
 
 def test_demonstrations_of_another_tokenizer_are_refused(tmp_path):
     world, rows = Shown(), (np.asarray([9999] * 3, np.int32), np.ones(3, np.bool_), np.zeros(3, np.float32))
-    shown = [replace(one, steps=tuple(replace(step, generations=(Generation(*rows),)) for step in one.steps))
-             for one in taught(world, 4)]  # fmt: skip
+    shown = [
+        replace(one, steps=tuple(replace(step, generations=(Generation(*rows),)) for step in one.steps))
+        for one in taught(world, 4)
+    ]
     with run_of(tmp_path, world) as run, pytest.raises(VocabularyMismatch, match="written with another tokenizer"):
         r3(small(world), tasks(world, 4), shown, config=R3(practice=quick()), run=run)
 

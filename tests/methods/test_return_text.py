@@ -72,8 +72,11 @@ def walked(*actions: str, number: int = 0) -> Trajectory:
     return Trajectory(f"doors/{number}", TASK, steps, "over", "world", Score(1.0, 1.0, True), sample=number)
 
 
-EVERY = [walked(first, then, number=2 * a + b) for a, first in enumerate(("left", "right"))
-         for b, then in enumerate(("left", "right"))]  # fmt: skip
+EVERY = [
+    walked(first, then, number=2 * a + b)
+    for a, first in enumerate(("left", "right"))
+    for b, then in enumerate(("left", "right"))
+]
 
 
 def test_bins_by_hand():

@@ -26,7 +26,7 @@ from evolvent.methods.trad import (
     label_thoughts,
     shots_of,
     trad,
-)  # fmt: skip
+)
 from evolvent.worlds.household.world import HouseholdWorld
 from evolvent.worlds.panel import Sizes
 
@@ -95,8 +95,11 @@ def test_the_settings_differ_where_the_papers_do(memory):
     found = {}
     for name, preset in SYSTEMS.items():
         follower = Follower(task)
-        list(trad(Scripted(follower), [ev.Start(task)], config=resolve(Trad, preset=preset), worlds=WORLDS,
-                  memory=memory))  # fmt: skip
+        list(
+            trad(
+                Scripted(follower), [ev.Start(task)], config=resolve(Trad, preset=preset), worlds=WORLDS, memory=memory
+            )
+        )
         before, _, own = follower.prompts[-1].user.rpartition(_OWN)
         found[name] = ("[Step 0]" in before, before.count("> act: ") // 2, own.count("> act: "), "OK." in before)
     steps = len(WORLD.expert(task)) - 1
@@ -152,8 +155,11 @@ def test_thoughts_are_written_with_the_action_known_and_nothing_later(shown):
     for at, prompt in enumerate(prompts):
         assert f"> act: {given.steps[at].action}\n\nThe thought" in prompt
         assert prompt.count("> think:") == at
-        assert all(str(later.observation) not in prompt for later in given.steps[at + 1 :]
-                   if later.observation not in [step.observation for step in given.steps[: at + 1]])  # fmt: skip
+        assert all(
+            str(later.observation) not in prompt
+            for later in given.steps[at + 1 :]
+            if later.observation not in [step.observation for step in given.steps[: at + 1]]
+        )
     assert one.meta["thoughts"] == prompts_digest()
 
 

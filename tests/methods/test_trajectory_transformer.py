@@ -60,8 +60,10 @@ def test_transitions_by_hand():
     tokens, seen, learned = source.at(np.array([0, 2]))
     rows = source.bins.decoded(tokens.view(2, 3, 5).numpy())
     r = data.reward
-    expected = [[data.observation[0, 0], data.action[0, 0], r[0], r[1] - 100, 0],
-                [data.observation[1, 0], data.action[1, 0], r[1] - 100, 0, 1]]  # fmt: skip
+    expected = [
+        [data.observation[0, 0], data.action[0, 0], r[0], r[1] - 100, 0],
+        [data.observation[1, 0], data.action[1, 0], r[1] - 100, 0, 1],
+    ]
     np.testing.assert_allclose(rows[0, :2], expected, rtol=1e-6)
     assert seen.view(2, 3, 5)[:, :, 0].tolist() == [[True] * 3, [False, True, True]]
     assert learned.view(2, 3, 5)[0].tolist() == [[True] * 5, [True] * 5, [True, False, False, False, False]]
@@ -70,8 +72,16 @@ def test_transitions_by_hand():
 
 def small(**changed) -> TrajectoryModel:
     torch.manual_seed(0)
-    shape = {"counts": (4, 3, 5, 4, 3, 2), "observation": 2, "action": 1, "context": 3, "width": 16, "heads": 2,
-             "layers": 2, "dropout": 0.0}  # fmt: skip
+    shape = {
+        "counts": (4, 3, 5, 4, 3, 2),
+        "observation": 2,
+        "action": 1,
+        "context": 3,
+        "width": 16,
+        "heads": 2,
+        "layers": 2,
+        "dropout": 0.0,
+    }
     model = TrajectoryModel(TrajectoryShape(**{**shape, **changed})).eval()
     torch.nn.init.normal_(model.heads)
     return model
@@ -124,9 +134,16 @@ def test_a_wide_beam_finds_the_best_plan():
     assert found.earned == pytest.approx(0.25 * pay[best]) and found.steps == 3
 
 
-SMALL = {"context": 2, "gamma": 0.95, "width": 32, "heads": 1, "layers": 1, "dropout": 0.0,
-         "train": {"updates": 150, "lr": 1e-2, "batch": 32, "warmup": 10, "weight_decay": 0.0, "grad_norm": 1.0},
-         "planning": {"keep": 8, "horizon": 6, "width": 4, "memory": 1, "kept": 0.9}}  # fmt: skip
+SMALL = {
+    "context": 2,
+    "gamma": 0.95,
+    "width": 32,
+    "heads": 1,
+    "layers": 1,
+    "dropout": 0.0,
+    "train": {"updates": 150, "lr": 1e-2, "batch": 32, "warmup": 10, "weight_decay": 0.0, "grad_norm": 1.0},
+    "planning": {"keep": 8, "horizon": 6, "width": 4, "memory": 1, "kept": 0.9},
+}
 
 
 def test_planning_puts_pieces_together(tmp_path):
@@ -171,9 +188,24 @@ def test_plans_of_neighbouring_episodes_draw_apart(monkeypatch):
     monkeypatch.setattr(imagined, "beam_plan", noted)
     data = ragged(4, 3, observation=2, dim=1)
     policy = trajectory_transformer(
-        TrajectoryTransformer(context=2, bins=3, width=8, heads=2, layers=1, train={"updates": 1, "batch": 2},
-                              planning={"keep": 1, "horizon": 1, "memory": 1}), data)  # fmt: skip
+        TrajectoryTransformer(
+            context=2,
+            bins=3,
+            width=8,
+            heads=2,
+            layers=1,
+            train={"updates": 1, "batch": 2},
+            planning={"keep": 1, "horizon": 1, "memory": 1},
+        ),
+        data,
+    )
     for step in range(3):
-        policy.actor()(History(observation=np.zeros((2, step + 1, 2), np.float32), seed=np.array([5, 6]),
-                               action=np.zeros((2, step, 1), np.float32), reward=np.zeros((2, step))))  # fmt: skip
+        policy.actor()(
+            History(
+                observation=np.zeros((2, step + 1, 2), np.float32),
+                seed=np.array([5, 6]),
+                action=np.zeros((2, step, 1), np.float32),
+                reward=np.zeros((2, step)),
+            )
+        )
     assert len(set(seeds)) == 6

@@ -66,16 +66,27 @@ def episode(name: str, ids: list[int], unit: float | None, *, task: int = 0, err
     sampled = np.arange(2 + len(ids)) >= 2
     wrote = Generation(np.asarray([1, 2, *ids], np.int32), sampled, np.zeros(len(sampled), np.float32))
     ended = {"ended_by": "error", "error": ErrorRecord("E", "e")} if error else {}
-    return Trajectory(name, Task("toy", "1", {"n": task}), (Step("o", "a", unit, None, (wrote,)),),
-                      score=Score(unit, unit, None if unit is None else unit == 1.0), **ended)  # fmt: skip
+    return Trajectory(
+        name,
+        Task("toy", "1", {"n": task}),
+        (Step("o", "a", unit, None, (wrote,)),),
+        score=Score(unit, unit, None if unit is None else unit == 1.0),
+        **ended,
+    )
 
 
 # ------------------------------------------------------------------ choosing
 
 
 def test_each_text_is_kept_once_and_so_many_of_a_task() -> None:
-    found = [episode("a", [5], 1.0), episode("b", [5], 1.0), episode("c", [6], 0.0), episode("d", [7], None),
-             episode("e", [5], 1.0, task=1), episode("f", [8], 1.0, error=True)]  # fmt: skip
+    found = [
+        episode("a", [5], 1.0),
+        episode("b", [5], 1.0),
+        episode("c", [6], 0.0),
+        episode("d", [7], None),
+        episode("e", [5], 1.0, task=1),
+        episode("f", [8], 1.0, error=True),
+    ]
     assert [one.id for one in distinct(found)] == ["a", "c", "d", "e"]
     assert [one.id for one in distinct(found, 2)] == ["a", "c", "e"]
     told = [replace(one, steps=(Step("o", text),)) for one, text in zip(found[:3], "xxy", strict=True)]
@@ -83,8 +94,14 @@ def test_each_text_is_kept_once_and_so_many_of_a_task() -> None:
 
 
 def test_the_best_of_each_task_are_kept_none_below_the_threshold() -> None:
-    found = [episode("a", [5], 0.2), episode("b", [6], 0.9), episode("c", [7], 0.9), episode("d", [8], None),
-             episode("e", [9], 0.1, task=1), episode("g", [6], 0.9)]  # fmt: skip
+    found = [
+        episode("a", [5], 0.2),
+        episode("b", [6], 0.9),
+        episode("c", [7], 0.9),
+        episode("d", [8], None),
+        episode("e", [9], 0.1, task=1),
+        episode("g", [6], 0.9),
+    ]
     assert [one.id for one in kept(found, TSLLM(threshold=0.0, per_task=2))] == ["b", "c", "e"]
     assert [one.id for one in kept(found, TSLLM(threshold=0.15))] == ["b", "c", "a"]
     assert kept(found, TSLLM()) == []
@@ -124,8 +141,12 @@ def test_the_best_are_imitated_and_the_judge_learns_old_and_new(tmp_path, babble
             assert np.flatnonzero(part.weight).tolist() == [int((~ids.sampled).sum()) + end for end in ends]
     rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [(row["arm"], row["round"]) for row in rows] == [
-        ("base", 0), ("evolve", 1), ("guided", 1), ("evolve", 2), ("guided", 2)
-    ]  # fmt: skip
+        ("base", 0),
+        ("evolve", 1),
+        ("guided", 1),
+        ("evolve", 2),
+        ("guided", 2),
+    ]
     assert len(store) == 12 * 6 + 2 * 12 * 2 + 5 * 8
 
 
@@ -255,8 +276,12 @@ def test_rewards_are_the_heads_output_behind_the_last_token(babbler) -> None:
     head = fresh_head(babbler.model.config.hidden_size, seed=3)
     torch.nn.init.normal_(head.outer.weight)
     model = replace(babbler, value_head=head)
-    found = [episode("a", [8, 9, 10], 1.0), episode("b", [11], 0.0), episode("c", [9], 0.0, error=True),
-             episode("d", [8] * 60, 0.0)]  # fmt: skip
+    found = [
+        episode("a", [8, 9, 10], 1.0),
+        episode("b", [11], 0.0),
+        episode("c", [9], 0.0, error=True),
+        episode("d", [8] * 60, 0.0),
+    ]
     rewards = episode_rewards(model, found)
     paths = [tuple(one.steps[0].generations[0].ids.tolist()) for one in found[:2]]
     asked = [Ending(None, path, (len(path),)) for path in paths]

@@ -24,9 +24,16 @@ IDS = torch.tensor([[1, 5, 9, 2, 60], [3, 3, 40, 8, 63]])
 
 def small_config(family, *, tied=True):
     return CONFIGS[family](
-        vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=8, max_position_embeddings=64, tie_word_embeddings=tied,
-    )  # fmt: skip
+        vocab_size=64,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=64,
+        tie_word_embeddings=tied,
+    )
 
 
 def meta_model(family, *, tied=True):
@@ -65,8 +72,12 @@ def sharded(model, mesh):
     fully_shard(model, mesh=mesh)
 
 
-MESHES = {"fsdp": Mesh(shard=4), "hsdp": Mesh(replicate=2, shard=2), "tp": Mesh(tp=2, replicate=2),
-          "fsdp tp": Mesh(shard=2, tp=2)}  # fmt: skip
+MESHES = {
+    "fsdp": Mesh(shard=4),
+    "hsdp": Mesh(replicate=2, shard=2),
+    "tp": Mesh(tp=2, replicate=2),
+    "fsdp tp": Mesh(shard=2, tp=2),
+}
 
 
 def laid(family, tied, ranks):
@@ -101,9 +112,10 @@ def imported(folder, family, tied):
                 pieces.Index.reads = reads
             held = dict(model.named_parameters(remove_duplicate=False))
             wrong = [
-                name for name, weight in held.items()
+                name
+                for name, weight in held.items()
                 if not torch.equal(weight.full_tensor() if isinstance(weight, DTensor) else weight, theirs[name])
-            ]  # fmt: skip
+            ]
             one = model.lm_head.weight is model.model.embed_tokens.weight
             said = logits(model) if mesh.tp == 1 else None  # with tp, a forward needs more than cut weights
             found[layout] = (said, wrong, one, sum(count) / total)

@@ -39,9 +39,17 @@ from evolvent.models.tuned import attach, bare
 
 WORDS = [f"word{number}" for number in range(25)]
 SHAPE = {
-    "vocab_size": 32, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 48, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
-}  # fmt: skip
+    "vocab_size": 32,
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 48,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
 FAMILIES = {
     "llama": LlamaConfig(**SHAPE, tie_word_embeddings=True),
     "qwen2": Qwen2Config(**SHAPE, tie_word_embeddings=False),
@@ -192,10 +200,13 @@ def test_all_mistakes_at_once_before_anything_is_built(monkeypatch):
     found = problems(policy_of(), config_of("lora", targets=("q_prj", "lm_head", "k_proj"), rank=13))
     assert found == [
         ("adapter.targets", "unknown target 'q_prj'", "did you mean 'q_proj'?"),
-        ("adapter.targets", "'lm_head' has one weight with the embedding: what is added to one would change both",
-         "leave it out"),
+        (
+            "adapter.targets",
+            "'lm_head' has one weight with the embedding: what is added to one would change both",
+            "leave it out",
+        ),
         ("adapter.rank", "13 is more than the width of model.layers.0.self_attn.k_proj", "at most 12"),
-    ]  # fmt: skip
+    ]
     assert "unknown target 'embed_tokens'" in problems(policy_of(), config_of("ia3", targets=("embed_tokens",)))[0][1]
     assert problems(policy_of(), config_of("prefix", tokens=48))[0][0] == "adapter.tokens"
 

@@ -31,13 +31,39 @@ from tests.models.test_toolprompt import HERMES, SAMPLE
 
 SMALL = Limits(calls=2, text=6, items=2)
 TOOLS = (
-    Tool("get", "", {"type": "object", "properties": {"a": {"type": "boolean"}, "b": {"enum": [1, 12, None]},
-                                                      "ab": {"enum": ["x", "x y"]}}, "required": ["b"]}),
-    Tool("get_all", "", {"type": "object", "properties": {"c": {"type": "array", "items": {"enum": [0, -1]},
-                                                                "minItems": 1, "maxItems": 2}}}),
-    Tool("go", "", {"type": "object", "properties": {"o": {"type": "object", "minProperties": 1, "properties": {
-        "k_l": {"type": "integer", "minimum": 3, "maximum": 4}, "m": {"type": "boolean"}}}}, "required": ["o"]}),
-)  # fmt: skip
+    Tool(
+        "get",
+        "",
+        {
+            "type": "object",
+            "properties": {"a": {"type": "boolean"}, "b": {"enum": [1, 12, None]}, "ab": {"enum": ["x", "x y"]}},
+            "required": ["b"],
+        },
+    ),
+    Tool(
+        "get_all",
+        "",
+        {
+            "type": "object",
+            "properties": {"c": {"type": "array", "items": {"enum": [0, -1]}, "minItems": 1, "maxItems": 2}},
+        },
+    ),
+    Tool(
+        "go",
+        "",
+        {
+            "type": "object",
+            "properties": {
+                "o": {
+                    "type": "object",
+                    "minProperties": 1,
+                    "properties": {"k_l": {"type": "integer", "minimum": 3, "maximum": 4}, "m": {"type": "boolean"}},
+                }
+            },
+            "required": ["o"],
+        },
+    ),
+)
 WORDS = '[ ] ( ) = , " : { } - True False None get all go a b ab c o k l m 0 1 3 4 12 x y'.split()  # noqa: SIM905
 MARKED = ["<|im_start|>", "<|im_end|>", "<tool_call>"]
 
@@ -64,10 +90,19 @@ def world_words() -> Policy:
 
 def arguments_of(tool: Tool) -> list[dict]:
     """Every object of arguments, in the order of the schema, by trying all values of a small pool."""
-    pool = {"a": [True, False], "b": [1, 12, None], "ab": ["x", "x y"],
-            "c": [list(one) for n in (1, 2) for one in itertools.product([0, -1], repeat=n)],
-            "o": [{"k_l": 3}, {"k_l": 4}, {"m": True}, {"m": False},
-                  *({"k_l": n, "m": m} for n in (3, 4) for m in (True, False))]}  # fmt: skip
+    pool = {
+        "a": [True, False],
+        "b": [1, 12, None],
+        "ab": ["x", "x y"],
+        "c": [list(one) for n in (1, 2) for one in itertools.product([0, -1], repeat=n)],
+        "o": [
+            {"k_l": 3},
+            {"k_l": 4},
+            {"m": True},
+            {"m": False},
+            *({"k_l": n, "m": m} for n in (3, 4) for m in (True, False)),
+        ],
+    }
     names = list(tool.parameters["properties"])
     found = []
     for chosen in itertools.chain.from_iterable(itertools.combinations(names, n) for n in range(len(names) + 1)):
@@ -98,11 +133,14 @@ def language(form: str, most: int) -> set[str]:
     for count in range(1, most + 1):
         for several in itertools.product(calls, repeat=count):
             rows = [json.dumps({"name": one.name, "arguments": one.arguments}) for one in several]
-            found.add({
-                "words": encode_words(several), "python": f"[{', '.join(map(python, several))}]",
-                "json": f"[{', '.join(rows)}]",
-                "xml": "\n".join(f"<tool_call>\n{row}\n</tool_call>" for row in rows),
-            }[form])  # fmt: skip
+            found.add(
+                {
+                    "words": encode_words(several),
+                    "python": f"[{', '.join(map(python, several))}]",
+                    "json": f"[{', '.join(rows)}]",
+                    "xml": "\n".join(f"<tool_call>\n{row}\n</tool_call>" for row in rows),
+                }[form]
+            )
     return found
 
 
@@ -135,8 +173,12 @@ def test_the_mask_over_words_is_that_of_all_continuations(words):
     two = CallConstraints(words, limits=SMALL).of(TOOLS[1:2], form="words")
     lists = [encode_words([Call("get_all", one)]) for one in arguments_of(TOOLS[1])]
     pairs = {"[]", *lists, *(f"{a[:-1]}, {b[1:]}" for a in lists for b in lists)}
-    assert check_all(two, dict.fromkeys(tuple(words.dialect.action(one)[:-1]) for one in pairs), stop,
-                     len(words.tokenizer)) > 100  # fmt: skip
+    assert (
+        check_all(
+            two, dict.fromkeys(tuple(words.dialect.action(one)[:-1]) for one in pairs), stop, len(words.tokenizer)
+        )
+        > 100
+    )
 
 
 @pytest.mark.parametrize("form", ["python", "json", "xml"])
@@ -162,8 +204,12 @@ def merged() -> Policy:
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     core.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=360, special_tokens=["<eos>"], show_progress=False,
-                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())  # fmt: skip
+    trainer = trainers.BpeTrainer(
+        vocab_size=360,
+        special_tokens=["<eos>"],
+        show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
     core.train_from_iterator(sorted(language("json", 1) | language("python", 1)), trainer)
     return policy_of(PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<eos>"), "lines")
 
@@ -234,25 +280,49 @@ def test_right_answers_of_the_generator_can_be_written(form, letters, world_word
 # ------------------------------------------------------------------ schemas
 
 SCALARS = st.one_of(
-    st.builds(lambda low, n: {"type": "integer", "minimum": low, "maximum": low + n}, st.integers(-9, 9),
-              st.integers(0, 30)),
-    st.sampled_from([
-        {"type": "string"}, {"type": "string", "minLength": 2}, {"type": "string", "pattern": "b<?", "maxLength": 4},
-        {"type": "number"}, {"type": "number", "exclusiveMinimum": 0, "maximum": 1}, {"type": "integer"},
-        {"type": "integer", "multipleOf": 3, "minimum": 4}, {"type": ["boolean", "null"]}, {"const": {"a": [1.5]}},
-        {"enum": ["é\"", "</tool", 1, 2.5, False], "type": ["string", "number"]}, {},
-        {"type": "string", "format": "date"}, {"type": "tuple", "items": [{}, {"type": "int"}]},
-        {"oneOf": [{"type": "string", "maxLength": 1}, {"type": "integer"}]},
-        {"allOf": [{"type": "number"}, {"minimum": 2}, {"maximum": 3}]}, {"type": "integer", "minimum": 10**17},
-    ]),
-)  # fmt: skip
-SCHEMAS = st.recursive(SCALARS, lambda inner: st.one_of(
-    st.builds(lambda one, n: {"type": "array", "items": one, "minItems": n}, inner, st.integers(0, 2)),
-    st.builds(lambda several, free: {"type": "object", "properties": dict(zip("abc", several, strict=False)),
-                                     "required": ["b"] if len(several) > 1 else [], "additionalProperties": free},
-              st.lists(inner, max_size=3), st.booleans()),
-    st.builds(lambda one: {"type": "object", "additionalProperties": one}, inner),
-    st.builds(lambda a, b: {"anyOf": [a, b]}, inner, inner)), max_leaves=5)  # fmt: skip
+    st.builds(
+        lambda low, n: {"type": "integer", "minimum": low, "maximum": low + n}, st.integers(-9, 9), st.integers(0, 30)
+    ),
+    st.sampled_from(
+        [
+            {"type": "string"},
+            {"type": "string", "minLength": 2},
+            {"type": "string", "pattern": "b<?", "maxLength": 4},
+            {"type": "number"},
+            {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+            {"type": "integer"},
+            {"type": "integer", "multipleOf": 3, "minimum": 4},
+            {"type": ["boolean", "null"]},
+            {"const": {"a": [1.5]}},
+            {"enum": ['é"', "</tool", 1, 2.5, False], "type": ["string", "number"]},
+            {},
+            {"type": "string", "format": "date"},
+            {"type": "tuple", "items": [{}, {"type": "int"}]},
+            {"oneOf": [{"type": "string", "maxLength": 1}, {"type": "integer"}]},
+            {"allOf": [{"type": "number"}, {"minimum": 2}, {"maximum": 3}]},
+            {"type": "integer", "minimum": 10**17},
+        ]
+    ),
+)
+SCHEMAS = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.builds(lambda one, n: {"type": "array", "items": one, "minItems": n}, inner, st.integers(0, 2)),
+        st.builds(
+            lambda several, free: {
+                "type": "object",
+                "properties": dict(zip("abc", several, strict=False)),
+                "required": ["b"] if len(several) > 1 else [],
+                "additionalProperties": free,
+            },
+            st.lists(inner, max_size=3),
+            st.booleans(),
+        ),
+        st.builds(lambda one: {"type": "object", "additionalProperties": one}, inner),
+        st.builds(lambda a, b: {"anyOf": [a, b]}, inner, inner),
+    ),
+    max_leaves=5,
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -286,12 +356,14 @@ BAD = [
     ({"allOf": [{"const": 1}, {"const": True}]}, "both say 'const'"),
     ({"allOf": [{"const": None}, {"const": 1}]}, "both say 'const'"),
     ({"type": []}, "no value is possible at x"),
-    ({"allOf": [{"properties": {"a": {}}, "additionalProperties": False}, {"properties": {"b": {}}}]},
-     "hold together, one of them with 'additionalProperties' at x"),
+    (
+        {"allOf": [{"properties": {"a": {}}, "additionalProperties": False}, {"properties": {"b": {}}}]},
+        "hold together, one of them with 'additionalProperties' at x",
+    ),
     ({"properties": {"a": {}}, "allOf": [{"additionalProperties": {"type": "integer"}}]}, "'additionalProperties'"),
     ({"prefixItems": [{}], "allOf": [{"items": {"type": "integer"}}]}, "one of them with 'items' at x"),
     ({"properties": {"a": {}}, "anyOf": [{"type": "object", "additionalProperties": False}]}, "'additionalProperties'"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("schema", "said"), BAD, ids=[one[1][:40] for one in BAD])
@@ -304,8 +376,9 @@ def test_what_cannot_be_held_is_refused_with_its_path(letters, schema, said):
 
 @pytest.mark.parametrize("pattern", [r"^\s$", r"^[\s_]$", r"^\w$", r"^[^\W]$", r"^\d$", r"^\S$", r"^[^\d\s]$"])
 def test_classes_of_characters_are_those_that_answers_are_checked_with(letters, pattern):
-    tool = Tool("f", "", {"type": "object", "properties": {"x": {"type": "string", "pattern": pattern}},
-                          "required": ["x"]})  # fmt: skip
+    tool = Tool(
+        "f", "", {"type": "object", "properties": {"x": {"type": "string", "pattern": pattern}}, "required": ["x"]}
+    )
     start = CallConstraints(letters).of([tool], form="json")
     for letter in "\u00a0\u3000\u0661\u00e9a1_ -":
         state, text = start.copy(), f'[{{"name": "f", "arguments": {{"x": "{letter}"}}}}]'

@@ -144,8 +144,9 @@ def test_marks_of_the_template_that_are_not_flagged_as_special_stay_letters_too(
     assert chat.stop_ids == {end}
     for hostile_ids, plain_ids in (
         (chat.turn(hostile, stopped=True), chat.turn("x", stopped=True)),
-        (chat.open("", hostile), chat.open("", "x")), (chat.open(hostile, "x"), chat.open("x", "x")),
-    ):  # fmt: skip
+        (chat.open("", hostile), chat.open("", "x")),
+        (chat.open(hostile, "x"), chat.open("x", "x")),
+    ):
         assert hostile_ids.count(end) == plain_ids.count(end) and call not in hostile_ids
         assert hostile_ids.count(spaces) == 1 and hostile in tokenizer.decode(hostile_ids)
 

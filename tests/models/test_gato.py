@@ -41,11 +41,19 @@ def test_a_step_by_hand():
     assert step_tokens((), Field("number", np.array([1.0]))).tokens.tolist() == [SEPARATOR, 33023]
 
 
-@pytest.mark.parametrize("wrong", [
-    lambda: numbers([np.nan]), lambda: numbers([1.5], action=True), lambda: choices([1024]), lambda: texts([32000]),
-    lambda: choices([-1]), lambda: decoded([5]), lambda: decoded([SEPARATOR]),
-    lambda: step_tokens((), Field("choice", np.array([], np.int64))),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: numbers([np.nan]),
+        lambda: numbers([1.5], action=True),
+        lambda: choices([1024]),
+        lambda: texts([32000]),
+        lambda: choices([-1]),
+        lambda: decoded([5]),
+        lambda: decoded([SEPARATOR]),
+        lambda: step_tokens((), Field("choice", np.array([], np.int64))),
+    ],
+)
 def test_what_has_no_token(wrong):
     with pytest.raises(SampleInvalid):
         wrong()

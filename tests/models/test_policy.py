@@ -51,9 +51,16 @@ def test_version_and_value_head_come_back(tmp_path):
 
 def test_any_hugging_face_causal_lm_loads(tmp_path):
     tokenizer = word_tokenizer(WORDS)
-    config = Qwen3Config(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-                         num_attention_heads=4, num_key_value_heads=2, head_dim=8,
-                         max_position_embeddings=64)  # fmt: skip
+    config = Qwen3Config(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=64,
+    )
     Qwen3ForCausalLM(config).save_pretrained(tmp_path / "q")
     tokenizer.save_pretrained(tmp_path / "q")
     policy = load_policy(tmp_path / "q")

@@ -15,48 +15,76 @@ from evolvent.models.sequences import DecisionModel, SequenceShape, squashed_log
 
 def made(**shape) -> DecisionModel:
     torch.manual_seed(0)
-    return DecisionModel(SequenceShape(**{"observation": 3, "dim": 2, "context": 4, "horizon": 9, "width": 16,
-                                          "layers": 2, "heads": 2, **shape})).eval()  # fmt: skip
+    return DecisionModel(
+        SequenceShape(
+            **{"observation": 3, "dim": 2, "context": 4, "horizon": 9, "width": 16, "layers": 2, "heads": 2, **shape}
+        )
+    ).eval()
 
 
 def windows(batch=2, steps=4, *, dim=2, seed=1):
     g = torch.Generator().manual_seed(seed)
-    return {"observation": torch.randn(batch, steps, 3, generator=g),
-            "action": torch.rand(batch, steps, dim, generator=g) * 2 - 1,
-            "to_go": torch.randn(batch, steps, generator=g), "time": torch.arange(steps).repeat(batch, 1)}  # fmt: skip
+    return {
+        "observation": torch.randn(batch, steps, 3, generator=g),
+        "action": torch.rand(batch, steps, dim, generator=g) * 2 - 1,
+        "to_go": torch.randn(batch, steps, generator=g),
+        "time": torch.arange(steps).repeat(batch, 1),
+    }
 
 
 def test_it_is_transformers_decision_transformer():
     from transformers import DecisionTransformerConfig, DecisionTransformerModel
 
-    config = DecisionTransformerConfig(state_dim=3, act_dim=2, hidden_size=16, max_ep_len=9, n_layer=2, n_head=2,
-                                       n_positions=64, activation_function="relu")  # fmt: skip
+    config = DecisionTransformerConfig(
+        state_dim=3,
+        act_dim=2,
+        hidden_size=16,
+        max_ep_len=9,
+        n_layer=2,
+        n_head=2,
+        n_positions=64,
+        activation_function="relu",
+    )
     torch.manual_seed(3)
     theirs, ours = DecisionTransformerModel(config).eval(), made()
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.3)
-        pairs = [(ours.embed_return, theirs.embed_return), (ours.embed_observation, theirs.embed_state),
-                 (ours.embed_action, theirs.embed_action), (ours.embed_time, theirs.embed_timestep),
-                 (ours.norm, theirs.embed_ln), (ours.trunk.norm, theirs.encoder.ln_f),
-                 (ours.head, theirs.predict_action[0])]  # fmt: skip
+        pairs = [
+            (ours.embed_return, theirs.embed_return),
+            (ours.embed_observation, theirs.embed_state),
+            (ours.embed_action, theirs.embed_action),
+            (ours.embed_time, theirs.embed_timestep),
+            (ours.norm, theirs.embed_ln),
+            (ours.trunk.norm, theirs.encoder.ln_f),
+            (ours.head, theirs.predict_action[0]),
+        ]
         for mine, other in pairs:
             mine.load_state_dict(other.state_dict())
         ours.norm.bias += theirs.encoder.wpe.weight[0]  # theirs adds the embedding of position 0 everywhere
         for mine, other in zip(ours.trunk.blocks, theirs.encoder.h, strict=True):
             mine.norm_attention.load_state_dict(other.ln_1.state_dict())
             mine.norm_mlp.load_state_dict(other.ln_2.state_dict())
-            for linear, conv in ((mine.attention.mix, other.attn.c_attn), (mine.attention.out, other.attn.c_proj),
-                                 (mine.up, other.mlp.c_fc), (mine.down, other.mlp.c_proj)):  # fmt: skip
+            for linear, conv in (
+                (mine.attention.mix, other.attn.c_attn),
+                (mine.attention.out, other.attn.c_proj),
+                (mine.up, other.mlp.c_fc),
+                (mine.down, other.mlp.c_proj),
+            ):
                 linear.weight.copy_(conv.weight.T)
                 linear.bias.copy_(conv.bias)
     read = windows()
     seen = torch.tensor([[True] * 4, [False, True, True, True]])
     with torch.no_grad():
         found = ours(**read, seen=seen)
-        expected = theirs(states=read["observation"], actions=read["action"], rewards=torch.zeros(2, 4, 1),
-                          returns_to_go=read["to_go"][..., None], timesteps=read["time"],
-                          attention_mask=seen.long()).action_preds  # fmt: skip
+        expected = theirs(
+            states=read["observation"],
+            actions=read["action"],
+            rewards=torch.zeros(2, 4, 1),
+            returns_to_go=read["to_go"][..., None],
+            timesteps=read["time"],
+            attention_mask=seen.long(),
+        ).action_preds
     torch.testing.assert_close(found[seen], expected[seen], atol=1e-5, rtol=1e-5)
 
 
@@ -131,8 +159,12 @@ def test_saved_and_loaded(tmp_path):
         load_sequence(DecisionModel, SequenceShape, tmp_path / "none")
     path = tmp_path / "sequence.json"
     row = json.loads(path.read_text())
-    for shape, error in (({"width": 10**7}, ShapeMismatch), ({"layers": 10**9}, ShapeMismatch),
-                         ({"width": 10**30}, Incomplete), ({"heads": "x"}, Incomplete)):  # fmt: skip
+    for shape, error in (
+        ({"width": 10**7}, ShapeMismatch),
+        ({"layers": 10**9}, ShapeMismatch),
+        ({"width": 10**30}, Incomplete),
+        ({"heads": "x"}, Incomplete),
+    ):
         path.write_text(json.dumps({**row, "shape": {**row["shape"], **shape}}))
         with pytest.raises(error):
             load_sequence(DecisionModel, SequenceShape, tmp_path)

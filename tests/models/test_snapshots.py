@@ -330,9 +330,14 @@ def damaged(path, kind):
 
 @pytest.mark.parametrize(
     ("kind", "error", "told"),
-    [("cut", Incomplete, "cut short"), ("missing", Incomplete, "model-00002"), ("header", Incomplete, "no header"),
-     ("other", HashMismatch, "not what was published"), ("gone", Incomplete, "not there")],
-)  # fmt: skip
+    [
+        ("cut", Incomplete, "cut short"),
+        ("missing", Incomplete, "model-00002"),
+        ("header", Incomplete, "no header"),
+        ("other", HashMismatch, "not what was published"),
+        ("gone", Incomplete, "not there"),
+    ],
+)
 def test_a_damaged_snapshot_is_refused_by_its_name(tmp_path, kind, error, told):
     damaged(publish_snapshot(tmp_path, 7, writer(7)), kind)
     with pytest.raises(error, match=told) as caught, lease(tmp_path):

@@ -23,8 +23,18 @@ SEQUENTIAL = ["mat", "mat_decoder", "mat_gru"]
 
 
 def shape(kind: str = "mat", space: str = "discrete", **other) -> TeamShape:
-    return TeamShape(**{"kind": kind, "agents": N, "observation": WIDE, "width": 16, "heads": 2, "blocks": 2,
-                        **SPACES[space], **other})  # fmt: skip
+    return TeamShape(
+        **{
+            "kind": kind,
+            "agents": N,
+            "observation": WIDE,
+            "width": 16,
+            "heads": 2,
+            "blocks": 2,
+            **SPACES[space],
+            **other,
+        }
+    )
 
 
 def lively(model: TeamModel, *, seed: int = 3) -> TeamModel:
@@ -152,8 +162,9 @@ def test_a_last_agent_that_is_dead_is_a_smaller_team():
     alive[:, -1] = False
     actions = model.act(given_, uniform()).actions
     small = Seen(given_.observation[:, :-1])
-    for a, b in zip(model.evaluate(given_._replace(alive=alive), actions), model.evaluate(small, actions[:, :-1]),
-                    strict=True):  # fmt: skip
+    for a, b in zip(
+        model.evaluate(given_._replace(alive=alive), actions), model.evaluate(small, actions[:, :-1]), strict=True
+    ):
         assert torch.allclose(a[:, :-1], b, atol=1e-10)
 
 
@@ -184,8 +195,9 @@ def test_draws_follow_the_probabilities():
     outputs = torch.tensor([0.1, 1.2, -0.4, 0.3, -0.3], dtype=torch.float64)
     available = torch.tensor([True, False, True, True, True])
     grid = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000
-    drawn, logp = head.sample(outputs.expand(4000, 5), torch.stack([grid, grid.flip(0)], 1),
-                              available.expand(4000, 5), greedy=False)  # fmt: skip
+    drawn, logp = head.sample(
+        outputs.expand(4000, 5), torch.stack([grid, grid.flip(0)], 1), available.expand(4000, 5), greedy=False
+    )
     expected = torch.softmax(outputs[[0, 2]], 0)
     share = torch.stack([(drawn[:, 0] == 0).double().mean(), (drawn[:, 0] == 2).double().mean()])
     assert torch.allclose(share, expected, atol=5e-4) and not (drawn[:, 0] == 1).any()

@@ -33,9 +33,15 @@ def memory_of(shape: TrunkShape, x: torch.Tensor) -> torch.Tensor | None:
     return stream(x.shape[0], x.shape[1], seed=7) if shape.cross else None
 
 
-SHAPES = [replace(SHAPE, norm=norm, cross=cross, activation=activation, mlp=mlp)
-          for norm, cross, activation, mlp in (("pre", False, "gelu", 4), ("post", False, "relu", 1),
-                                               ("post", True, "gelu", 1), ("pre", True, "gelu_tanh", 2))]  # fmt: skip
+SHAPES = [
+    replace(SHAPE, norm=norm, cross=cross, activation=activation, mlp=mlp)
+    for norm, cross, activation, mlp in (
+        ("pre", False, "gelu", 4),
+        ("post", False, "relu", 1),
+        ("post", True, "gelu", 1),
+        ("pre", True, "gelu_tanh", 2),
+    )
+]
 
 
 def test_attention_is_torchs_own():
@@ -71,9 +77,16 @@ def test_a_trunk_is_torchs_encoder(norm):
     theirs = theirs.double().eval()
     for block, other in zip(own.blocks, theirs.layers, strict=True):
         other.self_attn.in_proj_weight.data, other.self_attn.in_proj_bias.data = (
-            block.attention.mix.weight.data, block.attention.mix.bias.data)  # fmt: skip
-        for name, part in (("self_attn.out_proj", block.attention.out), ("linear1", block.up), ("linear2", block.down),
-                           ("norm1", block.norm_attention), ("norm2", block.norm_mlp)):  # fmt: skip
+            block.attention.mix.weight.data,
+            block.attention.mix.bias.data,
+        )
+        for name, part in (
+            ("self_attn.out_proj", block.attention.out),
+            ("linear1", block.up),
+            ("linear2", block.down),
+            ("norm1", block.norm_attention),
+            ("norm2", block.norm_mlp),
+        ):
             other.get_submodule(name).load_state_dict(part.state_dict())
     if norm == "pre":
         theirs.norm.load_state_dict(own.norm.state_dict())
@@ -96,8 +109,14 @@ def test_position_by_position_is_the_full_pass(shape, steps, masked):
     cache, found, at = model.cache(3, 7), [], 0
     for step in steps:
         part = slice(at, at + step)
-        found.append(model.decode(x[:, part], cache, None if memory is None else memory[:, part],
-                                  seen=None if seen is None else seen[:, part]))  # fmt: skip
+        found.append(
+            model.decode(
+                x[:, part],
+                cache,
+                None if memory is None else memory[:, part],
+                seen=None if seen is None else seen[:, part],
+            )
+        )
         at += step
     assert cache.length == 7
     assert torch.allclose(torch.cat(found, 1), whole, atol=1e-10)

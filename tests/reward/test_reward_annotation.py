@@ -45,10 +45,12 @@ def played(work: Work[Any], policy: Policy) -> Any:
                     continue
                 assert isinstance(ask, SampleAsk)
                 written = [list(policy(tuple(ask.tokens), seed))[: ask.max_tokens] for seed in ask.seeds]
-                answers.append(tuple(
-                    Continuation(None, np.asarray(ids, np.int32), np.zeros(len(ids), np.float32), "stop")  # type: ignore[arg-type]
-                    for ids in written
-                ))  # fmt: skip
+                answers.append(
+                    tuple(
+                        Continuation(None, np.asarray(ids, np.int32), np.zeros(len(ids), np.float32), "stop")  # type: ignore[arg-type]
+                        for ids in written
+                    )
+                )
             asks = work.send(answers)
     except StopIteration as stop:
         return stop.value
@@ -83,8 +85,14 @@ def test_settings_are_refused_all_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         Omega(c=-1, alpha=0, beta=2, length=0, completions=0, searches=0, rollouts=-1)
     assert [problem.where for problem in caught.value.problems] == [
-        "c", "alpha", "beta", "length", "completions", "searches", "rollouts",
-    ]  # fmt: skip
+        "c",
+        "alpha",
+        "beta",
+        "length",
+        "completions",
+        "searches",
+        "rollouts",
+    ]
     with pytest.raises(ConfigError, match="rollouts"):
         Omega(rollouts=15)
     with pytest.raises(ConfigError, match="count"):
@@ -138,20 +146,26 @@ def test_an_omega_tree_by_hand() -> None:
     tree = grown()
     seen = [(state.ids, state.parent, None if state.mc is None else round(state.mc, 4)) for state in tree.states]
     assert seen == [
-        ((), None, 0.3333), ((1, 9, RIGHT), 0, 1.0),
-        ((1, 2), 0, 0.0), ((1,), 0, 0.5), ((1, 7, RIGHT), 3, 1.0),
-        ((1, 7), 3, 0.6667), ((1, 7, WRONG), 5, 0.0), ((1, 8), 3, None),
-    ]  # fmt: skip
+        ((), None, 0.3333),
+        ((1, 9, RIGHT), 0, 1.0),
+        ((1, 2), 0, 0.0),
+        ((1,), 0, 0.5),
+        ((1, 7, RIGHT), 3, 1.0),
+        ((1, 7), 3, 0.6667),
+        ((1, 7, WRONG), 5, 0.0),
+        ((1, 8), 3, None),
+    ]
     assert [state.visits for state in tree.states] == [1, 0, 0, 2, 0, 1, 0, 0]
     assert [state.finished for state in tree.states] == [False, True, False, False, True, False, True, False]
     assert (tree.searches, tree.rollouts, tree.ungraded, tree.ended) == (4, 20, 1 + 1 + 4, "pool")
     assert tree.generated == (4 + 3 + 4 + 1) + (2 + 1 + 2 + 2) + 8 + 4 + 4
     assert tree.chains() == [
-        (((1,), (9,), (RIGHT,)), (0.5, None, 1.0)), (((1,), (2,)), (0.5, 0.0)),
+        (((1,), (9,), (RIGHT,)), (0.5, None, 1.0)),
+        (((1,), (2,)), (0.5, 0.0)),
         (((1,), (7,), (RIGHT,)), (0.5, pytest.approx(2 / 3), 1.0)),
         (((1,), (7,), (WRONG,)), (0.5, pytest.approx(2 / 3), 0.0)),
         (((1,), (8,)), (0.5, None)),
-    ]  # fmt: skip
+    ]
     told = tree.labels("q", COMPLETER.text)
     assert told[1].spans == ("1", "2") and told[1].labels == (0.5, 0.0) and told[1].source == "omega"
 

@@ -68,8 +68,10 @@ def test_auc_is_the_share_of_pairs(items: list[tuple[float, bool, int]]) -> None
     def counted(same: bool) -> float:
         won = [
             1.0 if a[0] > b[0] else 0.5 if a[0] == b[0] else 0.0
-            for a in items for b in items if a[1] and not b[1] and (not same or a[2] == b[2])
-        ]  # fmt: skip
+            for a in items
+            for b in items
+            if a[1] and not b[1] and (not same or a[2] == b[2])
+        ]
         return sum(won) / len(won) if won else nan
 
     columns = [list(column) for column in zip(*items, strict=True)] if items else [[], [], []]

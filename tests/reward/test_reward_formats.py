@@ -50,8 +50,9 @@ def read(path: Path, kind: Any = None, **more: Any) -> tuple[list[SpanLabels], R
 
 def test_math_shepherd_signs_are_read_where_the_tags_stand(tmp_path: Path) -> None:
     (row,), refused = read(write(tmp_path / "a.jsonl", SHEPHERD))
-    assert row == SpanLabels("2 - 1 + 3 = ?", ("Step 1: 2 - 1 = 1", "Step 2: 1 + 3 = 5"), (1.0, 0.0), "math-shepherd",
-                             {"task": "GSM8K"})  # fmt: skip
+    assert row == SpanLabels(
+        "2 - 1 + 3 = ?", ("Step 1: 2 - 1 = 1", "Step 2: 1 + 3 = 5"), (1.0, 0.0), "math-shepherd", {"task": "GSM8K"}
+    )
     assert not refused.count
 
 
@@ -78,9 +79,10 @@ def test_math_shepherd_rows_that_are_refused(tmp_path: Path, change: dict[str, A
 def test_prm800k_emits_the_chosen_way_and_each_alternative(tmp_path: Path) -> None:
     """1, 3, 2 completions: 4 chains, 2 of them partial, where a product would have made 6."""
     row = prm(
-        step(rating("a")), step(rating("b1", 0), rating("b2", -1), rating("b3"), chosen=2),
+        step(rating("a")),
+        step(rating("b1", 0), rating("b2", -1), rating("b3"), chosen=2),
         step(rating("c1", -1), rating("c2"), chosen=1),
-    )  # fmt: skip
+    )
     found, refused = read(write(tmp_path / "a.jsonl", row))
     assert [one.spans for one in found] == [("a", "b1"), ("a", "b2"), ("a", "b3", "c1"), ("a", "b3", "c2")]
     assert [one.labels for one in found] == [(1, 1), (1, 0), (1, 1, 0), (1, 1, 1)] and not refused.count
@@ -89,13 +91,17 @@ def test_prm800k_emits_the_chosen_way_and_each_alternative(tmp_path: Path) -> No
 
 
 def test_prm800k_where_a_human_went_on_or_nobody_did(tmp_path: Path) -> None:
-    human = prm(step(rating("a1", -1), chosen=None, human={"text": "h", "rating": None}),
-                step(rating("b", 1, flagged=True)))  # fmt: skip
+    human = prm(
+        step(rating("a1", -1), chosen=None, human={"text": "h", "rating": None}), step(rating("b", 1, flagged=True))
+    )
     stopped = prm(step(rating("a1", -1), rating("a2", -1), chosen=None))
     found, refused = read(write(tmp_path / "a.jsonl", human, stopped))
     assert [(one.spans, one.labels) for one in found] == [
-        (("a1",), (0,)), (("h", "b"), (None, None)), (("a1",), (0,)), (("a2",), (0,)),
-    ]  # fmt: skip
+        (("a1",), (0,)),
+        (("h", "b"), (None, None)),
+        (("a1",), (0,)),
+        (("a2",), (0,)),
+    ]
     assert not refused.count
 
 
@@ -107,12 +113,14 @@ def test_prm800k_where_a_human_went_on_or_nobody_did(tmp_path: Path) -> None:
         (prm(step(rating("a"), chosen=1)), "label.steps[0].chosen_completion"),
         (prm(step(rating("a"), chosen=-1)), "label.steps[0].chosen_completion"),
         (prm(step(rating("a"), chosen=None), step(rating("b"))), "label.steps[1]"),
-        (prm(step(rating("a")), {"completions": [{"rating": 1}], "chosen_completion": 0}),
-         "label.steps[1].completions[0].text"),
+        (
+            prm(step(rating("a")), {"completions": [{"rating": 1}], "chosen_completion": 0}),
+            "label.steps[1].completions[0].text",
+        ),
         (prm(), "label.steps"),
         (prm(step(chosen=None)), "label.steps"),
     ],
-)  # fmt: skip
+)
 def test_a_prm800k_row_is_refused_as_a_whole(tmp_path: Path, row: Any, field: str) -> None:
     found, refused = read(write(tmp_path / "a.jsonl", row, prm(step(rating("fine")))), "prm800k")
     assert [one.spans for one in found] == [("fine",)] and [one.field for one in refused.rows] == [field]
@@ -120,11 +128,14 @@ def test_a_prm800k_row_is_refused_as_a_whole(tmp_path: Path, row: Any, field: st
 
 def test_math_aps_prefixes_label_their_last_span(tmp_path: Path) -> None:
     row = {
-        "question": "q?", "final_answer": "3",
-        "reasoning_steps": [{"solution_prefix": "q?\nfirst\n\nsecond", "mc_value": 0.25},
-                            {"solution_prefix": "q? ab", "mc_value": 1},
-                            {"solution_prefix": "q? caf\u00e9", "mc_value": 1}],
-    }  # fmt: skip
+        "question": "q?",
+        "final_answer": "3",
+        "reasoning_steps": [
+            {"solution_prefix": "q?\nfirst\n\nsecond", "mc_value": 0.25},
+            {"solution_prefix": "q? ab", "mc_value": 1},
+            {"solution_prefix": "q? caf\u00e9", "mc_value": 1},
+        ],
+    }
     found, refused = read(write(tmp_path / "a.jsonl", row))
     assert [(one.spans, one.labels) for one in found] == [(("first", "second"), (None, 0.25))]
     assert refused.count == 2 and refused.rows[0].field == "reasoning_steps[1].solution_prefix"
@@ -170,10 +181,18 @@ def test_openrs_form_and_ours_come_back(tmp_path: Path) -> None:
 def test_what_is_no_row_is_refused_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     good = json.dumps({"question": "q", "spans": ["a"], "labels": [1]}).encode()
-    bad = [b"{", b"[" * 5000, b'{"spans": ["a"], "labels": [NaN], "question": "q"}', b"\xff\xfe{}", b'{"foo": 1}', b"3",
-           b'{"question": "q", "spans": ["a"], "labels": [2]}', b'{"question": "q", "spans": [1], "labels": [1]}',
-           b'{"question": "q", "spans": ["a"], "labels": [1, 1]}',
-           b'{"question": "q", "spans": [], "labels": []}']  # fmt: skip
+    bad = [
+        b"{",
+        b"[" * 5000,
+        b'{"spans": ["a"], "labels": [NaN], "question": "q"}',
+        b"\xff\xfe{}",
+        b'{"foo": 1}',
+        b"3",
+        b'{"question": "q", "spans": ["a"], "labels": [2]}',
+        b'{"question": "q", "spans": [1], "labels": [1]}',
+        b'{"question": "q", "spans": ["a"], "labels": [1, 1]}',
+        b'{"question": "q", "spans": [], "labels": []}',
+    ]
     path.write_bytes(b"\n".join([good, b"", *bad, good]))
     found, refused = read(path)
     assert len(found) == 2 and [one.line for one in refused.rows] == list(range(3, 13))
@@ -231,9 +250,15 @@ def test_labels_are_checked() -> None:
 def test_numbers_and_fields_that_are_none_refuse_their_row_alone(tmp_path: Path) -> None:
     """A whole number that no float holds, a bound that is a word, completions that are no list."""
     good = {"question": "q", "spans": ["a"], "labels": [1]}
-    rows = [{**good, "labels": [10**400]}, {**good, "meta": {"hard_above": "x"}}, {**good, "meta": {"hard_above": 2}},
-            prm({"completions": 5, "chosen_completion": 0}), prm({"completions": {"0": 1}, "chosen_completion": 0}),
-            {"question": "q", "reasoning_steps": [{"solution_prefix": "abc", "mc_value": 10**400}]}, good]  # fmt: skip
+    rows = [
+        {**good, "labels": [10**400]},
+        {**good, "meta": {"hard_above": "x"}},
+        {**good, "meta": {"hard_above": 2}},
+        prm({"completions": 5, "chosen_completion": 0}),
+        prm({"completions": {"0": 1}, "chosen_completion": 0}),
+        {"question": "q", "reasoning_steps": [{"solution_prefix": "abc", "mc_value": 10**400}]},
+        good,
+    ]
     refused = Refusals()
     found = list(read_labels(write(tmp_path / "a.jsonl", *rows), refused=refused))
     assert [one.labels for one in found] == [(1.0,)] and [one.line for one in refused.rows] == [1, 2, 3, 4, 5, 6]

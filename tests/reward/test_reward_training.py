@@ -86,8 +86,12 @@ def test_texts_and_episodes_become_the_tokens_that_a_policy_would_have_written()
     assert by_hand.spans == ((97, 10), (98,)) and by_hand.prompt == (1, 119)
     size = len(told.prompt)
     sampled = np.arange(size + len(ids)) >= size
-    wrote = Generation(np.asarray([*told.prompt, *ids], np.int32), sampled, np.zeros(len(sampled), np.float32),
-                       spans=tuple(size + end for end in ends))  # fmt: skip
+    wrote = Generation(
+        np.asarray([*told.prompt, *ids], np.int32),
+        sampled,
+        np.zeros(len(sampled), np.float32),
+        spans=tuple(size + end for end in ends),
+    )
     found = solution_of(Trajectory("t", task, (Step(question.text, said, generations=(wrote,)),)), whole)
     assert (found.prompt, found.name) == (told.prompt, "t")
     assert found.spans == tuple(tuple(ids[a:b]) for a, b in pairwise([0, *ends]))
@@ -195,8 +199,10 @@ def test_a_verdict_is_learned_at_its_one_word() -> None:
     batch = collate([tree], [0])
     with torch.no_grad():
         total, count = weighted_nll.loss(outputs(own.model, batch), batch)
-        wanted = [own.model(torch.tensor([[*SOLUTION.ids[:end], 8, 9, 8]])).logits[0, -1].log_softmax(-1)[word].item()
-                  for end, word in ((7, 16), (11, 17))]  # fmt: skip
+        wanted = [
+            own.model(torch.tensor([[*SOLUTION.ids[:end], 8, 9, 8]])).logits[0, -1].log_softmax(-1)[word].item()
+            for end, word in ((7, 16), (11, 17))
+        ]
     assert count == 2 and total.item() == pytest.approx(-sum(wanted), rel=1e-5)
     assert not verdict_parts(SOLUTION, (None, None, None), verdict).weight.any()
     with pytest.raises(SampleInvalid):

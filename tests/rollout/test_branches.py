@@ -68,8 +68,9 @@ def demonstrated(world, count=6):
 def branches(parents):
     return [
         Start(parent.task, sample, Branch(parent.id, step))
-        for parent in parents for sample, step in enumerate([*range(len(parent.steps))] * 3)
-    ]  # fmt: skip
+        for parent in parents
+        for sample, step in enumerate([*range(len(parent.steps))] * 3)
+    ]
 
 
 def follow(world, starts, origins, **options):
@@ -82,9 +83,10 @@ def by_id(parents):
 
 
 @pytest.mark.parametrize(
-    "world", [COUNTDOWN, Pair(), Pair(blocking=True), Pair(forks=False), Pair(forks=False, blocking=True)],
+    "world",
+    [COUNTDOWN, Pair(), Pair(blocking=True), Pair(forks=False), Pair(forks=False, blocking=True)],
     ids=["countdown", "forked", "forked off the thread", "replayed", "replayed off the thread"],
-)  # fmt: skip
+)
 def test_a_branch_goes_on_exactly_where_its_parent_was(world):
     parents = by_id(demonstrated(world))
     starts, origins = branches(parents.values()), Origins(parents)
@@ -134,10 +136,13 @@ def test_branches_that_no_episode_can_begin_at_are_refused_all_at_once():
     first, second = demonstrated(Pair(), 2)
     origins = Origins(by_id([first, replace(second, branch=Branch(first.id, 1))]))
     starts = [
-        Start(first.task, 0, Branch("nobody", 1)), Start(first.task, 1, Branch(first.id, 2)),
-        Start(second.task, 0, Branch(first.id, 1)), Start(second.task, 1, Branch(second.id, 0)),
-        Start(first.task, 2, Branch(first.id, 0, -1)), Start(first.task, 3, Branch(first.id, 1)),
-    ]  # fmt: skip
+        Start(first.task, 0, Branch("nobody", 1)),
+        Start(first.task, 1, Branch(first.id, 2)),
+        Start(second.task, 0, Branch(first.id, 1)),
+        Start(second.task, 1, Branch(second.id, 0)),
+        Start(first.task, 2, Branch(first.id, 0, -1)),
+        Start(first.task, 3, Branch(first.id, 1)),
+    ]
     with pytest.raises(ev.ConfigError) as caught:
         follow(Pair(), starts, origins)
     assert len(caught.value.problems) == 5

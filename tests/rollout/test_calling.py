@@ -105,8 +105,9 @@ def test_an_ask_under_a_prompt_can_be_held():
     sample = world.sample_of(world.tasks("test", "seen")[0])
     made = CallConstraints(policy, limits=LIMITS).under(FourBlocks(), sample)
     tokens = FourBlocks().tokens(sample, policy.dialect).prompt
-    asks = [SampleAsk(None, tokens, 600, policy.dialect.stop_ids, seeds=(1, 2, 3), constraint=one)
-            for one in (made, None)]  # fmt: skip
+    asks = [
+        SampleAsk(None, tokens, 600, policy.dialect.stop_ids, seeds=(1, 2, 3), constraint=one) for one in (made, None)
+    ]
     held, free = blocking(asks, LocalEngine(policy, slots=2))
     for one in held:
         FourBlocks().read(policy.dialect.text(one.ids.tolist()), sample)
@@ -117,9 +118,25 @@ def test_an_ask_under_a_prompt_can_be_held():
 def test_bench_bfcl_can_be_held_to_valid_calls(tmp_path, capsys):
     data, folder = build(tmp_path / "data"), tmp_path / "policy"
     policy_of("json", context=4096).save(folder)
-    words = ["bench", "bfcl", str(data), "--categories", "simple_python,live_simple", "--form", "json",
-             "--masked", "false", "--limit", "1", "--slots", "2", "--max_tokens", "60",
-             "--temperature", "1"]  # fmt: skip
+    words = [
+        "bench",
+        "bfcl",
+        str(data),
+        "--categories",
+        "simple_python,live_simple",
+        "--form",
+        "json",
+        "--masked",
+        "false",
+        "--limit",
+        "1",
+        "--slots",
+        "2",
+        "--max_tokens",
+        "60",
+        "--temperature",
+        "1",
+    ]
     with_policy = [*words, "--agent", "policy", "--policy", str(folder)]
     assert main([*with_policy, "--constrained", "true", "--to", str(tmp_path / "run")]) == 0
     assert json.loads((tmp_path / "run" / "bfcl.json").read_text())["constrained"] is True

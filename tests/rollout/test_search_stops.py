@@ -30,10 +30,19 @@ def place(request: pytest.FixtureRequest) -> tuple[World, Policy]:
 
 def play(place: tuple[World, Policy], stop: Detector | None, method: str = "samples", **more: Any) -> list[Searched]:
     world, policy = place
-    how = SearchConfig(**{
-        "method": method, "value": "none", "paths": 9, "width": 3, "depth": 4, "span_tokens": 8, "max_tokens": 12,
-        "temperature": 0.3, **more,
-    })  # fmt: skip
+    how = SearchConfig(
+        **{
+            "method": method,
+            "value": "none",
+            "paths": 9,
+            "width": 3,
+            "depth": 4,
+            "span_tokens": 8,
+            "max_tokens": 12,
+            "temperature": 0.3,
+            **more,
+        }
+    )
     player = Player(policy, LocalEngine(policy, slots=16), stop=stop)
     starts = [Start(task) for task in world.tasks("test", "seen")[:4]]
     found = searching({world.name: world}, starts, how, player=player, seed=5)
@@ -54,8 +63,12 @@ def test_a_decided_vote_has_the_answer_of_the_whole_one(place: tuple[World, Poli
         assert one.spent.generated <= full.spent.generated
     if method == "samples":
         assert any(one.spared for one in found)
-    table = outcomes([bool(one.stopped) for one in found], [one.trajectory.success for one in found],
-                     [9 - one.spared for one in found], generated=[one.spent.generated for one in found])  # fmt: skip
+    table = outcomes(
+        [bool(one.stopped) for one in found],
+        [one.trajectory.success for one in found],
+        [9 - one.spared for one in found],
+        generated=[one.spent.generated for one in found],
+    )
     assert table.episodes == 4 and table.stops == sum(bool(one.stopped) for one in found)
 
 

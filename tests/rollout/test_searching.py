@@ -34,8 +34,14 @@ from evolvent.worlds.deduction.world import Deduction
 from evolvent.worlds.panel import Sizes
 
 SMALL = {
-    "width": 3, "depth": 5, "paths": 3, "simulations": 4, "considered": 2, "span_tokens": 8, "max_tokens": 24,
-}  # fmt: skip
+    "width": 3,
+    "depth": 5,
+    "paths": 3,
+    "simulations": 4,
+    "considered": 2,
+    "span_tokens": 8,
+    "max_tokens": 24,
+}
 
 
 @dataclass
@@ -94,8 +100,9 @@ def test_a_search_depends_on_nothing_beside_it_and_is_scored_by_its_world(
         assert one.trajectory.error is None and one.trajectory.success is not None
         assert replayed(world, one.trajectory) == one.trajectory.score
         assert one.spent.generated >= one.trajectory.generated() > 0
-    flat = flatten([one.trajectory for one in many.values()], policy.dialect, instructions=lambda task: "",
-                   context=policy.context)  # fmt: skip
+    flat = flatten(
+        [one.trajectory for one in many.values()], policy.dialect, instructions=lambda task: "", context=policy.context
+    )
     assert len(flat.parts) == 3 and not flat.refused
 
 
@@ -256,8 +263,9 @@ def test_what_the_world_paid_is_told_only_where_it_may_be(terminal: Any) -> None
     def begin(root: Any) -> Any:
         return beam(root, Budget(), np.random.default_rng(0), width=99, keep=None, depth=9)
 
-    work = over_env(begin, world=world, task=task, proposer=Listed(), estimate=StateValue(lambda state: 0.25),
-                    terminal=terminal)  # fmt: skip
+    work = over_env(
+        begin, world=world, task=task, proposer=Listed(), estimate=StateValue(lambda state: 0.25), terminal=terminal
+    )
     (done,) = drive([work], None, slots=1)
     tree = done.value.tree
     won = [node for node in done.value.finished if tree.states[node].rewards[-1] == 1.0]

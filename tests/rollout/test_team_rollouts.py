@@ -30,8 +30,11 @@ class Drawing:
 
     def act(self, view, *, seed, greedy=False):
         claim = (view.number * 100 + view.time)[:, None] * np.ones(self.spec.agents)
-        return Decision(actions=actions_for(view, self.spec, salt=f"{seed} {greedy}"),
-                        logp=-claim.astype(np.float32) - 1, value=claim.astype(np.float32))  # fmt: skip
+        return Decision(
+            actions=actions_for(view, self.spec, salt=f"{seed} {greedy}"),
+            logp=-claim.astype(np.float32) - 1,
+            value=claim.astype(np.float32),
+        )
 
 
 def counting(size, **env) -> RowTeam:
@@ -195,9 +198,14 @@ def test_a_row_of_the_table():
     assert row == outcome_row("drawing", world, records)
     lost = replace(records[0], ended_by="error", error=ErrorRecord("EnvLost", "x"), score=Score())
     assert outcome_row("drawing", world, [lost, records[1]]) == {
-        "name": "drawing", "world": "team_distinct", "episodes": 1, "lost": 1, "optimum": [1.0, True],
-        "return": [records[1].score.raw, None, None], "success": [float(records[1].success), None, None],
-    }  # fmt: skip
+        "name": "drawing",
+        "world": "team_distinct",
+        "episodes": 1,
+        "lost": 1,
+        "optimum": [1.0, True],
+        "return": [records[1].score.raw, None, None],
+        "success": [float(records[1].success), None, None],
+    }
     silent = [replace(record, score=Score(1.0)) for record in records]
     assert outcome_row("drawing", world, silent)["success"] is None
     with pytest.raises(ConfigError, match="no episode with a score"):

@@ -41,8 +41,17 @@ def test_a_box_shares_nothing(isolated):
     assert not [word for word in words if word in ("--bind", "--dev-bind", "--share-net", "--bind-try")]
     shared = {words[at + 1] for at, word in enumerate(words) if word.startswith("--ro-bind")}
     room = str(Path(sys.modules["evolvent.sandbox.bubblewrap"].__file__).parent)
-    assert shared <= {"/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/opt/x", room,
-                      str(Path(sys.base_prefix).resolve())}  # fmt: skip
+    assert shared <= {
+        "/usr",
+        "/bin",
+        "/sbin",
+        "/lib",
+        "/lib64",
+        "/etc/ld.so.cache",
+        "/opt/x",
+        room,
+        str(Path(sys.base_prefix).resolve()),
+    }
     assert words.index("--tmpfs") < words.index("/tmp") < len(words) - 1 - words[::-1].index("--remount-ro")
 
 
@@ -58,10 +67,13 @@ def test_no_bubblewrap_no_box(tmp_path, monkeypatch):
     ("script", "said"),
     [
         ("echo bubblewrap 0.7.9", r"too old; got bubblewrap 0\.7\.9"),
-        ("echo bubblewrap 0.8.0; [ \"$1\" = --version ] || { echo 'No permissions to create a namespace' >&2; false; }",
-         "cannot isolate on this host; got .*No permissions to create a namespace"),
+        (
+            "echo bubblewrap 0.8.0; "
+            "[ \"$1\" = --version ] || { echo 'No permissions to create a namespace' >&2; false; }",
+            "cannot isolate on this host; got .*No permissions to create a namespace",
+        ),
     ],
-)  # fmt: skip
+)
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the platform is refused first")
 def test_a_bubblewrap_that_cannot(tmp_path, script, said):
     program = tmp_path / "bwrap"

@@ -94,8 +94,11 @@ def test_the_numbers_are_the_kernels(machine):
     ours = {name: pair[known.column] for name, pair in DENIED.items()}
     assert {name: number for name, number in ours.items() if number != numbers.get(name, number) and number} == {}
     assert [numbers[name] for name in ("clone", "ioctl", "socket", "setsockopt")] == [
-        known.clone, known.ioctl, known.socket, known.setsockopt,
-    ]  # fmt: skip
+        known.clone,
+        known.ioctl,
+        known.socket,
+        known.setsockopt,
+    ]
     missing = {name for name, pair in DENIED.items() if name in numbers and pair[known.column] is None}
     assert not missing
 

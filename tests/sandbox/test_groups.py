@@ -44,8 +44,13 @@ def group():
 def test_what_is_started_inside_is_counted_and_this_process_is_not_in_it(group):
     group.limit(4)  # and two for bubblewrap
     with group.joined():
-        process = subprocess.Popen([sys.executable, "-c", FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                   text=True, start_new_session=True)  # fmt: skip
+        process = subprocess.Popen(
+            [sys.executable, "-c", FORKS],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
     assert (group._path / "cgroup.procs").read_text(encoding="ascii").split() == [str(process.pid)]
     out, _ = process.communicate("go\n", timeout=60)
     assert out.split() == ["5"]

@@ -10,9 +10,16 @@ from evolvent.sandbox.limits import Limits, Outcome, Request
 
 def test_the_published_defaults():
     assert dataclasses.asdict(Limits()) == {
-        "cpu_s": 5, "wall_s": 5.0, "memory_mb": 512, "total_mb": 1024, "processes": 64, "files": 64, "file_mb": 8,
-        "tmp_mb": 16, "output_kb": 64,
-    }  # fmt: skip
+        "cpu_s": 5,
+        "wall_s": 5.0,
+        "memory_mb": 512,
+        "total_mb": 1024,
+        "processes": 64,
+        "files": 64,
+        "file_mb": 8,
+        "tmp_mb": 16,
+        "output_kb": 64,
+    }
 
 
 def test_all_wrong_numbers_at_once():

@@ -12,9 +12,14 @@ from evolvent.sandbox.frames import frame, parse
 from evolvent.sandbox.values import DEPTH, HEAD, SIZE, Malformed, Other, decode, encode
 
 SIMPLE = (
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters()) | st.binary()
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(st.characters())
+    | st.binary()
     | st.complex_numbers(allow_nan=False)
-)  # fmt: skip
+)
 HASHABLE = st.recursive(SIMPLE, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3), max_leaves=6)
 VALUES = st.recursive(
     HASHABLE,
@@ -24,12 +29,15 @@ VALUES = st.recursive(
     max_leaves=20,
 )
 JUNK = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
     | st.sampled_from(["none", "int", "float", "set", "dict", "complex", "bytes", "other"]),
-    lambda inner: st.lists(inner, max_size=4)
-    | st.dictionaries(st.sampled_from(["t", "v", "x"]), inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["t", "v", "x"]), inner, max_size=3),
     max_leaves=20,
-)  # fmt: skip
+)
 
 
 def through(value):
@@ -145,13 +153,28 @@ def test_junk_is_a_value_or_malformed(junk):
 @pytest.mark.parametrize(
     "row",
     [
-        1, [], {}, {"t": "int"}, {"t": "int", "v": 3}, {"t": "int", "v": "z"}, {"t": "float", "v": "x"},
-        {"t": "bool", "v": 1}, {"t": "str", "v": None}, {"t": "bytes", "v": "0"}, {"t": "complex", "v": ["0x0"]},
-        {"t": "list", "v": "ab"}, {"t": "list", "v": [1]}, {"t": "dict", "v": [[{"t": "none"}]]},
-        {"t": "set", "v": [{"t": "list", "v": []}]}, {"t": "dict", "v": [[{"t": "set", "v": []}, {"t": "none"}]]},
-        {"t": "none", "x": 1}, {"t": "float", "v": "0x1p999999"}, {"t": "object", "v": 1}, {"t": ["int"], "v": 1},
+        1,
+        [],
+        {},
+        {"t": "int"},
+        {"t": "int", "v": 3},
+        {"t": "int", "v": "z"},
+        {"t": "float", "v": "x"},
+        {"t": "bool", "v": 1},
+        {"t": "str", "v": None},
+        {"t": "bytes", "v": "0"},
+        {"t": "complex", "v": ["0x0"]},
+        {"t": "list", "v": "ab"},
+        {"t": "list", "v": [1]},
+        {"t": "dict", "v": [[{"t": "none"}]]},
+        {"t": "set", "v": [{"t": "list", "v": []}]},
+        {"t": "dict", "v": [[{"t": "set", "v": []}, {"t": "none"}]]},
+        {"t": "none", "x": 1},
+        {"t": "float", "v": "0x1p999999"},
+        {"t": "object", "v": 1},
+        {"t": ["int"], "v": 1},
     ],
-)  # fmt: skip
+)
 def test_no_value(row):
     with pytest.raises(Malformed):
         decode(row)

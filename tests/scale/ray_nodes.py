@@ -39,7 +39,8 @@ def killed(pid):
 def node_of(pid, nodes):
     """The node whose process started this one."""
     above = {process.pid for process in psutil.Process(pid).parents()}
-    found = [node for node in nodes if above & {info.process.pid for every in node.all_processes.values()
-                                                for info in every}]  # fmt: skip
+    found = [
+        node for node in nodes if above & {info.process.pid for every in node.all_processes.values() for info in every}
+    ]
     assert len(found) == 1
     return found[0]

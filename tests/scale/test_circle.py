@@ -25,8 +25,15 @@ from evolvent.models.policy import load_policy
 from evolvent.scale.local import LocalVerbs, Panel
 from tests.models.test_dialects import CHATML, byte_tokenizer
 
-SHAPE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-         "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 192}  # fmt: skip
+SHAPE = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 192,
+}
 
 
 class Echo(ev.TextWorld):

@@ -28,8 +28,22 @@ def data(tmp_path_factory):
 
 
 def words(data: Path, updates: int, *more: object) -> list[object]:
-    return [data / "messages.jsonl", "--policy", data / "policy", "--keep.every", 5, "--train.batch_tokens", 128,
-            "--train.updates", updates, "--train.lr", 3e-4, "--parallel.timeout", 10, *more]  # fmt: skip
+    return [
+        data / "messages.jsonl",
+        "--policy",
+        data / "policy",
+        "--keep.every",
+        5,
+        "--train.batch_tokens",
+        128,
+        "--train.updates",
+        updates,
+        "--train.lr",
+        3e-4,
+        "--parallel.timeout",
+        10,
+        *more,
+    ]
 
 
 def torchrun(*how: object) -> list[object]:
@@ -81,8 +95,22 @@ def test_the_static_way_and_a_network_that_leads_nowhere(data, tmp_path, interfa
     asked = words(data, 6, "--to", "run", "--parallel.shard", 2)
     with network() as hosts:
         where = ("--nnodes", 2, "--master-addr", hosts[0].address, "--master-port", 29500)
-        both = [started(host, *where, "--node-rank", rank, "-m", "evolvent", "train", "sft", *asked, cwd=tmp_path,
-                        GLOO_SOCKET_IFNAME=interface) for rank, host in enumerate(hosts)]  # fmt: skip
+        both = [
+            started(
+                host,
+                *where,
+                "--node-rank",
+                rank,
+                "-m",
+                "evolvent",
+                "train",
+                "sft",
+                *asked,
+                cwd=tmp_path,
+                GLOO_SOCKET_IFNAME=interface,
+            )
+            for rank, host in enumerate(hosts)
+        ]
         codes = [one.wait() for one in both]
     told = [line for one in both for line in one.err.read_text().splitlines() if line.startswith("error: ")]
     if interface == "eth0":

@@ -45,8 +45,15 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path):
 
 def rank(folder: Path, *words: object) -> subprocess.Popen[str]:
     own = {**os.environ, "PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, "-c", ray_train._BOOT, *map(str, words)], cwd=folder, env=own, text=True,
-                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+    return subprocess.Popen(
+        [sys.executable, "-c", ray_train._BOOT, *map(str, words)],
+        cwd=folder,
+        env=own,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
 
 
 @pytest.mark.long

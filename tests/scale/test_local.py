@@ -49,8 +49,15 @@ def whole(tmp_path_factory):
 def test_both_arms_are_measured_and_share_the_cloning(whole):
     assert {(arm, number) for arm, number, _, _ in results(whole)} == {("base", 0), ("evolve", 1), ("control", 1)}
     verbs = [json.loads(line)["name"].rsplit("-", 1)[0] for line in (whole / "stages.jsonl").read_text().splitlines()]
-    assert verbs == ["base-0-fit", "base-0-evaluate", "evolve-1-collect", "evolve-1-fit", "evolve-1-evaluate",
-                     "control-1-fit", "control-1-evaluate"]  # fmt: skip
+    assert verbs == [
+        "base-0-fit",
+        "base-0-evaluate",
+        "evolve-1-collect",
+        "evolve-1-fit",
+        "evolve-1-evaluate",
+        "control-1-fit",
+        "control-1-evaluate",
+    ]
 
 
 def test_control_learns_as_many_tokens_on_the_same_schedule(whole):

@@ -115,8 +115,11 @@ def test_searches_and_labels_there_are_those_here(tmp_path, crew, policy, kind):
             data = run.collect(policy, tasks[:3])
             rows = run.label(policy, data, Labelling(kind="shepherd", count=2, max_tokens=6, separators=("e",)))
         (folder_of,) = (folder / "stages").glob("*search*")
-        told = [json.loads(line) for name in ("searches", "trees")
-                for line in (folder_of / f"{name}.jsonl").read_text().splitlines()]  # fmt: skip
+        told = [
+            json.loads(line)
+            for name in ("searches", "trees")
+            for line in (folder_of / f"{name}.jsonl").read_text().splitlines()
+        ]
         for one in told:
             one.get("spent", {}).pop("seconds", None)
             one.get("spent", {}).pop("computed", None)
@@ -181,8 +184,15 @@ def test_shards_made_there_are_the_bytes_of_those_made_here(tmp_path, cluster):
     here = transform(shards, own, tmp_path / "here.jsonl", cache=tmp_path / "a")
     seen: list[tuple[int, int]] = []
     placing = Placing(players=2, cpus=0)  # beside the players, which have all the processors
-    there = transform_on(shards, own, tmp_path / "there.jsonl", ray=ray, cache=tmp_path / "b", placing=placing,
-                         progress=lambda done, of: seen.append((done, of)))  # fmt: skip
+    there = transform_on(
+        shards,
+        own,
+        tmp_path / "there.jsonl",
+        ray=ray,
+        cache=tmp_path / "b",
+        placing=placing,
+        progress=lambda done, of: seen.append((done, of)),
+    )
     assert here == there and there.reused == 0 and there.refused["three"] == 1 and len(there.refused) == 2
     assert (tmp_path / "here.jsonl").read_bytes() == (tmp_path / "there.jsonl").read_bytes()
     assert seen == [(n, 6) for n in range(1, 7)]
@@ -207,8 +217,14 @@ def test_a_node_with_other_packages_makes_no_shards(tmp_path, cluster, monkeypat
     data.write_text('{"n": 1}\n', encoding="utf-8")
     monkeypatch.setattr(ray_data, "versions", lambda: {**versions(), "transformers": "0"})
     with pytest.raises(VersionMismatch, match="'transformers': '0'"):
-        transform_on(shards_of(data, rows=7), (Doubled(but=3),), tmp_path / "out.jsonl", ray=ray,
-                     cache=tmp_path / "cache", placing=Placing(players=1, cpus=0))  # fmt: skip
+        transform_on(
+            shards_of(data, rows=7),
+            (Doubled(but=3),),
+            tmp_path / "out.jsonl",
+            ray=ray,
+            cache=tmp_path / "cache",
+            placing=Placing(players=1, cpus=0),
+        )
 
 
 def many_parts(count):
@@ -219,8 +235,17 @@ def many_parts(count):
         weight = np.ones(length, np.float32)
         weight[0] = 0
         flags, zeros = np.ones(length, bool), np.zeros(length, np.int32)
-        yield Parts(f"one/{number}", rng.integers(1, 90, length).astype(np.int32), flags, ~flags,
-                    np.zeros(length, np.float32), zeros, zeros, weight, group=f"{number}")  # fmt: skip
+        yield Parts(
+            f"one/{number}",
+            rng.integers(1, 90, length).astype(np.int32),
+            flags,
+            ~flags,
+            np.zeros(length, np.float32),
+            zeros,
+            zeros,
+            weight,
+            group=f"{number}",
+        )
 
 
 def test_annotation_on_a_cluster_is_the_one_here(cluster, policy):

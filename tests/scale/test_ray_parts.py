@@ -71,9 +71,24 @@ def test_an_address_says_where_and_what_a_player_takes():
 
 
 @pytest.mark.parametrize(
-    "told", ["", "local", "host", "host:", ":6379", "host:99999", "http://host:1", "ray?players=0", "ray?players=1.5",
-             "ray?cpus=many", "ray?cpus=nan", "ray?cpus=-1", "ray?cpus", "ray?&"],
-)  # fmt: skip
+    "told",
+    [
+        "",
+        "local",
+        "host",
+        "host:",
+        ":6379",
+        "host:99999",
+        "http://host:1",
+        "ray?players=0",
+        "ray?players=1.5",
+        "ray?cpus=many",
+        "ray?cpus=nan",
+        "ray?cpus=-1",
+        "ray?cpus",
+        "ray?&",
+    ],
+)
 def test_an_address_that_is_none_is_refused(told):
     with pytest.raises(ConfigError):
         where(told)
@@ -206,8 +221,11 @@ def test_starts_and_trajectories_come_back(policy):
 def test_agents_come_back(policy):
     for agent in (
         LanguageAgent(policy, Sampling(0.7, 5, 0.9), 9, True, Window(0.25)),
-        LanguageAgent(policy, history=Summarise()), CandidateAgent(policy, 0.0, "tokens"), Expert(), Random(),
-    ):  # fmt: skip
+        LanguageAgent(policy, history=Summarise()),
+        CandidateAgent(policy, 0.0, "tokens"),
+        Expert(),
+        Random(),
+    ):
         row = json.loads(json.dumps(agent_row(agent)))
         assert agent_of(row, policy) == agent
     with pytest.raises(ConfigError, match="Script does not play on Ray"):
@@ -261,16 +279,21 @@ VERSIONS = {"pausing": "1", "marking": "1"}
 
 
 def hired(**changes):
-    setup = {"worlds": ["tests.scale.ray_worlds:made", []], "versions": versions(), "made": VERSIONS,
-             "threads": 1}  # fmt: skip
+    setup = {"worlds": ["tests.scale.ray_worlds:made", []], "versions": versions(), "made": VERSIONS, "threads": 1}
     return Player(message(setup | changes))
 
 
 def sliced(head, policy, rows, *, lines=(), parents=0, know=True, slots=3):
     files, contents = files_of(policy)
     named = {"policy": {"names": files.names, "limit": files.limit}}
-    told = {**head, "slots": slots, "rows": rows, "parents": parents, "policies": named,
-            "contents": list(contents) if know else []}  # fmt: skip
+    told = {
+        **head,
+        "slots": slots,
+        "rows": rows,
+        "parents": parents,
+        "policies": named,
+        "contents": list(contents) if know else [],
+    }
     return message(told, lines), list(contents.values()) if know else []
 
 
@@ -292,12 +315,18 @@ def test_a_player_plays_what_is_played_here_with_branches(policy):
     parents = local(worlds, [Start(task) for task in tasks[:3]], agent)
     begun = [Start(one.task, 1, Branch(one.id, 2)) for one in parents] + [Start(task) for task in tasks[3:7]]
     here = local(worlds, Branching(begun, Origins({one.id: one for one in parents})), agent, seed=7)
-    head = {"do": "play", "agent": agent_row(agent), "seed": 7, "name": "",
-            "limits": {"reset_s": 60.0, "step_s": 60.0, "horizon": None}}  # fmt: skip
+    head = {
+        "do": "play",
+        "agent": agent_row(agent),
+        "seed": 7,
+        "name": "",
+        "limits": {"reset_s": 60.0, "step_s": 60.0, "horizon": None},
+    }
     player = hired()
     assert "pid" in parts_of(player.hello())[0]
-    told, contents = sliced(head, policy, [start_row(start) for start in begun], lines=[line_of(p) for p in parents],
-                            parents=3)  # fmt: skip
+    told, contents = sliced(
+        head, policy, [start_row(start) for start in begun], lines=[line_of(p) for p in parents], parents=3
+    )
     assert "error" not in parts_of(player.play(told, *contents))[0]
     rows, lines = ended(player)
     assert [key for key, _ in rows] == [trajectory_of(line).id for line in lines]
@@ -341,8 +370,13 @@ def untimed(trees):
 def test_a_player_that_is_given_up_goes_on_with_another_slice(policy):
     agent = LanguageAgent(policy, max_tokens=2)
     tasks = made()["pausing"].tasks("train", "seen")
-    head = {"do": "play", "agent": agent_row(agent), "seed": 0, "name": "s",
-            "limits": {"reset_s": 60.0, "step_s": 60.0, "horizon": 1}}  # fmt: skip
+    head = {
+        "do": "play",
+        "agent": agent_row(agent),
+        "seed": 0,
+        "name": "s",
+        "limits": {"reset_s": 60.0, "step_s": 60.0, "horizon": 1},
+    }
     player = hired()
     player.hello()
     told, contents = sliced(head, policy, [start_row(Start(task)) for task in tasks[:6]])
@@ -384,8 +418,11 @@ def test_a_shard_is_made_with_the_packages_of_the_run_or_not_at_all(tmp_path):
 def test_a_mistake_of_a_player_is_a_message_and_no_exception(policy):
     player = hired()
     player.hello()
-    told, contents = sliced({"do": "play", "agent": {"kind": "random"}, "seed": 0, "name": "", "limits": {}}, policy,
-                            [start_row(Start(made()["pausing"].tasks("train", "seen")[0]))] * 2)  # fmt: skip
+    told, contents = sliced(
+        {"do": "play", "agent": {"kind": "random"}, "seed": 0, "name": "", "limits": {}},
+        policy,
+        [start_row(Start(made()["pausing"].tasks("train", "seen")[0]))] * 2,
+    )
     player.play(told, *contents)
     kind, text = parts_of(player.more(1, 1.0))[0]["error"]
     assert kind == "ConfigError" and "one id" in text

@@ -30,8 +30,22 @@ def data(tmp_path_factory):
 
 
 def words(data, updates=60):
-    told = ["sft", data / "messages.jsonl", "--policy", data / "policy", "--keep.every", 5, "--train.batch_tokens", 128,
-            "--train.updates", updates, "--train.lr", 3e-4, "--parallel.timeout", 20]  # fmt: skip
+    told = [
+        "sft",
+        data / "messages.jsonl",
+        "--policy",
+        data / "policy",
+        "--keep.every",
+        5,
+        "--train.batch_tokens",
+        128,
+        "--train.updates",
+        updates,
+        "--train.lr",
+        3e-4,
+        "--parallel.timeout",
+        20,
+    ]
     return [str(word) for word in told]
 
 

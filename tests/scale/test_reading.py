@@ -63,7 +63,7 @@ def demonstrated(task: ev.Task) -> Trajectory:
 
 def practised(
     folder: Path, history: History, *, horizon: int = 3, deciding: bool = False, branch: tuple[int, int] | None = None
-) -> tuple[list[Trajectory], Seen, Practice]:  # fmt: skip
+) -> tuple[list[Trajectory], Seen, Practice]:
     """One iteration's episodes and what was seen of them, with a critic that says something."""
     world, preset = Talk(), PPO_ACTION if deciding else POAD
     setup = Setup(preset.name, quick(iterations=1), preset.objective, critic(), deciding=deciding)

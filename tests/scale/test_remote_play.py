@@ -107,8 +107,9 @@ def test_grpo_over_http_is_grpo_in_process(tmp_path, policy, shared):
             assert own.ids.tolist() == other.ids.tolist() and own.extends == other.extends
             assert own.policy_version == other.policy_version
             np.testing.assert_allclose(own.logprobs, other.logprobs, atol=2e-5)
-    versions = [{g.policy_version for t in played_there.values() if f"/{n}/" in t.id for g in t.generations}
-                for n in (1, 2, 3)]  # fmt: skip
+    versions = [
+        {g.policy_version for t in played_there.values() if f"/{n}/" in t.id for g in t.generations} for n in (1, 2, 3)
+    ]
     assert versions == [{0}, {1}, {2}], "each iteration is played by the version that was handed over for it"
     assert len(rows) == 3 and all(abs(row["mismatch"]) < 1e-5 and row["unscored"] == 0 for row in rows)
     assert there.version == here.version == 3
@@ -182,8 +183,9 @@ def other_words(policy):
     other = byte_policy(context=256, seed=3)
     tokenizer = type(policy.tokenizer)(
         tokenizer_object=type(policy.tokenizer.backend_tokenizer).from_str(json.dumps(made)),
-        bos_token=policy.tokenizer.bos_token, eos_token=policy.tokenizer.eos_token,
-    )  # fmt: skip
+        bos_token=policy.tokenizer.bos_token,
+        eos_token=policy.tokenizer.eos_token,
+    )
     tokenizer.chat_template = policy.tokenizer.chat_template
     return Policy(other.model, tokenizer, type(policy.dialect)(tokenizer))
 

@@ -27,8 +27,15 @@ def job(folder: Path, *, kind: str = "none", keeping: Keeping | None = None) -> 
     policy = small_policy()
     if kind != "none":
         policy = adapt(policy, AdapterConfig.model_validate({"kind": kind, "tokens": 2}), seed=0)
-    return Training(folder, policy, weighted_nll, small_parts(policy), 5, small_config(updates=9),
-                    keeping=keeping or Keeping(every=3))  # fmt: skip
+    return Training(
+        folder,
+        policy,
+        weighted_nll,
+        small_parts(policy),
+        5,
+        small_config(updates=9),
+        keeping=keeping or Keeping(every=3),
+    )
 
 
 def run(made: Training, **more: Any) -> tuple[FitReport, list[dict[str, Any]]]:

@@ -79,8 +79,13 @@ class Host:
 
     def run(self, *words: str, spaces: Sequence[str] = _SPACES) -> str:
         """Run a command to its end, and return what it printed; skips the test where it fails."""
-        done = subprocess.run(["nsenter", "--target", str(self.pid), *spaces, "--", *words], capture_output=True,
-                              text=True, timeout=60, check=False)  # fmt: skip
+        done = subprocess.run(
+            ["nsenter", "--target", str(self.pid), *spaces, "--", *words],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         if done.returncode:
             pytest.skip(f"no network of namespaces here: {done.stderr.strip()[-200:]}")
         return done.stdout

@@ -35,12 +35,16 @@ def lessons(world: Arithmetic, task: ev.Task) -> list[tuple[str, str]]:
     told = Solution(question.text, (Step("A3", result, asked),))
     rest = "; ".join(question.rationale)
     return [
-        (prompt(begun, "A1"), first), (prompt(thought, "A1"), f"{last}. {done}"),
-        (prompt(begun, "A2"), f"{rest}. {done}"), (prompt(thought, "A2"), f"{last}. {done}"),
+        (prompt(begun, "A1"), first),
+        (prompt(thought, "A1"), f"{last}. {done}"),
+        (prompt(begun, "A2"), f"{rest}. {done}"),
+        (prompt(thought, "A2"), f"{last}. {done}"),
         (prompt(begun, "A3"), f"{asked}\nAnswer: {result}"),
-        (prompt(told, "A2"), f"{last}. {done}"), (prompt(told, "A4"), result), (prompt(begun, "A5"), question.text),
+        (prompt(told, "A2"), f"{last}. {done}"),
+        (prompt(told, "A4"), result),
+        (prompt(begun, "A5"), question.text),
         (question.text, f"{' ; '.join(question.rationale)} ### {question.answer}"),
-    ]  # fmt: skip
+    ]
 
 
 def solver(folder: Path, *, tokens: int = 5000) -> Policy:
@@ -53,13 +57,20 @@ def solver(folder: Path, *, tokens: int = 5000) -> Policy:
     core.decoder = decoders.ByteLevel()
     core.train_from_iterator(
         sorted({text for _, *said in pairs for text in said}),
-        trainers.BpeTrainer(vocab_size=600, special_tokens=["<eos>"], show_progress=False,
-                            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())),
-    )  # fmt: skip
+        trainers.BpeTrainer(
+            vocab_size=600,
+            special_tokens=["<eos>"],
+            show_progress=False,
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        ),
+    )
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<eos>")
-    untrained = Policy(init_tiny(tiny_config(len(tokenizer), context=CONTEXT), seed=0), tokenizer,
-                       dialect_for(tokenizer, "lines"))  # fmt: skip
-    shown = [ev.Trajectory(f"lesson/{at}", task, (Turn(asked, said, 1.0),), "", "world", ev.Score(1.0, 1.0, True), at)
-             for at, (task, asked, said) in enumerate(pairs)]  # fmt: skip
+    untrained = Policy(
+        init_tiny(tiny_config(len(tokenizer), context=CONTEXT), seed=0), tokenizer, dialect_for(tokenizer, "lines")
+    )
+    shown = [
+        ev.Trajectory(f"lesson/{at}", task, (Turn(asked, said, 1.0),), "", "world", ev.Score(1.0, 1.0, True), at)
+        for at, (task, asked, said) in enumerate(pairs)
+    ]
     with ev.local_run(folder, [world], train=ev.TrainConfig(lr=8e-3, batch_tokens=512)) as run:
         return run.fit(untrained, shown, ev.weighted_nll, tokens=tokens)

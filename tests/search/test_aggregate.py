@@ -135,8 +135,13 @@ def test_products_do_not_vanish():
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from("ABC"), st.lists(st.integers(-4, 8), min_size=1, max_size=5),
-                          st.integers(1, 3)), min_size=1, max_size=7))  # fmt: skip
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ABC"), st.lists(st.integers(-4, 8), min_size=1, max_size=5), st.integers(1, 3)),
+        min_size=1,
+        max_size=7,
+    )
+)
 def test_against_exact_arithmetic(drawn):
     samples = [Sample(answer, tuple(score / 8 for score in scores), count) for answer, scores, count in drawn]
     exact = {"min": min, "last": lambda scores: scores[-1], "prod": math.prod}
@@ -173,8 +178,9 @@ def result(values: list[float | None], scores: tuple[float, ...] = ()) -> Search
     """Root, a step, two ends below it; `values` of the step and the ends."""
     tree = Tree(0)
     tree.grow(0, [Child(1, "step", value=values[0], scores=scores)])
-    tree.grow(1, [Child(2, "a", value=values[1], terminal=True, scores=scores),
-                  Child(3, "b", value=values[2], terminal=True)])  # fmt: skip
+    tree.grow(
+        1, [Child(2, "a", value=values[1], terminal=True, scores=scores), Child(3, "b", value=values[2], terminal=True)]
+    )
     return SearchResult(tree, (3, 2, 3), 2, Spent())
 
 

@@ -130,13 +130,20 @@ def test_width_is_what_is_asked_for():
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.sampled_from(["generated", "computed", "expansions"]), st.integers(1, 120), st.integers(0, 20),
-       st.sampled_from([1, 3, None]), st.booleans())  # fmt: skip
+@given(
+    st.sampled_from(["generated", "computed", "expansions"]),
+    st.integers(1, 120),
+    st.integers(0, 20),
+    st.sampled_from([1, 3, None]),
+    st.booleans(),
+)
 def test_no_budget_is_exceeded_and_every_budget_gives_a_result(limit, most, seed, keep, told):
     budget = Budget(**{limit: most})
     value = None if told else lambda state: None
-    first, second = (run(beam(0, budget, RNG, width=3, keep=keep, depth=4), Watch(random_tree(seed), value), budget)
-                     for _ in range(2))  # fmt: skip
+    first, second = (
+        run(beam(0, budget, RNG, width=3, keep=keep, depth=4), Watch(random_tree(seed), value), budget)
+        for _ in range(2)
+    )
     assert first.ended_by in ("done", limit)
     assert (first.finished, first.chosen, first.spent) == (second.finished, second.chosen, second.spent)
     assert keep is None or len(first.finished) <= keep

@@ -54,8 +54,12 @@ def test_without_pruning_it_finds_the_best(seed):
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 10_000), st.sampled_from([None, 0.3, 0.6]), st.sampled_from([None, 0.3, 0.5, 0.7, 0.9]),
-       st.sampled_from([1, 2, 5, None]))  # fmt: skip
+@given(
+    st.integers(0, 10_000),
+    st.sampled_from([None, 0.3, 0.6]),
+    st.sampled_from([None, 0.3, 0.5, 0.7, 0.9]),
+    st.sampled_from([1, 2, 5, None]),
+)
 def test_the_order_and_what_is_pruned(seed, below, ratio, paths):
     tree = random_tree(seed, most=6, depth=3)
     watch = Watch(tree, value=noisy(tree, seed))
@@ -67,8 +71,11 @@ def test_the_order_and_what_is_pruned(seed, below, ratio, paths):
 def fan(width: int) -> SmallTree:
     """A root with `width` ends."""
     children = tuple(range(1, width + 1))
-    return SmallTree({0: children} | dict.fromkeys(children, ()), dict.fromkeys(range(width + 1), 0.0),
-                     {child: child / (width + 1) for child in children})  # fmt: skip
+    return SmallTree(
+        {0: children} | dict.fromkeys(children, ()),
+        dict.fromkeys(range(width + 1), 0.0),
+        {child: child / (width + 1) for child in children},
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,8 +113,9 @@ def test_nodes_at_depth_are_not_expanded():
     watch = Watch(tree)
     result = run(depth_first(0, FREE, RNG, width=3, depth=2, paths=None), watch)
     assert set(watch.expanded) == {0, *tree.below[0]}
-    assert set(states(result)) == {state for child in tree.below[0] for state in tree.below[child]
-                                   if not tree.below[state]}  # fmt: skip
+    assert set(states(result)) == {
+        state for child in tree.below[0] for state in tree.below[child] if not tree.below[state]
+    }
 
 
 def test_ends_that_were_made_before_the_budget_ended_count():
@@ -120,9 +128,15 @@ def test_ends_that_were_made_before_the_budget_ended_count():
         assert (states(result), end(result), result.ended_by) == (finished, 2, "expansions")
 
 
-@pytest.mark.parametrize(("told", "ratio", "finished"), [
-    ({1: 0.4, 2: 0.8}, None, [2, 1]), ({1: 0.4, 2: 0.8}, 0.9, [2]), ({3: 0.1}, None, [3]), ({}, None, []),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("told", "ratio", "finished"),
+    [
+        ({1: 0.4, 2: 0.8}, None, [2, 1]),
+        ({1: 0.4, 2: 0.8}, 0.9, [2]),
+        ({3: 0.1}, None, [3]),
+        ({}, None, []),
+    ],
+)
 def test_ends_that_came_valued_with_an_expansion_that_was_cut_short_count(told, ratio, finished):
     """Three ends, of which the budget had values for some only."""
     search = depth_first(0, Budget(computed=9), RNG, width=3, depth=2, paths=None, prune_ratio=ratio)
@@ -153,13 +167,20 @@ def test_children_without_a_value_are_valued_and_nan_is_dropped():
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.sampled_from(["generated", "computed", "expansions"]), st.integers(1, 120), st.integers(0, 20),
-       st.sampled_from([1, 3, None]), st.booleans())  # fmt: skip
+@given(
+    st.sampled_from(["generated", "computed", "expansions"]),
+    st.integers(1, 120),
+    st.integers(0, 20),
+    st.sampled_from([1, 3, None]),
+    st.booleans(),
+)
 def test_no_budget_is_exceeded_and_every_budget_gives_a_result(limit, most, seed, paths, told):
     budget = Budget(**{limit: most})
     value = None if told else lambda state: None
-    first, second = (run(depth_first(0, budget, RNG, width=3, depth=4, paths=paths), Watch(random_tree(seed), value),
-                         budget) for _ in range(2))  # fmt: skip
+    first, second = (
+        run(depth_first(0, budget, RNG, width=3, depth=4, paths=paths), Watch(random_tree(seed), value), budget)
+        for _ in range(2)
+    )
     assert first.ended_by in ("done", limit)
     assert (first.finished, first.chosen, first.spent) == (second.finished, second.chosen, second.spent)
     assert paths is None or len(first.finished) <= paths

@@ -147,15 +147,26 @@ def test_the_best_of_all_paths_is_found(name, blocking_):
 
 def test_estimates_are_added_to_what_was_earned():
     exact = StateValue(lambda state: best(0, moves(state)) - total(0, moves(state)))
-    result = run(lambda root: beam(root, Budget(), np.random.default_rng(0), width=3, keep=1, depth=3), Steps(),
-                 step_task(), proposer=Listed(), estimate=exact)  # fmt: skip
+    result = run(
+        lambda root: beam(root, Budget(), np.random.default_rng(0), width=3, keep=1, depth=3),
+        Steps(),
+        step_task(),
+        proposer=Listed(),
+        estimate=exact,
+    )
     tree = result.tree
     for node in range(1, len(tree)):
         path = moves(tree.states[node])
         assert tree.value[node] == pytest.approx(best(0, path) if len(path) < 3 else total(0, path))
     assert tree.value[result.chosen] == pytest.approx(best(0)), "an exact estimate leads a beam of one"
-    valued = run(lambda root: beam(root, Budget(), np.random.default_rng(0), width=3, keep=1, depth=3), Steps(),
-                 step_task(), proposer=Listed(), estimate=StateValue(lambda state: 5.0), terminal="value")  # fmt: skip
+    valued = run(
+        lambda root: beam(root, Budget(), np.random.default_rng(0), width=3, keep=1, depth=3),
+        Steps(),
+        step_task(),
+        proposer=Listed(),
+        estimate=StateValue(lambda state: 5.0),
+        terminal="value",
+    )
     assert valued.tree.value[valued.chosen] == 5.0, "what was earned is not told"
 
 
@@ -170,9 +181,13 @@ def told(world, *wanted, task=None, **more):
 
 def test_listed_actions_are_told_apart():
     (three, two, more, likeliest) = told(
-        Steps(), Expand(None, 3), Expand(None, 2), Expand(None, 2, first=2, after=2), Expand(None, 3, greedy=True),
+        Steps(),
+        Expand(None, 3),
+        Expand(None, 2),
+        Expand(None, 2, first=2, after=2),
+        Expand(None, 3, greedy=True),
         proposer=Listed(),
-    ).children  # fmt: skip
+    ).children
     assert [child.action for child in three] == ["a", "b", "c"]
     assert {child.action for child in [*two, *more]} == {"a", "b", "c"} and len(two) == 2 and len(more) == 1
     assert [child.action for child in likeliest] == ["a"]
@@ -286,12 +301,19 @@ def test_the_likeliest_path_is_the_agents_greedy_episode(setting):
     world, policy, tasks = setting
     agent = LanguageAgent(policy, GREEDY, max_tokens=6)
     starts = [ev.Start(task) for task in tasks]
-    played = {each.task.id: each for each in collect({"lookup": world}, starts, agent,
-                                                     engine=LocalEngine(policy, slots=4), slots=4)}  # fmt: skip
+    played = {
+        each.task.id: each
+        for each in collect({"lookup": world}, starts, agent, engine=LocalEngine(policy, slots=4), slots=4)
+    }
     language = Language(policy, world, max_tokens=6)
     for task in tasks:
-        result = run(lambda root: greedy(root, Budget(), np.random.default_rng(0)), world, task,
-                     proposer=language, engine=LocalEngine(policy, slots=4))  # fmt: skip
+        result = run(
+            lambda root: greedy(root, Budget(), np.random.default_rng(0)),
+            world,
+            task,
+            proposer=language,
+            engine=LocalEngine(policy, slots=4),
+        )
         record = env_trajectory(result.tree.states[result.chosen], world, task, name=played[task.id].id)
         assert record == played[task.id], "token by token, reward by reward"
         assert len(record.steps) > 1
@@ -312,8 +334,14 @@ LANGUAGE_SEARCHES = {
 def test_what_a_scorer_does_not_keep_is_charged_each_time(setting):
     world, policy, tasks = setting
     engine, language = LocalEngine(policy, slots=16), Language(policy, world, max_tokens=6)
-    result = run(lambda root: LANGUAGE_SEARCHES["beam"](root, Budget()), world, tasks[0], proposer=language,
-                 engine=engine, estimate=TextValue(language, Head()))  # fmt: skip
+    result = run(
+        lambda root: LANGUAGE_SEARCHES["beam"](root, Budget()),
+        world,
+        tasks[0],
+        proposer=language,
+        engine=engine,
+        estimate=TextValue(language, Head()),
+    )
     assert result.spent.generated == engine.usage.generated and result.spent.computed >= engine.usage.computed
 
 
@@ -323,15 +351,21 @@ def test_conversations_are_the_agents_and_cost_what_the_engine_counts(setting, n
     world, policy, tasks = setting
     ours, theirs = LocalEngine(policy, slots=16), LocalEngine(ev.policy_for([world], seed=8), slots=16)
     language = Language(policy, world, max_tokens=6)
-    result = run(lambda root: LANGUAGE_SEARCHES[name](root, Budget()), world, tasks[0], proposer=language,
-                 engine=Several({"policy": ours, "judge": theirs}),
-                 estimate=TextValue(language, SpanScorer(TagIds(3, 4, 5), judge)))  # fmt: skip
+    result = run(
+        lambda root: LANGUAGE_SEARCHES[name](root, Budget()),
+        world,
+        tasks[0],
+        proposer=language,
+        engine=Several({"policy": ours, "judge": theirs}),
+        estimate=TextValue(language, SpanScorer(TagIds(3, 4, 5), judge)),
+    )
     assert result.spent.generated == ours.usage.generated > 0
     assert result.spent.computed == ours.usage.computed + theirs.usage.computed
     assert ours.usage.recomputed == 0 and (theirs.usage.computed > 0) == (judge == "judge" and name != "best_of_n")
     record = env_tree(result, world, tasks[0], name="t")
-    flat = flatten(record.trajectories, policy.dialect, instructions=lambda task: world.instructions,
-                   context=policy.context)  # fmt: skip
+    flat = flatten(
+        record.trajectories, policy.dialect, instructions=lambda task: world.instructions, context=policy.context
+    )
     assert not flat.refused and len(flat.parts) == len(record.trajectories) == sum(1 for _ in result.tree.leaves())
     assert sum(parts.weight.sum() for parts in flat.parts) == sum(parts.sampled.sum() for parts in flat.parts)
     names = {each.id: each for each in record.trajectories}
@@ -341,8 +375,11 @@ def test_conversations_are_the_agents_and_cost_what_the_engine_counts(setting, n
         expected, stopped = list[int](), True
         for step in whole.steps:
             said = world.instructions if not expected else ""
-            read = (policy.dialect.open(said, step.observation) if not expected
-                    else policy.dialect.turn(step.observation, stopped=stopped))  # fmt: skip
+            read = (
+                policy.dialect.open(said, step.observation)
+                if not expected
+                else policy.dialect.turn(step.observation, stopped=stopped)
+            )
             (generation,) = step.generations
             assert generation.ids[~generation.sampled].tolist() == read
             expected += generation.ids.tolist()
@@ -367,12 +404,22 @@ def test_searches_do_not_depend_on_what_else_runs(setting):
     def works():
         for seed, (name, task) in enumerate((name, task) for name in LANGUAGE_SEARCHES for task in tasks[:2]):
             search = LANGUAGE_SEARCHES[name]
-            yield over_env(lambda root, search=search: search(root, Budget()), world=world, task=task, seed=seed,
-                           proposer=language, estimate=TextValue(language, Head()))  # fmt: skip
+            yield over_env(
+                lambda root, search=search: search(root, Budget()),
+                world=world,
+                task=task,
+                seed=seed,
+                proposer=language,
+                estimate=TextValue(language, Head()),
+            )
 
     def shape(result):
-        return ([moves(state) for state in result.tree.states], result.tree.visits[: len(result.tree)].tolist(),
-                result.chosen, replace(result.spent, seconds=0.0))  # fmt: skip
+        return (
+            [moves(state) for state in result.tree.states],
+            result.tree.visits[: len(result.tree)].tolist(),
+            result.chosen,
+            replace(result.spent, seconds=0.0),
+        )
 
     together = {one.index: one.value for one in drive(works(), LocalEngine(policy, slots=8), slots=8)}
     for at, work in enumerate(works()):
@@ -391,16 +438,22 @@ def test_no_two_samples_of_a_search_share_their_random_numbers(setting):
 
     for name in ("beam", "best_of_n"):
         seeds.clear()
-        run(lambda root, name=name: LANGUAGE_SEARCHES[name](root, Budget()), world, tasks[0], engine=Watching(policy),
-            proposer=Language(policy, world, max_tokens=6))  # fmt: skip
+        run(
+            lambda root, name=name: LANGUAGE_SEARCHES[name](root, Budget()),
+            world,
+            tasks[0],
+            engine=Watching(policy),
+            proposer=Language(policy, world, max_tokens=6),
+        )
         assert len(seeds) == len(set(seeds)) > 8
 
 
 def test_equal_actions_are_one_child_whatever_their_tokens(setting):
     world, policy, tasks = setting
     language = Language(policy, world, ev.Sampling(temperature=0.05), max_tokens=2)
-    (children,) = told(world, Expand(None, 12), task=tasks[0], proposer=language,
-                       engine=LocalEngine(policy, slots=16)).children  # fmt: skip
+    (children,) = told(
+        world, Expand(None, 12), task=tasks[0], proposer=language, engine=LocalEngine(policy, slots=16)
+    ).children
     actions = [child.action for child in children]
     assert len(set(actions)) == len(actions) < 12 and sum(child.count for child in children) == 12
     assert sum(child.generated for child in children) >= 12
@@ -422,8 +475,9 @@ def test_a_full_context_ends_the_episode(setting):
     policy = ev.policy_for([world], context=52)
     task = world.tasks("test", "longer")[0]
     language = Language(policy, world, max_tokens=10)
-    (children,) = told(world, Expand(None, 4, whole=True), task=task, proposer=language,
-                       engine=LocalEngine(policy, slots=4)).children  # fmt: skip
+    (children,) = told(
+        world, Expand(None, 4, whole=True), task=task, proposer=language, engine=LocalEngine(policy, slots=4)
+    ).children
     full = [child for child in children if len(moves(child.state)) < world.horizon and child.state.over == "horizon"]
     assert full and all(child.terminal for child in children)
     for child in full:
@@ -431,22 +485,35 @@ def test_a_full_context_ends_the_episode(setting):
 
 
 @settings(max_examples=25, deadline=None)
-@given(name=st.sampled_from(sorted(LANGUAGE_SEARCHES)), limit=st.integers(1, 260),
-       kind=st.sampled_from(["generated", "computed", "expansions"]))  # fmt: skip
+@given(
+    name=st.sampled_from(sorted(LANGUAGE_SEARCHES)),
+    limit=st.integers(1, 260),
+    kind=st.sampled_from(["generated", "computed", "expansions"]),
+)
 def test_a_budget_is_never_exceeded(setting, name, limit, kind):
     world, policy, tasks = setting
     engine = LocalEngine(policy, slots=16)
     language = Language(policy, world, max_tokens=6)
     budget = Budget(**{kind: limit})
-    result = run(lambda root: LANGUAGE_SEARCHES[name](root, budget), world, tasks[0], proposer=language, engine=engine,
-                 estimate=TextValue(language, Head()))  # fmt: skip
+    result = run(
+        lambda root: LANGUAGE_SEARCHES[name](root, budget),
+        world,
+        tasks[0],
+        proposer=language,
+        engine=engine,
+        estimate=TextValue(language, Head()),
+    )
     assert engine.usage.generated <= (budget.generated or 1e9) and engine.usage.computed <= (budget.computed or 1e9)
     assert result.spent.expansions <= (budget.expansions or 1e9) and result.ended_by in ("done", kind)
 
 
 @settings(max_examples=30, deadline=None)
-@given(name=st.sampled_from(sorted(LANGUAGE_SEARCHES)), limit=st.integers(40, 700), own=st.booleans(),
-       steps=st.integers(2, 8))  # fmt: skip
+@given(
+    name=st.sampled_from(sorted(LANGUAGE_SEARCHES)),
+    limit=st.integers(40, 700),
+    own=st.booleans(),
+    steps=st.integers(2, 8),
+)
 def test_what_is_played_can_be_judged(setting, name, limit, own, steps):
     """A judge reads each path again: as much is played as leaves room for that, and nothing unjudged is chosen."""
     world, policy, tasks = setting
@@ -454,8 +521,15 @@ def test_what_is_played_can_be_judged(setting, name, limit, own, steps):
     language = Language(policy, world, max_tokens=steps)
     budget = Budget(computed=limit)
     value = TextValue(language, SpanScorer(TagIds(3, 4, 5), None if own else "judge"), whole=True)
-    result = run(lambda root: LANGUAGE_SEARCHES[name](root, budget), world, tasks[0], proposer=language,
-                 engine=Several({"policy": ours, "judge": theirs}), terminal="value", estimate=value)  # fmt: skip
+    result = run(
+        lambda root: LANGUAGE_SEARCHES[name](root, budget),
+        world,
+        tasks[0],
+        proposer=language,
+        engine=Several({"policy": ours, "judge": theirs}),
+        terminal="value",
+        estimate=value,
+    )
     assert ours.usage.computed + theirs.usage.computed <= limit
     assert np.isfinite(result.tree.value[1 : len(result.tree)]).all()
 
@@ -467,9 +541,15 @@ def test_samples_that_leave_no_room_for_the_judge_are_given_up(setting):
     for limit in (200, 700, 1300):
         language, engine = Language(policy, world, max_tokens=6), LocalEngine(policy, slots=16)
         search = partial(best_of_n, budget=Budget(computed=limit), rng=np.random.default_rng(0), n=30)
-        result = run(search, world, tasks[0], proposer=language,
-                     engine=Several({"policy": engine, "judge": LocalEngine(policy, slots=16)}), terminal="value",
-                     estimate=TextValue(language, SpanScorer(TagIds(3, 4, 5), "judge"), whole=True))  # fmt: skip
+        result = run(
+            search,
+            world,
+            tasks[0],
+            proposer=language,
+            engine=Several({"policy": engine, "judge": LocalEngine(policy, slots=16)}),
+            terminal="value",
+            estimate=TextValue(language, SpanScorer(TagIds(3, 4, 5), "judge"), whole=True),
+        )
         lost = sum("no room for the rest" in each.reason for each in result.dropped)
         given_up += lost
         assert result.spent.computed <= limit and (not lost or result.ended_by == "computed")
@@ -481,8 +561,13 @@ def test_samples_that_leave_no_room_for_the_judge_are_given_up(setting):
 def test_a_tree_that_begins_anew_draws_other_listed_actions(width, paths):
     """Of three moves: each tree has as many as it asks for, however many trees there were, and all come to an end."""
     start = Commit(4, paths=paths, trees="inter")
-    result = run(lambda root: mcts(root, Budget(), sample_rng(0), width=width, depth=3, start=start), Steps(),
-                 step_task(), proposer=Listed(), estimate=StateValue(lambda state: 0.0))  # fmt: skip
+    result = run(
+        lambda root: mcts(root, Budget(), sample_rng(0), width=width, depth=3, start=start),
+        Steps(),
+        step_task(),
+        proposer=Listed(),
+        estimate=StateValue(lambda state: 0.0),
+    )
     tree = result.tree
     firsts = [tree.actions[node] for node in range(1, len(tree)) if tree.parent[node] == 0]
     assert len(result.finished) == paths and len(firsts) == width * paths
@@ -493,7 +578,9 @@ def test_a_tree_that_begins_anew_draws_other_listed_actions(width, paths):
 def test_a_wish_for_more_of_the_listed_actions_goes_on_where_the_last_one_ended():
     root = EnvState("begin", {"admissible": list("abcde")}, None, seed=3)
     for begun in (0, 2, 40):  # the number of a tree's first sample
-        made = [Listed()._of(Proposing(root, range(begun + after, begun + after + 2), after=after))
-                for after in (0, 2, 4, 6)]  # fmt: skip
+        made = [
+            Listed()._of(Proposing(root, range(begun + after, begun + after + 2), after=after))
+            for after in (0, 2, 4, 6)
+        ]
         assert sorted(one.action for lot in made for one in lot) == list("abcde")
         assert [len(lot) for lot in made] == [2, 2, 1, 0]

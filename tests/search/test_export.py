@@ -18,11 +18,14 @@ from evolvent.search.tree import Tree
 def small() -> SearchResult:
     """The root with two children and one that is dropped; the second has an end below it."""
     tree = Tree("root")
-    tree.grow(0, [
-        Child("a", "left", math.log(0.75), value=0.25, count=2),
-        Child("b", "right\n", math.log(0.25)),
-        Child("c", "worst", 0.0, value=math.nan),
-    ])  # fmt: skip
+    tree.grow(
+        0,
+        [
+            Child("a", "left", math.log(0.75), value=0.25, count=2),
+            Child("b", "right\n", math.log(0.25)),
+            Child("c", "worst", 0.0, value=math.nan),
+        ],
+    )
     tree.grow(2, [Child("d", "on", terminal=True, value=1.0, kind="A1")])
     tree.backup(3, 1.0)
     tree.backup(1, 0.25)
@@ -31,13 +34,24 @@ def small() -> SearchResult:
 
 def test_the_row_of_a_small_tree():
     assert tree_row(small(), title="which way?", text=str.strip) == {
-        "title": "which way?", "nodes": 4, "parent": [-1, 0, 0, 2], "action": ["", "left", "right", "on"],
-        "visits": [2, 1, 1, 1], "mean": [0.625, 0.25, 1.0, 1.0], "value": [None, 0.25, None, 1.0],
-        "prior": [1.0, 0.75, 0.25, 1.0], "count": [1, 2, 1, 1], "kind": ["", "", "", "A1"],
-        "terminal": [3], "dead": [], "chosen": [0, 2, 3], "finished": [[3, 2]],
-        "dropped": {"count": 1, "first": [[0, "worst", "its value is nan"]]}, "ended_by": "generated",
+        "title": "which way?",
+        "nodes": 4,
+        "parent": [-1, 0, 0, 2],
+        "action": ["", "left", "right", "on"],
+        "visits": [2, 1, 1, 1],
+        "mean": [0.625, 0.25, 1.0, 1.0],
+        "value": [None, 0.25, None, 1.0],
+        "prior": [1.0, 0.75, 0.25, 1.0],
+        "count": [1, 2, 1, 1],
+        "kind": ["", "", "", "A1"],
+        "terminal": [3],
+        "dead": [],
+        "chosen": [0, 2, 3],
+        "finished": [[3, 2]],
+        "dropped": {"count": 1, "first": [[0, "worst", "its value is nan"]]},
+        "ended_by": "generated",
         "spent": {"generated": 12, "computed": 30, "expansions": 2, "evaluations": 1, "seconds": 0.123457},
-    }  # fmt: skip
+    }
 
 
 def test_of_a_large_tree_the_chosen_path_and_the_most_visited_stay():

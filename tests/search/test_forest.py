@@ -36,8 +36,17 @@ def expand(wish: Expand) -> list[Child]:
     for number in range(wish.first, wish.first + wish.width):
         seed = sample_seed(state.seed, wish.kind, number)
         depth = 3 if wish.whole else state.depth + 1
-        made.append(Child(At(seed, depth), f"{wish.kind}{seed % 1000}", -(seed % 7) / 7, (seed % 11) / 10,
-                          terminal=depth == 3, generated=1 + seed % 4, kind=wish.kind))  # fmt: skip
+        made.append(
+            Child(
+                At(seed, depth),
+                f"{wish.kind}{seed % 1000}",
+                -(seed % 7) / 7,
+                (seed % 11) / 10,
+                terminal=depth == 3,
+                generated=1 + seed % 4,
+                kind=wish.kind,
+            )
+        )
     return made
 
 
@@ -94,8 +103,13 @@ def test_trees_differ_and_depend_on_their_seeds_alone(method):
 
 
 @settings(max_examples=40, deadline=None)
-@given(method=st.sampled_from(sorted(BEGINS)), trees=st.integers(1, 4), generated=st.none() | st.integers(1, 90),
-       expansions=st.none() | st.integers(1, 12), seed=st.integers(0, 9))  # fmt: skip
+@given(
+    method=st.sampled_from(sorted(BEGINS)),
+    trees=st.integers(1, 4),
+    generated=st.none() | st.integers(1, 90),
+    expansions=st.none() | st.integers(1, 12),
+    seed=st.integers(0, 9),
+)
 def test_a_budget_is_shared_and_never_exceeded(method, trees, generated, expansions, seed):
     found = grown(method, Budget(generated=generated, expansions=expansions), trees, seed=seed)
     assert 1 <= len(found.trees) <= trees
@@ -217,8 +231,9 @@ def test_answers_between_trees_by_hand(rule, between, answer, weight, place):
 def test_ends_of_all_trees_are_those_of_aggregate():
     trees, answers = zip(FIRST, SECOND, THIRD, strict=True)
     found = decide(trees, answers, rule="vote", span="outcome")
-    number = {id(result.tree.states[node]): read[node] for result, read in zip(trees, answers, strict=True)
-              for node in read}  # fmt: skip
+    number = {
+        id(result.tree.states[node]): read[node] for result, read in zip(trees, answers, strict=True) for node in read
+    }
     whole = aggregate(together(trees, lambda state: number[id(state)]), span="outcome", rule="vote")
     assert found.choice.answers == whole.answers and found.choice.weights == whole.weights
 

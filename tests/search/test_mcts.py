@@ -342,8 +342,9 @@ def test_without_noise_the_generator_is_not_used():
 
 # ------------------------------------------------------------------ progressive widening
 
-FLAT = SmallTree({0: (1, 2, 3, 4), 1: (), 2: (), 3: (), 4: ()}, dict.fromkeys(range(5), 0.0),
-                 {1: 0.1, 2: 0.2, 3: 0.9, 4: 0.4})  # fmt: skip
+FLAT = SmallTree(
+    {0: (1, 2, 3, 4), 1: (), 2: (), 3: (), 4: ()}, dict.fromkeys(range(5), 0.0), {1: 0.1, 2: 0.2, 3: 0.9, 4: 0.4}
+)
 
 
 def assert_counts(result, expected: dict[int, tuple[int, float]]) -> None:
@@ -365,8 +366,10 @@ def test_ten_simulations_of_a_tree_that_widens_by_hand():
     # N = 7: .43 < .61. N = 8: .45 < .55, 2 each time. N = 9: 3, of which nothing but .9 is known, with P = 1/3: 2.15.
     assert_counts(result, {0: (10, 2.3), 1: (4, 0.4), 2: (5, 1.0), 3: (1, 0.9)})
     assert [(wish.width, wish.after, wish.first) for batch in watch.batches for wish in batch.expand] == [
-        (1, 0, 0), (1, 1, 1), (1, 2, 2),
-    ]  # fmt: skip
+        (1, 0, 0),
+        (1, 1, 1),
+        (1, 2, 2),
+    ]
     assert result.tree.prior[1:4].tolist() == pytest.approx([1 / 3] * 3) and end(result) == 3
     two = widened(Restart(99, simulations=5), Watch(FLAT, again=True), width=2)
     assert len(two.tree) == 1 + 4  # floor(2 sqrt(4)) samples at the fifth
@@ -407,8 +410,10 @@ def test_what_is_added_is_valued_dropped_and_stirred_like_the_first():
     assert end(result) == 3
     asked = widened(Restart(99, simulations=12), Watch(FLAT, lambda state: None, again=True))
     assert sorted(asked.tree.states[1:]) == [1, 2, 3] and not np.isnan(asked.tree.value[1:4]).any()
-    noisy_ = [run(search(Commit(20, 1.0, 2), width=1, explore=Explore(noise=0.25, widen=0.5)), Watch(FLAT, again=True))
-              for _ in range(2)]  # fmt: skip
+    noisy_ = [
+        run(search(Commit(20, 1.0, 2), width=1, explore=Explore(noise=0.25, widen=0.5)), Watch(FLAT, again=True))
+        for _ in range(2)
+    ]
     assert by_state(noisy_[0]) == by_state(noisy_[1])
 
 

@@ -58,9 +58,17 @@ class Reasoner(Watch):
         for number in range(wish.first, wish.first + wish.width):
             told = self.script(wish.state, wish.kind, number)
             made.setdefault(told if told[1] else (None, number), []).append(number)
-        return [Child(At((*wish.state.path, (wish.kind, numbers[0])), answer if terminal is True else None),
-                      f"{wish.kind}.{numbers[0]}", value=0.9, terminal=terminal is True, generated=len(numbers),
-                      count=len(numbers)) for (answer, terminal), numbers in made.items()]  # fmt: skip
+        return [
+            Child(
+                At((*wish.state.path, (wish.kind, numbers[0])), answer if terminal is True else None),
+                f"{wish.kind}.{numbers[0]}",
+                value=0.9,
+                terminal=terminal is True,
+                generated=len(numbers),
+                count=len(numbers),
+            )
+            for (answer, terminal), numbers in made.items()
+        ]
 
 
 def search(watch: Watch, budget: Budget = FREE, seed: int = 0, **given):
@@ -84,8 +92,14 @@ def test_kinds_follow_each_other_and_the_last_step_ends():
     assert {before for before, _ in followed} == set(FOLLOW)
     for (before, depth), kinds in followed.items():
         assert kinds == ({"A2"} if depth == 3 else set(FOLLOW[before].split())), (before, depth)
-    assert set(widths) == {(True, "A2", 32), (False, "A1", 3), (False, "A2", 10), (False, "A3", 3), (False, "A4", 1),
-                           (False, "A5", 1)}  # fmt: skip
+    assert set(widths) == {
+        (True, "A2", 32),
+        (False, "A1", 3),
+        (False, "A2", 10),
+        (False, "A3", 3),
+        (False, "A4", 1),
+        (False, "A5", 1),
+    }
     assert all(wanted.expand for wanted in watch.batches)
     opened = sum(result.tree.expanded(node) for node in range(len(result.tree)))
     assert len(watch.batches) == opened  # all kinds of a node are asked for at once
@@ -131,8 +145,13 @@ def test_answers_are_compared_by_the_grader():
 
     plain = search(Reasoner(script=script), depth=1, rollouts=1, last_votes=10)
     assert (plain.tree.states[1].answer, plain.tree.value[1]) == ("1", 0.4)
-    same = search(Reasoner(script=script), depth=1, rollouts=1, last_votes=10,
-                  same=lambda one, other: Fraction(one) == Fraction(other))  # fmt: skip
+    same = search(
+        Reasoner(script=script),
+        depth=1,
+        rollouts=1,
+        last_votes=10,
+        same=lambda one, other: Fraction(one) == Fraction(other),
+    )
     assert (same.tree.states[1].answer, same.tree.value[1]) == ("1/2", 0.6)
 
 
@@ -236,8 +255,9 @@ def test_the_most_confident_answer_is_chosen_each_end_once():
     best = max(weights, key=weights.__getitem__)
     assert result.tree.states[result.chosen].answer == best
     assert result.notes["confidence"] == pytest.approx(weights[best] / sum(weights.values()))
-    assert result.tree.value[result.chosen] == max(result.tree.value[node] for node in ends_of(result)
-                                                   if result.tree.states[node].answer == best)  # fmt: skip
+    assert result.tree.value[result.chosen] == max(
+        result.tree.value[node] for node in ends_of(result) if result.tree.states[node].answer == best
+    )
 
 
 def test_a_function_can_judge_the_traces():
@@ -313,8 +333,12 @@ def test_a_budget_that_ends_in_the_discriminator_leaves_the_choice_without_it():
     budget = Budget(expansions=free.spent.expansions + 1)
     result = search(Reasoner(script=mixed), budget, rollouts=10, agree=mutual_consistency(read))
     assert (result.chosen, result.notes["agreed"], result.ended_by) == (free.chosen, None, "expansions")
-    enough = search(Reasoner(script=mixed), Budget(expansions=free.spent.expansions + 99), rollouts=10,
-                    agree=mutual_consistency(read))  # fmt: skip
+    enough = search(
+        Reasoner(script=mixed),
+        Budget(expansions=free.spent.expansions + 99),
+        rollouts=10,
+        agree=mutual_consistency(read),
+    )
     assert enough.ended_by == "done" and enough.notes["agreed"] is not None
 
 
@@ -322,8 +346,10 @@ def test_a_budget_that_ends_in_the_discriminator_leaves_the_choice_without_it():
 @given(st.sampled_from(["generated", "computed", "expansions"]), st.integers(1, 1500), st.integers(0, 9))
 def test_no_budget_is_exceeded_and_every_budget_gives_a_result(limit, most, seed):
     budget = Budget(**{limit: most})
-    first, second = (search(Reasoner(script=mixed), budget, seed, rollouts=12, decay="linear",
-                            agree=mutual_consistency(read)) for _ in range(2))  # fmt: skip
+    first, second = (
+        search(Reasoner(script=mixed), budget, seed, rollouts=12, decay="linear", agree=mutual_consistency(read))
+        for _ in range(2)
+    )
     assert first.ended_by in ("done", limit)
     assert (first.finished, first.chosen, first.spent) == (second.finished, second.chosen, second.spent)
     assert first.notes["rollouts"] <= 12
@@ -430,8 +456,17 @@ class Model(Watch):
     def _children(self, wish):
         replies = [self.reply(prompt(wish.state, wish.kind), wish.kind, number) for number in range(wish.width)]
         made = Counter(after(wish.state, wish.kind, reply) for reply in replies)
-        return [Child(state, state.steps[-1].text if state.steps else state.problem, terminal=ended(state),
-                      generated=count, count=count, kind=wish.kind) for state, count in made.items()]  # fmt: skip
+        return [
+            Child(
+                state,
+                state.steps[-1].text if state.steps else state.problem,
+                terminal=ended(state),
+                generated=count,
+                count=count,
+                kind=wish.kind,
+            )
+            for state, count in made.items()
+        ]
 
     def reply(self, told: str, kind: str, number: int) -> str:
         numbers = [int(each) for each in told.split("Problem:\n")[1].split("\n")[0].split() if each.isdigit()]
@@ -447,8 +482,14 @@ class Model(Watch):
 
 
 def test_search_and_texts_together():
-    solve = rstar(Solution("What is 20 plus 22 ?"), FREE, rng(), answer=answer_of, rollouts=30,
-                  agree=mutual_consistency(answer_of))  # fmt: skip
+    solve = rstar(
+        Solution("What is 20 plus 22 ?"),
+        FREE,
+        rng(),
+        answer=answer_of,
+        rollouts=30,
+        agree=mutual_consistency(answer_of),
+    )
     result = run(solve, Model(SmallTree({}, {}, {})))
     assert answer_of(result.tree.states[result.chosen]) == "42"
     assert set(result.tree.kinds) == {"", "A1", "A2", "A3", "A4", "A5"}

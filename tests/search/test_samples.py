@@ -88,8 +88,9 @@ def test_a_sample_that_cannot_be_valued_is_dropped():
     tree = random_tree(1)
     drawn = [tree.drawn(0, number) for number in range(9)]
     best = max(drawn, key=tree.reward.__getitem__)
-    result = run(best_of_n(0, FREE, rng(), n=9),
-                 Watch(tree, value=lambda state: math.nan if state == best else tree.best(state)))  # fmt: skip
+    result = run(
+        best_of_n(0, FREE, rng(), n=9), Watch(tree, value=lambda state: math.nan if state == best else tree.best(state))
+    )
     assert best not in ends(result)
     assert end(result) == max(set(drawn) - {best}, key=tree.reward.__getitem__)
     assert [each.action for each in result.dropped] == [str(best)]
@@ -105,8 +106,12 @@ def test_self_consistency_takes_the_answer_of_most():
     assert plain.notes["share"] == pytest.approx(Counter(drawn).most_common(1)[0][1] / 30)
     assert plain.spent.evaluations == 0
     remainders = Counter(state % 3 for state in drawn)
-    by_rest = run(self_consistency(0, FREE, rng(), n=30, answer=lambda state: state,
-                                   same=lambda one, other: one % 3 == other % 3), Watch(tree))  # fmt: skip
+    by_rest = run(
+        self_consistency(
+            0, FREE, rng(), n=30, answer=lambda state: state, same=lambda one, other: one % 3 == other % 3
+        ),
+        Watch(tree),
+    )
     assert end(by_rest) % 3 == remainders.most_common(1)[0][0]
     unread = run(self_consistency(0, FREE, rng(), n=30, answer=lambda state: None), Watch(tree))
     assert unread.chosen is not None and unread.notes["unread"] == 30
@@ -180,8 +185,13 @@ SEARCHES = [
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 3), st.sampled_from(["generated", "computed", "expansions"]), st.integers(1, 120),
-       st.integers(0, 9), st.booleans())  # fmt: skip
+@given(
+    st.integers(0, 3),
+    st.sampled_from(["generated", "computed", "expansions"]),
+    st.integers(1, 120),
+    st.integers(0, 9),
+    st.booleans(),
+)
 def test_no_budget_is_exceeded_and_every_budget_gives_a_result(which, limit, most, seed, told):
     budget = Budget(**{limit: most})
     watches = [Watch(random_tree(seed), value=None if told else lambda state: None) for _ in range(2)]

@@ -13,10 +13,21 @@ from evolvent.engine.local import LocalEngine
 from evolvent.engine.several import Several
 from evolvent.search.records import SearchResult
 
-SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-         "max_position_embeddings": 112}  # fmt: skip
-CELLS = [Cell("beam", 3, 4), Cell("beam", 40, 9), Cell("descend", 40, 4), Cell("commit", 40, 4), Cell("leaves", 40, 4),
-         Cell("token", 40, 12)]  # fmt: skip
+SMALL = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 112,
+}
+CELLS = [
+    Cell("beam", 3, 4),
+    Cell("beam", 40, 9),
+    Cell("descend", 40, 4),
+    Cell("commit", 40, 4),
+    Cell("leaves", 40, 4),
+    Cell("token", 40, 12),
+]
 numbers = itertools.count(1)
 
 
@@ -57,8 +68,9 @@ def test_each_token_of_the_tree_is_computed_once_in_each_model(ours, cell):
     after = [ours.engine.of(name).usage.computed for name in ("policy", "judge")]
     expansions = sum(result.tree.expanded(node) for node in range(len(result.tree)))
     assert expansions == result.spent.expansions > cell.depth - 1
-    assert all(len(opened.tokens) == WIDTH for group in rounds_of(result, together=False, listed=False)
-               for opened in group)  # fmt: skip
+    assert all(
+        len(opened.tokens) == WIDTH for group in rounds_of(result, together=False, listed=False) for opened in group
+    )
     assert tuple(new - old for new, old in zip(after, before, strict=True)) == fed(result)
     assert played.usage == played.hook == played.told == sum(fed(result))
     assert 0.5 < played.usage / cell.limit(expansions) <= 1
@@ -86,8 +98,12 @@ def test_problems_that_run_together_compute_what_each_computes_alone(ours):
 
 def test_rows_that_are_too_few_are_told_by_all_counts(models):
     tight = Ours(models)
-    tight.engine = Several({name: LocalEngine(given, slots=2, max_cached_tokens=1)
-                            for name, given in (("policy", models.policy), ("judge", models.judge))})  # fmt: skip
+    tight.engine = Several(
+        {
+            name: LocalEngine(given, slots=2, max_cached_tokens=1)
+            for name, given in (("policy", models.policy), ("judge", models.judge))
+        }
+    )
     played = tight.play(Cell("beam", 40, 3), [1])
     usage = tight.engine.usage
     assert usage.recomputed > 0 and played.usage == played.hook == played.told + usage.recomputed
@@ -160,9 +176,11 @@ def test_path_copied_lets_go_of_what_nobody_goes_on_from(ours, models):
 
 
 def test_a_line_of_the_table_takes_medians_of_ratios_and_the_worst_of_counts():
-    turns = [Turn(10, 0.9, True, {"ours": 1.0, "reprefill": 8.0}, {"reprefill": 20.0}, 1e-7),
-             Turn(10, 0.95, True, {"ours": 2.0, "reprefill": 40.0}, {"reprefill": 22.0}, 3e-7),
-             Turn(20, 0.8, False, {"ours": 2.0, "reprefill": 18.0}, {"reprefill": 21.0}, 2e-7)]  # fmt: skip
+    turns = [
+        Turn(10, 0.9, True, {"ours": 1.0, "reprefill": 8.0}, {"reprefill": 20.0}, 1e-7),
+        Turn(10, 0.95, True, {"ours": 2.0, "reprefill": 40.0}, {"reprefill": 22.0}, 3e-7),
+        Turn(20, 0.8, False, {"ours": 2.0, "reprefill": 18.0}, {"reprefill": 21.0}, 2e-7),
+    ]
     row = row_of(Cell("beam", 512, 8), turns)
     assert row["computed_over_limit"] == 0.95 and row["counts_agree"] is False
     assert row["x_reprefill"] == 9.0 and row["reprefill_over_limit"] == 22.0

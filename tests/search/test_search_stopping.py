@@ -23,8 +23,13 @@ from evolvent.search.stopping import Stop, Visits
 
 FREE = Budget()
 NEVER = EntropyBelow(-1.0)
-DETECTORS = [Decided(), Agreement(0.7), Agreement(0.5, least=2), AnyOf(Agreement(0.8, least=4), Decided()),
-             Patience(Agreement(0.6, least=2), 2)]  # fmt: skip
+DETECTORS = [
+    Decided(),
+    Agreement(0.7),
+    Agreement(0.5, least=2),
+    AnyOf(Agreement(0.8, least=4), Decided()),
+    Patience(Agreement(0.6, least=2), 2),
+]
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -79,12 +84,16 @@ def test_a_detector_that_never_fires_changes_nothing(seed):
     same = run(self_consistency(0, FREE, rng(), n=9, answer=third, stop=NEVER), Watch(tree))
     assert Counter(ends(plain)) == Counter(ends(same)) and third(end(plain)) == third(end(same))
     assert same.notes["stopped"] == "" and same.notes["spared"] == 0
-    walks = [run(sampled_tree(0, FREE, rng(3), width=3, depth=4, paths=12), Watch(tree)),
-             run(voted_tree(0, FREE, rng(3), width=3, depth=4, paths=12, stop=Stop(NEVER)), Watch(tree))]  # fmt: skip
+    walks = [
+        run(sampled_tree(0, FREE, rng(3), width=3, depth=4, paths=12), Watch(tree)),
+        run(voted_tree(0, FREE, rng(3), width=3, depth=4, paths=12, stop=Stop(NEVER)), Watch(tree)),
+    ]
     assert ends(walks[0]) == ends(walks[1])
     for start in (Restart(5), Descend(5), Commit(8)):
-        searches = [run(mcts(0, FREE, rng(), width=3, depth=5, start=replace(start, stop=stop)), Watch(tree))
-                    for stop in (None, Stop(NEVER))]  # fmt: skip
+        searches = [
+            run(mcts(0, FREE, rng(), width=3, depth=5, start=replace(start, stop=stop)), Watch(tree))
+            for stop in (None, Stop(NEVER))
+        ]
         assert ends(searches[0]) == ends(searches[1])
         assert searches[0].tree.visits[:9].tolist() == searches[1].tree.visits[:9].tolist()
 
@@ -96,8 +105,10 @@ def test_samples_that_failed_are_votes_that_nobody_can_read():
 
     class Broken(Watch):
         def _children(self, wish):
-            return [replace(child, problem="no answer") if child.state == broken else child
-                    for child in super()._children(wish)]  # fmt: skip
+            return [
+                replace(child, problem="no answer") if child.state == broken else child
+                for child in super()._children(wish)
+            ]
 
     found = run(self_consistency(0, FREE, rng(), n=9, answer=lambda state: 1, stop=Decided()), Broken(tree))
     votes = [None if state == broken else 1 for state in drawn]
@@ -105,8 +116,12 @@ def test_samples_that_failed_are_votes_that_nobody_can_read():
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 9), st.sampled_from(["generated", "computed", "expansions"]), st.integers(1, 200),
-       st.sampled_from(DETECTORS))  # fmt: skip
+@given(
+    st.integers(0, 9),
+    st.sampled_from(["generated", "computed", "expansions"]),
+    st.integers(1, 200),
+    st.sampled_from(DETECTORS),
+)
 def test_no_budget_is_exceeded_and_every_budget_gives_a_result(seed, limit, most, detector):
     budget = Budget(**{limit: most})
     tree, stop = random_tree(seed), Stop(detector, third)

@@ -39,10 +39,24 @@ def answer(number, path, body):
     if kind == "A5" and seed % 2:
         said = " \n"
     ids = [*encode(said), *([END] if kind == "A2" else [])]
-    choice = {"index": 0, "text": said, "finish_reason": "stop", "token_ids": ids, "prompt_token_ids": body["prompt"],
-              "logprobs": {"token_logprobs": [-0.5] * len(ids)}}  # fmt: skip
-    return 200, {}, {"model": "m", "system_fingerprint": "fp", "choices": [choice],
-                     "usage": {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)}}  # fmt: skip
+    choice = {
+        "index": 0,
+        "text": said,
+        "finish_reason": "stop",
+        "token_ids": ids,
+        "prompt_token_ids": body["prompt"],
+        "logprobs": {"token_logprobs": [-0.5] * len(ids)},
+    }
+    return (
+        200,
+        {},
+        {
+            "model": "m",
+            "system_fingerprint": "fp",
+            "choices": [choice],
+            "usage": {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)},
+        },
+    )
 
 
 def prompt_of(kind: str) -> str:
@@ -68,8 +82,14 @@ def run(search, engine, writing=WRITING, **more):
 
 def test_all_kinds_make_solutions_and_the_answer_of_most_wins(engine):
     written = engine.usage.generated
-    search = rstar(begin_solution("1 + 2", seed=5), Budget(), np.random.default_rng(0), rollouts=8,
-                   answer=lambda state: answer_of(state.solution), reasoning=Reasoning(last_votes=8))  # fmt: skip
+    search = rstar(
+        begin_solution("1 + 2", seed=5),
+        Budget(),
+        np.random.default_rng(0),
+        rollouts=8,
+        answer=lambda state: answer_of(state.solution),
+        reasoning=Reasoning(last_votes=8),
+    )
     result = run(search, engine)
     tree = result.tree
     assert {"A1", "A2", "A3", "A4"} <= set(tree.kinds)
@@ -93,8 +113,9 @@ def once(*wishes, evaluate=()):
 
 def test_equal_solutions_are_one_and_empty_replies_none(engine):
     root = begin_solution("1 + 2", seed=5)
-    thoughts, rests, again = run(once(Expand(root, 5, kind="A1"), Expand(root, 9, whole=True, kind="A2"),
-                                      Expand(root, 8, kind="A5")), engine).children  # fmt: skip
+    thoughts, rests, again = run(
+        once(Expand(root, 5, kind="A1"), Expand(root, 9, whole=True, kind="A2"), Expand(root, 8, kind="A5")), engine
+    ).children
     assert [(child.count, child.action) for child in thoughts] == [(5, "one and two")]
     assert thoughts[0].generated == 5 * len(REPLIES["A1"]) and not thoughts[0].terminal
     assert {answer_of(child.state.solution): child.count for child in rests}.keys() == {"3", "4"}
@@ -120,8 +141,9 @@ def test_what_does_not_fit_is_not_asked(engine):
 def test_replies_of_a_local_model_cost_what_its_engine_counts():
     policy = replace(llama(vocab_size=256, max_position_embeddings=900), context=900)
     engine = LocalEngine(policy, slots=8)
-    writing = Writing(lambda ids: bytes(ids).decode("latin-1"), frozenset([END]), 900, 8, span_tokens=5,
-                      sampling=Sampling(top_k=20))  # fmt: skip
+    writing = Writing(
+        lambda ids: bytes(ids).decode("latin-1"), frozenset([END]), 900, 8, span_tokens=5, sampling=Sampling(top_k=20)
+    )
     root = begin_solution("1 + 2", seed=2)
     result = run(once(Expand(root, 3, kind="A1"), Expand(root, 4, whole=True, kind="A2")), engine, writing)
     assert result.spent.computed == engine.usage.computed and result.spent.generated == engine.usage.generated
@@ -137,8 +159,14 @@ def test_another_model_completes_masked_solutions_in_its_own_tokens(engine):
         asked = bytes((one - 100) % 256 for one in body["prompt"])
         said = [(byte + 100) % 256 for byte in b" So the answer is 7."]
         assert asked.decode() == prompt(Solution("1 + 2"), "mutual")
-        choice = {"index": 0, "text": "?", "finish_reason": "stop", "token_ids": said,
-                  "prompt_token_ids": body["prompt"], "logprobs": {"token_logprobs": [-0.1] * len(said)}}  # fmt: skip
+        choice = {
+            "index": 0,
+            "text": "?",
+            "finish_reason": "stop",
+            "token_ids": said,
+            "prompt_token_ids": body["prompt"],
+            "logprobs": {"token_logprobs": [-0.1] * len(said)},
+        }
         usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(said)}
         return 200, {}, {"model": "j", "system_fingerprint": "fp", "choices": [choice], "usage": usage}
 
@@ -150,8 +178,10 @@ def test_another_model_completes_masked_solutions_in_its_own_tokens(engine):
     )
     with scripted(judge) as (url, _), Endpoint(url, "j", timeout_s=20) as endpoint:
         remote = RemoteEngine(endpoint, context=4000, vocabulary=256)
-        wishes = once(Expand(begin_solution("1 + 2", seed=5), 6, whole=True, kind="mutual"),
-                      Expand(begin_solution("1 + 2", seed=5), 2, kind="A1"))  # fmt: skip
+        wishes = once(
+            Expand(begin_solution("1 + 2", seed=5), 6, whole=True, kind="mutual"),
+            Expand(begin_solution("1 + 2", seed=5), 2, kind="A1"),
+        )
         found = run(wishes, Several({"policy": engine, "j": remote}), judge=second)
         remote.close()
     (told, *failed), (own,) = found.children
@@ -161,8 +191,14 @@ def test_another_model_completes_masked_solutions_in_its_own_tokens(engine):
 
 def test_nothing_to_add_is_an_end_without_an_answer_and_no_room_is_a_problem():
     def silent(number, path, body):
-        choice = {"index": 0, "text": "", "finish_reason": "stop", "token_ids": [END],
-                  "prompt_token_ids": body["prompt"], "logprobs": {"token_logprobs": [-0.1]}}  # fmt: skip
+        choice = {
+            "index": 0,
+            "text": "",
+            "finish_reason": "stop",
+            "token_ids": [END],
+            "prompt_token_ids": body["prompt"],
+            "logprobs": {"token_logprobs": [-0.1]},
+        }
         usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": 1}
         return 200, {}, {"model": "m", "system_fingerprint": "fp", "choices": [choice], "usage": usage}
 
@@ -170,8 +206,9 @@ def test_nothing_to_add_is_an_end_without_an_answer_and_no_room_is_a_problem():
     long = SolutionState(Solution("1 + 2", (Step("A1", "x" * 4000),)), 3, None, root)
     with scripted(silent) as (url, asked), Endpoint(url, "m", timeout_s=20) as endpoint:
         remote = RemoteEngine(endpoint, context=4000, vocabulary=256)
-        (rest,), (thought,), (full,) = run(once(Expand(root, 3, whole=True, kind="A2"), Expand(root, 1, kind="A1"),
-                                                Expand(long, 2, kind="A1")), remote).children  # fmt: skip
+        (rest,), (thought,), (full,) = run(
+            once(Expand(root, 3, whole=True, kind="A2"), Expand(root, 1, kind="A1"), Expand(long, 2, kind="A1")), remote
+        ).children
         remote.close()
     assert rest.terminal and rest.count == 3 and answer_of(rest.state.solution) is None and not rest.problem
     assert "makes no step" in thought.problem and "no room" in full.problem
@@ -181,9 +218,14 @@ def test_nothing_to_add_is_an_end_without_an_answer_and_no_room_is_a_problem():
 def test_a_judge_that_cannot_hold_a_problem_trusts_nothing_and_the_search_goes_on(engine):
     """The policy's own prompt of the problem has room, that for the judge has none."""
     judge = replace(WRITING, context=40)
-    search = rstar(begin_solution("1 + 2", seed=2), Budget(), np.random.default_rng(1),
-                   answer=lambda state: answer_of(state.solution), rollouts=2,
-                   reasoning=Reasoning({"A2": 4}, depth=1, last_votes=4), agree=mutual_consistency(
-                       lambda state: answer_of(state.solution)))  # fmt: skip
+    search = rstar(
+        begin_solution("1 + 2", seed=2),
+        Budget(),
+        np.random.default_rng(1),
+        answer=lambda state: answer_of(state.solution),
+        rollouts=2,
+        reasoning=Reasoning({"A2": 4}, depth=1, last_votes=4),
+        agree=mutual_consistency(lambda state: answer_of(state.solution)),
+    )
     result = run(search, engine, judge=Completer(encode, judge))
     assert result.notes["agreed"] == [] and result.chosen in result.finished and result.ended_by == "done"

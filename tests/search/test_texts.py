@@ -102,8 +102,9 @@ def shape(result: SearchResult) -> tuple:
 def test_what_is_spent_is_what_the_engine_counts(policy, judge, name, level, scoring):
     ours, theirs = LocalEngine(policy, slots=32), LocalEngine(judge, slots=32)
     scorer = {"function": VALUE, "same model": SpanScorer(TAGS), "another model": SpanScorer(TAGS, "judge")}[scoring]
-    found = alone(begun(name), Several({"policy": ours, "judge": theirs}), how=writing(level, max_tokens=14),
-                  scorer=scorer)  # fmt: skip
+    found = alone(
+        begun(name), Several({"policy": ours, "judge": theirs}), how=writing(level, max_tokens=14), scorer=scorer
+    )
     assert found.spent.generated == ours.usage.generated
     assert found.spent.computed == ours.usage.computed + theirs.usage.computed
     assert ours.usage.recomputed == theirs.usage.recomputed == 0
@@ -143,8 +144,13 @@ def test_a_search_elsewhere_in_the_engine_changes_nothing_but_is_not_charged(pol
 
 
 @settings(max_examples=40, deadline=None)
-@given(name=st.sampled_from(sorted(SEARCHES)), level=st.sampled_from(["span", "token"]), limit=st.integers(1, 160),
-       kind=st.sampled_from(["generated", "computed", "expansions"]), scoring=st.integers(0, 2))  # fmt: skip
+@given(
+    name=st.sampled_from(sorted(SEARCHES)),
+    level=st.sampled_from(["span", "token"]),
+    limit=st.integers(1, 160),
+    kind=st.sampled_from(["generated", "computed", "expansions"]),
+    scoring=st.integers(0, 2),
+)
 def test_a_budget_is_never_exceeded(policy, judge, name, level, limit, kind, scoring):
     engine = Several({"policy": LocalEngine(policy, slots=32), "judge": LocalEngine(judge, slots=32)})
     rollouts = Rollouts(number_of, 2, writing(level), len(PROMPT), 1)
@@ -159,16 +165,22 @@ def test_a_budget_is_never_exceeded(policy, judge, name, level, limit, kind, sco
 
 QUESTION = Verdict((9, 10, 11), 40, 41)
 SCORERS = {
-    "tags": lambda how: SpanScorer(TAGS, "judge"), "own tags": lambda how: SpanScorer(TAGS),
+    "tags": lambda how: SpanScorer(TAGS, "judge"),
+    "own tags": lambda how: SpanScorer(TAGS),
     "verifier": lambda how: GenerativeScorer(QUESTION, model="judge"),
     "rollouts": lambda how: Rollouts(number_of, 2, how, len(PROMPT), 1),
-}  # fmt: skip
+}
 
 
 @settings(max_examples=60, deadline=None)
-@given(name=st.sampled_from(sorted(set(SEARCHES) - {"greedy"})), limit=st.integers(20, 400),
-       kind=st.sampled_from(["generated", "computed"]), scoring=st.sampled_from(sorted(SCORERS)),
-       reduce=st.sampled_from(["last", "min"]), level=st.sampled_from(["span", "token"]))  # fmt: skip
+@given(
+    name=st.sampled_from(sorted(set(SEARCHES) - {"greedy"})),
+    limit=st.integers(20, 400),
+    kind=st.sampled_from(["generated", "computed"]),
+    scoring=st.sampled_from(sorted(SCORERS)),
+    reduce=st.sampled_from(["last", "min"]),
+    level=st.sampled_from(["span", "token"]),
+)
 def test_what_is_drawn_can_be_judged(policy, judge, name, limit, kind, scoring, reduce, level):
     """Nothing is sampled for which there is no room to value it: a search decides for nothing unjudged."""
     engine = Several({"policy": LocalEngine(policy, slots=32), "judge": LocalEngine(judge, slots=32)})
@@ -235,8 +247,10 @@ def test_scorers_that_ask_more_than_they_said_are_stopped(policy):
 def test_searches_do_not_depend_on_what_else_runs(policy, level):
     names = sorted(SEARCHES) * 2
     prompts = [[1 + at % 3, 2, 3] for at in range(len(names))]
-    works = [over_text(begun(name, seed=at, prompt=prompt), writing=writing(level, max_tokens=10), scorer=VALUE)
-             for at, (name, prompt) in enumerate(zip(names, prompts, strict=True))]  # fmt: skip
+    works = [
+        over_text(begun(name, seed=at, prompt=prompt), writing=writing(level, max_tokens=10), scorer=VALUE)
+        for at, (name, prompt) in enumerate(zip(names, prompts, strict=True))
+    ]
     together = {done.index: done.value for done in drive(works, LocalEngine(policy, slots=16), slots=9)}
     for at, (name, prompt) in enumerate(zip(names, prompts, strict=True)):
         search = begun(name, seed=at, prompt=prompt)
@@ -489,8 +503,9 @@ def test_outcomes_and_rollouts(policy):
         if state.stop:
             assert child.value == grade[len(state.text) % 2 == 0]
             continue
-        seeds = rollouts._ask(Ending(None, (*PROMPT, *state.written), (state.length,)), state.length,
-                              [*PROMPT, *state.written]).seeds  # fmt: skip
+        seeds = rollouts._ask(
+            Ending(None, (*PROMPT, *state.written), (state.length,)), state.length, [*PROMPT, *state.written]
+        ).seeds
         ask = SampleAsk(None, [*PROMPT, *state.written], 24 - len(state.written), STOPS, seeds=seeds)
         (done,) = drive([asked(ask)], engine, slots=1)
         lengths = [len(how.text([*state.written, *sample.ids.tolist()])) for sample in done.value]
@@ -624,8 +639,10 @@ def test_a_tree_is_branches_in_which_every_token_is_learned_once(policy):
     assert len(record.trajectories) == len(leaves)
     flat = flatten(record.trajectories, words(), instructions=lambda task: "", context=CONTEXT)
     assert not flat.refused
-    own = [len(tree.states[node].written) - len(tree.states[int(tree.parent[node])].written)
-           for node in range(1, len(tree))]  # fmt: skip
+    own = [
+        len(tree.states[node].written) - len(tree.states[int(tree.parent[node])].written)
+        for node in range(1, len(tree))
+    ]
     assert sum(parts.weight.sum() for parts in flat.parts) == sum(own)
     by_name = {each.id: each for each in record.trajectories}
     for trajectory, leaf in zip(record.trajectories, leaves, strict=True):

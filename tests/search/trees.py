@@ -134,9 +134,16 @@ class Watch:
 
     def _child(self, state: int, count: int, wish: Expand) -> Child:
         long = self.length(wish.state, state)
-        return Child(state, str(state), self.tree.logprob[state], self.worth(state) if wish.valued else None,
-                     terminal=not self.tree.below[state], generated=self.tokens * long * count, count=count,
-                     kind=wish.kind)  # fmt: skip
+        return Child(
+            state,
+            str(state),
+            self.tree.logprob[state],
+            self.worth(state) if wish.valued else None,
+            terminal=not self.tree.below[state],
+            generated=self.tokens * long * count,
+            count=count,
+            kind=wish.kind,
+        )
 
     def length(self, above: int, state: int) -> int:
         parents = {child: parent for parent, children in self.tree.below.items() for child in children}

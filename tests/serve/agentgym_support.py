@@ -92,20 +92,35 @@ class Calls(TextWorld):
 
 def worlds() -> dict[str, World]:
     made: Sequence[World] = (
-        Crafting(sizes=SIZES), Maze("double_t"), Maze(sizes=SIZES), Wordle(WORDS, sizes=SIZES),
-        GridWorld("babyai", text="babyai", sizes=SIZES), Shop(), Echo(), Echo("sql"), Echo("searchqa"),
+        Crafting(sizes=SIZES),
+        Maze("double_t"),
+        Maze(sizes=SIZES),
+        Wordle(WORDS, sizes=SIZES),
+        GridWorld("babyai", text="babyai", sizes=SIZES),
+        Shop(),
+        Echo(),
+        Echo("sql"),
+        Echo("searchqa"),
         *(Calls(name) for name in ("weather", "movie", "academia", "todo", "sheet")),
-    )  # fmt: skip
+    )
     return {world.name: world for world in made}
 
 
 MOUNTS = {
-    "textcraft": ("crafting", "textcraft"), "babyai": ("babyai", "babyai"), "sciworld": ("echo", "sciworld"),
-    "alfworld": ("crafting", "alfworld"), "maze": ("double_t", "maze"), "wordle": ("wordle", "wordle"),
-    "webshop": ("webshop", "webshop"), "sqlgym": ("sql", "sqlgym"), "searchqa": ("searchqa", "searchqa"),
-    "webarena": ("echo", "webarena"), "mazes": ("maze", "maze"), "echo": ("echo", "textcraft"),
+    "textcraft": ("crafting", "textcraft"),
+    "babyai": ("babyai", "babyai"),
+    "sciworld": ("echo", "sciworld"),
+    "alfworld": ("crafting", "alfworld"),
+    "maze": ("double_t", "maze"),
+    "wordle": ("wordle", "wordle"),
+    "webshop": ("webshop", "webshop"),
+    "sqlgym": ("sql", "sqlgym"),
+    "searchqa": ("searchqa", "searchqa"),
+    "webarena": ("echo", "webarena"),
+    "mazes": ("maze", "maze"),
+    "echo": ("echo", "textcraft"),
     **{name: (name, name) for name in ("weather", "movie", "academia", "todo", "sheet")},
-}  # fmt: skip
+}
 
 
 @dataclass
@@ -139,9 +154,14 @@ def running(app, *, lifespan: str = "on") -> Iterator[str]:
 
 @contextlib.contextmanager
 def serving(
-    made: Mapping[str, World] | None = None, mounts: Mapping[str, tuple[str, str]] | None = None, *,
-    capacity: int = 256, idle_s: float = 600.0, step_s: float = 5.0, access: Access | None = None,
-) -> Iterator[Served]:  # fmt: skip
+    made: Mapping[str, World] | None = None,
+    mounts: Mapping[str, tuple[str, str]] | None = None,
+    *,
+    capacity: int = 256,
+    idle_s: float = 600.0,
+    step_s: float = 5.0,
+    access: Access | None = None,
+) -> Iterator[Served]:
     """A server with the mounts (default: all of `MOUNTS` over `worlds()`)."""
     made = worlds() if made is None else made
     host = LocalHost(made, capacity=capacity, idle_s=idle_s, limits=Limits(step_s=step_s))

@@ -45,10 +45,15 @@ class NativePeer:
 
     def card(self, world):
         return {
-            "name": world.name, "version": world.version, "instructions": world.instructions,
-            "grammar": {"kind": type(world.grammar).__name__, "fields": {}}, "horizon": world.horizon,
-            "reward_range": list(world.reward_range), "tiers": list(world.tiers), "blocking": world.blocking,
-        }  # fmt: skip
+            "name": world.name,
+            "version": world.version,
+            "instructions": world.instructions,
+            "grammar": {"kind": type(world.grammar).__name__, "fields": {}},
+            "horizon": world.horizon,
+            "reward_range": list(world.reward_range),
+            "tiers": list(world.tiers),
+            "blocking": world.blocking,
+        }
 
     def row(self, task):
         return {key: getattr(task, key) for key in ("id", "world", "version", "kind", "tier", "split")} | {
@@ -89,8 +94,14 @@ class NativePeer:
             raise Refusal(409, "WrongStep", "another step is next", expected=session["next"])
         self.taken.append((body["session"], body["step"]))
         observation, reward, terminated, truncated, info = session["env"].step(body["action"])
-        answer = {"observation": observation, "reward": reward, "terminated": terminated, "truncated": truncated,
-                  "info": dict(info), "step": body["step"]}  # fmt: skip
+        answer = {
+            "observation": observation,
+            "reward": reward,
+            "terminated": terminated,
+            "truncated": truncated,
+            "info": dict(info),
+            "step": body["step"],
+        }
         session.update(next=body["step"] + 1, last=(said, answer), done=terminated or truncated)
         return answer
 
@@ -203,8 +214,11 @@ class NativePeer:
                 return
             message = json.loads(event.get("text") or event["bytes"])
             try:
-                answer = {"ok": {"create": self.create, "step": self.step, "steps": self.steps, "close": self.close}[
-                    message["op"]](message)}  # fmt: skip
+                answer = {
+                    "ok": {"create": self.create, "step": self.step, "steps": self.steps, "close": self.close}[
+                        message["op"]
+                    ](message)
+                }
             except Refusal as refusal:
                 answer = {"error": refusal.row}
             self.heard.append(("ws", message["op"], message))
@@ -246,9 +260,14 @@ class Stage:
 def serving(app, lifespan="off"):
     """The address of an ASGI app on a real server in a thread; stopped at the end."""
     config = uvicorn.Config(
-        app, host="127.0.0.1", port=0, log_level="critical", lifespan=lifespan, timeout_graceful_shutdown=1,
+        app,
+        host="127.0.0.1",
+        port=0,
+        log_level="critical",
+        lifespan=lifespan,
+        timeout_graceful_shutdown=1,
         ws="websockets-sansio",
-    )  # fmt: skip
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -74,7 +74,10 @@ class RawOpenEnv:
     async def misbehave(self, socket, how, steps):
         """Whether the message has been answered by something unusual."""
         raw = {
-            "junk": "{", "list": "[]", "bare": '{"type": "observation"}', "dance": '{"type": "dance", "data": {}}',
+            "junk": "{",
+            "list": "[]",
+            "bare": '{"type": "observation"}',
+            "dance": '{"type": "dance", "data": {}}',
             "bytes": '{"type": "observation", "data": 3}',
             "big": json.dumps({"type": "x", "data": {"x": "y" * 300_000}}),
             "nan": '{"type": "observation", "data": {"observation": {"text": ""}, "reward": NaN, "done": false}}',
@@ -84,7 +87,7 @@ class RawOpenEnv:
             "undone": '{"type": "observation", "data": {"observation": {"text": ""}, "reward": 1}}',
             "mute": '{"type": "observation", "data": {"observation": {"words": ""}, "reward": 1, "done": false}}',
             "blind": '{"type": "observation", "data": {"reward": 1, "done": false}}',
-        }  # fmt: skip
+        }
         if how in raw:
             await socket.send_text(raw[how])
         elif how == "slow":

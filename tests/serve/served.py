@@ -101,13 +101,20 @@ def serving(worlds=None, *, host=None, access=None, faces=None, specs=False, **l
     worlds = worlds if worlds is not None else small_worlds()
     host = host or LocalHost(worlds, **local)
     made = build(
-        host, Catalogue(host.worlds, specs=specs), access=access or bound_to("127.0.0.1"),
+        host,
+        Catalogue(host.worlds, specs=specs),
+        access=access or bound_to("127.0.0.1"),
         faces=[NativeFace()] if faces is None else faces,
-    )  # fmt: skip
+    )
     config = uvicorn.Config(
-        made, log_level="critical", access_log=False, lifespan="on", ws_per_message_deflate=False,
-        ws_max_size=2**20, timeout_graceful_shutdown=5,
-    )  # fmt: skip
+        made,
+        log_level="critical",
+        access_log=False,
+        lifespan="on",
+        ws_per_message_deflate=False,
+        ws_max_size=2**20,
+        timeout_graceful_shutdown=5,
+    )
     server = uvicorn.Server(config)
     with listen("127.0.0.1", 0) as bound:
         thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[bound])))

@@ -130,8 +130,14 @@ def completion(text, *, ids=(5, 6), prompt=(1, 2, 3), logprobs=(-0.5, -0.25), **
         choice["token_ids"] = list(ids)
     if logprobs is not None:
         choice["logprobs"] = {"content": [{"token": "t", "logprob": value} for value in logprobs]}
-    row = {"id": "x", "object": "chat.completion", "model": "m", "system_fingerprint": "fp", "choices": [choice],
-           "usage": {"prompt_tokens": 3, "completion_tokens": 2}}  # fmt: skip
+    row = {
+        "id": "x",
+        "object": "chat.completion",
+        "model": "m",
+        "system_fingerprint": "fp",
+        "choices": [choice],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 2},
+    }
     if prompt is not None:
         row["prompt_token_ids"] = list(prompt)
     return row | more

@@ -37,10 +37,13 @@ FEW = Sizes(train=4, dev=2, test=2)
 MADE = {
     world.name: world
     for world in (
-        HouseholdWorld(sizes=FEW), SearchQA(sizes=FEW), GridWorld(sizes=FEW), SqlWorld(sizes=FEW),
+        HouseholdWorld(sizes=FEW),
+        SearchQA(sizes=FEW),
+        GridWorld(sizes=FEW),
+        SqlWorld(sizes=FEW),
         *(tools(style="json", sizes=FEW) for tools in (Weather, Movie, Academia, Todo, Sheet)),
     )
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

@@ -85,17 +85,28 @@ def test_textcraft(server, http):
     *_, last = [talk.post("step", action=action) for action in plan]
     assert last["reward"] == 1.0 and last["done"] is True and set(last) == {"observation", "reward", "done"}
     assert talk.get("detail") == {
-        "observation": last["observation"], "reward": 1.0, "score": 1.0, "deleted": False, "done": True,
-    }  # fmt: skip
+        "observation": last["observation"],
+        "reward": 1.0,
+        "score": 1.0,
+        "deleted": False,
+        "done": True,
+    }
 
 
 def test_a_folder_of_recipes_speaks_exactly_as_textcraft(http, tmp_path):
     recipes = {
-        "oak_planks": {"type": "minecraft:crafting_shapeless", "ingredients": [{"item": "minecraft:oak_log"}],
-                       "result": {"item": "minecraft:oak_planks", "count": 4}},
-        "stick": {"type": "minecraft:crafting_shaped", "pattern": ["#", "#"],
-                  "key": {"#": {"item": "minecraft:oak_planks"}}, "result": {"item": "minecraft:stick", "count": 4}},
-    }  # fmt: skip
+        "oak_planks": {
+            "type": "minecraft:crafting_shapeless",
+            "ingredients": [{"item": "minecraft:oak_log"}],
+            "result": {"item": "minecraft:oak_planks", "count": 4},
+        },
+        "stick": {
+            "type": "minecraft:crafting_shaped",
+            "pattern": ["#", "#"],
+            "key": {"#": {"item": "minecraft:oak_planks"}},
+            "result": {"item": "minecraft:stick", "count": 4},
+        },
+    }
     (tmp_path / "recipes").mkdir()
     for name, recipe in recipes.items():
         (tmp_path / "recipes" / f"{name}.json").write_text(json.dumps(recipe))
@@ -118,10 +129,13 @@ def test_a_folder_of_recipes_speaks_exactly_as_textcraft(http, tmp_path):
             ("get 2 oak log", "Got 2 oak log"),
             ("craft 4 oak planks using 1 oak log", "Crafted 4 minecraft:oak_planks"),
             ("inventory", "Inventory: [oak log] (2) [oak planks] (4) "),
-            ("craft 1 oak log using 1 stick", "Could not find a valid recipe for ItemTagWithCount(item_tag=ItemTag("
-             "tag=None, item_id='minecraft:oak_log'), count=1)"),
+            (
+                "craft 1 oak log using 1 stick",
+                "Could not find a valid recipe for ItemTagWithCount(item_tag=ItemTag("
+                "tag=None, item_id='minecraft:oak_log'), count=1)",
+            ),
             ("craft 4 stick using 2 oak planks", "Crafted 4 minecraft:stick"),
-        ]  # fmt: skip
+        ]
         answers = [talk.post("step", action=action) for action, _ in said]
         assert [answer["observation"] for answer in answers] == [text for _, text in said]
         assert [answer["reward"] for answer in answers] == [0.0] * 10 + [1.0]
@@ -156,13 +170,22 @@ def test_babyai_takes_both_spellings_of_picking_up(server, http):
 def test_sciworld(server, http):
     talk, text = Talk(http, server, "sciworld"), told(worlds()["echo"], 2)
     assert talk.post("reset", data_idx=2) == {
-        "task_name": "echo", "var_num": 2, "task_description": text, "observation": "", "reward": 0, "score": 0.0,
-        "deleted": False, "done": False,
-    }  # fmt: skip
+        "task_name": "echo",
+        "var_num": 2,
+        "task_description": text,
+        "observation": "",
+        "reward": 0,
+        "score": 0.0,
+        "deleted": False,
+        "done": False,
+    }
     number = text.removeprefix("task ")
     assert talk.post("step", action="give .25") == {
-        "observation": f"heard give .25 of {number}", "reward": 0.25, "score": 25.0, "done": False,
-    }  # fmt: skip
+        "observation": f"heard give .25 of {number}",
+        "reward": 0.25,
+        "score": 25.0,
+        "done": False,
+    }
     assert talk.post("step_visual", action="end -.5")["score"] == -25.0
     assert talk.get("task_description") == {"task_description": text}
     assert talk.get("action_hint") == {"possible_actions": [], "possible_objects": []}
@@ -185,12 +208,12 @@ def test_alfworld(server, http):
 def test_maze(server, http):
     talk = Talk(http, server, "maze")
     here = "The goal is at position 8, 6. Your current position is at position "
-    assert talk.post("reset", game=18) == {
-        "observation": f"{here}7, 6. There are walls to your right, to your left."
-    }  # fmt: skip
+    assert talk.post("reset", game=18) == {"observation": f"{here}7, 6. There are walls to your right, to your left."}
     assert talk.post("step", action="move left") == {
-        "observation": f"{here}7, 6. There are walls to your right, to your left.", "reward": 0.0, "done": False,
-    }  # fmt: skip
+        "observation": f"{here}7, 6. There are walls to your right, to your left.",
+        "reward": 0.0,
+        "done": False,
+    }
     assert talk.get("available_actions") == ["move up", "move down", "move left", "move right"]
     assert talk.post("step", action="move down") == {"observation": "Success\n", "reward": 1.0, "done": True}
     assert talk.post("reset", 404, game=25)["kind"] == "ConfigError"  # the goal itself
@@ -228,8 +251,11 @@ def test_webshop(server, http):
     assert talk.get("state") == {"url": "", "html": "", "instruction_text": f"Find me {want}"}
     assert talk.get("available_actions") == {"has_search_bar": False, "clickables": []}
     assert talk.post("step", action="search[x]") == {
-        "state": f"Results [SEP] buy {want}", "reward": 0.0, "done": False, "info": None,
-    }  # fmt: skip
+        "state": f"Results [SEP] buy {want}",
+        "reward": 0.0,
+        "done": False,
+        "info": None,
+    }
     assert talk.post("step", action="click[buy thing]")["reward"] == 0.5
     assert talk.id in talk.get("list_envs")
     assert talk.post("reset", session_id=None) == [page, None]  # the same once more
@@ -257,8 +283,11 @@ def test_sqlgym(server, http):
     number = text.removeprefix("task ")
     rows = "x" * 200
     assert talk.post("step", action=rows) == {
-        "state": f"heard {'x' * 94}...", "reward": 0.0, "done": True, "info": None,
-    }  # fmt: skip
+        "state": f"heard {'x' * 94}...",
+        "reward": 0.0,
+        "done": True,
+        "info": None,
+    }
     assert talk.post("step", action="end 1")["ended"], "one turn is all"
     talk.post("reset", item_id=0)
     assert talk.post("step", action="short")["state"] == f"heard short of {number}"
@@ -300,8 +329,11 @@ def test_searchqa(server, http):
     number = text.removeprefix("task ")
     answer = talk.post("step", action="<think>hm</think><search> who  is it</search><answer>x</answer>")
     assert answer == {
-        "observation": f"heard <search>who is it</search> of {number}", "reward": 0.0, "done": False, "info": None,
-    }  # fmt: skip
+        "observation": f"heard <search>who is it</search> of {number}",
+        "reward": 0.0,
+        "done": False,
+        "info": None,
+    }
     assert talk.post("close") is True and talk.post("close") is False
 
 
@@ -312,9 +344,12 @@ def test_webarena(server, http):
     bad = talk.post("step", action="I click")
     assert (bad["reward"], bad["terminated"], bad["truncated"], bad["info"]) == (0, False, False, None)
     assert talk.post("step", action="In summary, ```click [3]``` and ```stop```") == {
-        "observation": f"heard click [3] of {number}", "reward": 0.0, "terminated": False, "truncated": False,
+        "observation": f"heard click [3] of {number}",
+        "reward": 0.0,
+        "terminated": False,
+        "truncated": False,
         "info": {},
-    }  # fmt: skip
+    }
     assert talk.post("step", action="```end 1```")["terminated"] is True
     assert talk.get("observation") == "" and talk.get("observation_metadata") == {}
     assert talk.post("close") == {"closed": "closed"} and talk.post("close") == {"closed": "not open"}
@@ -343,10 +378,16 @@ def test_after_the_end_the_last_answer_is_told_again(server, http):
     assert talk.post("step", action="give 1")["reward"] == 1.0
 
 
-@pytest.mark.parametrize("body, kind", [
-    ({"id": "x", "action": "a"}, "SampleInvalid"), ({"id": True, "action": "a"}, "SampleInvalid"),
-    ({"action": "a"}, "SampleInvalid"), ({"id": 1.5, "action": "a"}, "SampleInvalid"), ([1], "SampleInvalid"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body, kind",
+    [
+        ({"id": "x", "action": "a"}, "SampleInvalid"),
+        ({"id": True, "action": "a"}, "SampleInvalid"),
+        ({"action": "a"}, "SampleInvalid"),
+        ({"id": 1.5, "action": "a"}, "SampleInvalid"),
+        ([1], "SampleInvalid"),
+    ],
+)
 def test_wrong_types_are_typed_errors(server, http, body, kind):
     reply = http.post(f"{server.mount('echo')}/step", json=body)
     assert reply.status_code == 422 and reply.json()["kind"] == kind

@@ -43,9 +43,10 @@ def test_64_clients_hammer_and_nobody_hears_another(blocking):
             if closed != (True, False):
                 wrong.append(closed)
 
-    with serving({"echo": Echo(blocking=blocking)}, TEXTCRAFT) as server, httpx2.Client(
-        trust_env=False, timeout=60, limits=httpx2.Limits(max_connections=16)
-    ) as http:  # fmt: skip
+    with (
+        serving({"echo": Echo(blocking=blocking)}, TEXTCRAFT) as server,
+        httpx2.Client(trust_env=False, timeout=60, limits=httpx2.Limits(max_connections=16)) as http,
+    ):
         threads = [threading.Thread(target=client, args=(server.mount("echo"), n, http)) for n in range(64)]
         for thread in threads:
             thread.start()

@@ -32,8 +32,9 @@ LINE = st.from_regex(r"[a-z0-9]([a-z0-9 ,.]{0,20}[a-z0-9])?", fullmatch=True)
 THOUGHT = st.one_of(st.none(), st.lists(LINE, min_size=1, max_size=3).map("\n".join))
 
 
-@pytest.mark.parametrize("grammar", [Marked("first"), Marked("last"), Marked("only"), Words("only"), Fenced("sql"),
-                                     Fenced()], ids=repr)  # fmt: skip
+@pytest.mark.parametrize(
+    "grammar", [Marked("first"), Marked("last"), Marked("only"), Words("only"), Fenced("sql"), Fenced()], ids=repr
+)
 @given(action=LINE, thought=THOUGHT)
 def test_what_is_written_is_read_again(grammar, action, thought):
     parsed = Parsed(action, thought)
@@ -64,21 +65,39 @@ def test_the_first_the_last_or_the_only_action_counts():
     assert Marked("only").carry(text) is None and Marked("first").carry(text).startswith("one")
 
 
-@pytest.mark.parametrize("grammar, text, sent", [
-    (Words("only"), " get 1 <oak> log! ", "get 1 oak log"), (Words("only"), "craft 1 a using 2 b, 1 c",
-                                                             "craft 1 a using 2 b, 1 c"),
-    (Ways("first"), "Up", "move up"), (Ways("first"), "move up", "move up"), (Ways("first"), "jump", "jump"),
-    (Letters("first"), "Crane", "c r a n e"), (Letters("first"), "c r a n e", "c r a n e"),
-    (Fenced("sql"), "```sql\nSELECT 1\n```", "SELECT 1"), (Fenced("sql"), "SELECT 1", "SELECT 1"),
-    (Fenced(), "click [1]", "```click [1]```"), (Fenced(), "so ```click [1]```", "so ```click [1]```"),
-    (Tagged(), "search the owner", "<search>the owner</search>"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "grammar, text, sent",
+    [
+        (Words("only"), " get 1 <oak> log! ", "get 1 oak log"),
+        (Words("only"), "craft 1 a using 2 b, 1 c", "craft 1 a using 2 b, 1 c"),
+        (Ways("first"), "Up", "move up"),
+        (Ways("first"), "move up", "move up"),
+        (Ways("first"), "jump", "jump"),
+        (Letters("first"), "Crane", "c r a n e"),
+        (Letters("first"), "c r a n e", "c r a n e"),
+        (Fenced("sql"), "```sql\nSELECT 1\n```", "SELECT 1"),
+        (Fenced("sql"), "SELECT 1", "SELECT 1"),
+        (Fenced(), "click [1]", "```click [1]```"),
+        (Fenced(), "so ```click [1]```", "so ```click [1]```"),
+        (Tagged(), "search the owner", "<search>the owner</search>"),
+    ],
+)
 def test_what_travels(grammar, text, sent):
     assert grammar.carry(text) == sent
 
 
-@pytest.mark.parametrize("text", ["", "add", "add with Action Input", "Action Input: {}", "with Action Input: {}",
-                                  "add with Action Input: {}\nmore", "add without Action Input {}"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "add",
+        "add with Action Input",
+        "Action Input: {}",
+        "with Action Input: {}",
+        "add with Action Input: {}\nmore",
+        "add without Action Input {}",
+    ],
+)
 def test_text_without_a_call_on_its_last_line(text):
     with pytest.raises(InvalidAction, match="no call of a tool"):
         tool_line(text)
@@ -91,8 +110,14 @@ def test_calls_are_split_and_never_run():
 
 
 def test_hostile_text_is_read_in_linear_time():
-    for bomb in ("<search>" * 200_000, "with Action Input: " * 100_000, "```" * 300_000, " " * 1_000_000,
-                 "Action:" * 200_000, "<answer><search>" * 100_000):  # fmt: skip
+    for bomb in (
+        "<search>" * 200_000,
+        "with Action Input: " * 100_000,
+        "```" * 300_000,
+        " " * 1_000_000,
+        "Action:" * 200_000,
+        "<answer><search>" * 100_000,
+    ):
         assert tag(bomb) == bomb
         for read in (tool_line, fence, *(row.grammar.parse for row in DIALECTS.values())):
             try:
@@ -147,10 +172,14 @@ def test_the_table_has_all_fifteen_and_is_read_by_name():
 def test_worlds_find_their_dialects():
     mounts = default_mounts(["workshop", "crafting", "lookup", "household", "sql"])
     assert mounts == {
-        "workshop": ("workshop", "textcraft"), "crafting": ("crafting", "textcraft"), "household": ("household",
-        "alfworld"), "sql": ("sql", "sqlgym"), "textcraft": ("workshop", "textcraft"), "alfworld": ("household",
-        "alfworld"), "sqlgym": ("sql", "sqlgym"),
-    }  # fmt: skip
+        "workshop": ("workshop", "textcraft"),
+        "crafting": ("crafting", "textcraft"),
+        "household": ("household", "alfworld"),
+        "sql": ("sql", "sqlgym"),
+        "textcraft": ("workshop", "textcraft"),
+        "alfworld": ("household", "alfworld"),
+        "sqlgym": ("sql", "sqlgym"),
+    }
 
 
 def test_numbers_of_the_original():

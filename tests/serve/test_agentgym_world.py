@@ -52,10 +52,17 @@ def play(world, actions, indices, **options):
     return sorted(played, key=lambda trajectory: trajectory.task.spec["index"])
 
 
-@pytest.mark.parametrize("mount, name, horizon", [
-    ("textcraft", "crafting", 20), ("babyai", "babyai", 60), ("maze", "double_t", 15), ("wordle", "wordle", 8),
-    ("alfworld", "crafting", 30), ("mazes", "maze", 30),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "mount, name, horizon",
+    [
+        ("textcraft", "crafting", 20),
+        ("babyai", "babyai", 60),
+        ("maze", "double_t", 15),
+        ("wordle", "wordle", 8),
+        ("alfworld", "crafting", 30),
+        ("mazes", "maze", 30),
+    ],
+)
 def test_experts_play_whole_episodes_on_our_own_mounts(server, mount, name, horizon):
     dialect = {"mazes": "maze"}.get(mount, mount)
     actions = plans(worlds()[name])
@@ -174,24 +181,31 @@ def test_late_success_in_babyai_ends_the_episode():
     assert trajectory.ended_by == "world" and len(trajectory.steps) == 1
     assert trajectory.score == Score(0.4, 0.4, True)
     assert heard == [
-        ("POST", "/create", {}), ("POST", "/reset", {"id": 0, "data_idx": 7}),
-        ("POST", "/step", {"id": 0, "action": "turn left"}), ("POST", "/close", {"id": 0}),
-    ]  # fmt: skip
+        ("POST", "/create", {}),
+        ("POST", "/reset", {"id": 0, "data_idx": 7}),
+        ("POST", "/step", {"id": 0, "action": "turn left"}),
+        ("POST", "/close", {"id": 0}),
+    ]
 
 
 def test_the_requests_are_those_of_the_released_clients(server):
     told = {
-        "/create": 5, "/reset": ["x", None], "/observation?env_idx=5": "page", "/close": True,
+        "/create": 5,
+        "/reset": ["x", None],
+        "/observation?env_idx=5": "page",
+        "/close": True,
         "/step": {"state": "after", "reward": 1.0, "done": True, "info": None},
-    }  # fmt: skip
+    }
     with foreign(lambda method, path, body: told[path]) as (url, heard):
         with AgentGymWorld(f"{url}/", "sqlgym", [3]) as world:
             play(world, {3: ["SELECT 1"]}, [3])
     assert heard == [
-        ("POST", "/create", {}), ("POST", "/reset", {"env_idx": 5, "item_id": 3}),
+        ("POST", "/create", {}),
+        ("POST", "/reset", {"env_idx": 5, "item_id": 3}),
         ("GET", "/observation?env_idx=5", None),
-        ("POST", "/step", {"env_idx": 5, "action": "SELECT 1"}), ("POST", "/close", {"env_idx": 5}),
-    ]  # fmt: skip
+        ("POST", "/step", {"env_idx": 5, "action": "SELECT 1"}),
+        ("POST", "/close", {"env_idx": 5}),
+    ]
 
 
 def test_a_step_is_sent_once_whatever_happens():

@@ -99,8 +99,9 @@ def test_beginnings_at_once_in_one_mcp_session_leave_one_session():
         assert emptied(host)
 
 
-@pytest.mark.parametrize("body", [{"messages": [1] * 200_000}, {"messages": [{}], **MANY},
-                                  {"messages": [{}], "stop": ["x"] * 1000}])  # fmt: skip
+@pytest.mark.parametrize(
+    "body", [{"messages": [1] * 200_000}, {"messages": [{}], **MANY}, {"messages": [{}], "stop": ["x"] * 1000}]
+)
 def test_a_policy_tells_of_the_first_wrong_parts(body):
     with pytest.raises(ConfigError) as caught:
         read_request(ChatRequest, {"model": "m", **body})

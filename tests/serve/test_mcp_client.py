@@ -159,8 +159,12 @@ def test_what_the_judge_says(make):
         begun(world).step(call("submit", answer="x"))
     assert Answered()({"prompt": ""}, Called(Call("finish", {"answer": "x"}))).reward is None, "nothing to compare with"
     assert Answered()({}, Called(Call("finish", {}), failed=True)) == Verdict()
-    rows = [({"reward": 1, "terminated": True}, Verdict(1.0, True)), ({"reward": True}, Verdict(None)),
-            (None, Verdict(None)), ({"reward": None, "truncated": True}, Verdict(None, False, True))]  # fmt: skip
+    rows = [
+        ({"reward": 1, "terminated": True}, Verdict(1.0, True)),
+        ({"reward": True}, Verdict(None)),
+        (None, Verdict(None)),
+        ({"reward": None, "truncated": True}, Verdict(None, False, True)),
+    ]
     assert [Reported()({}, Called(Call("x"), "", told)) for told, _ in rows] == [verdict for _, verdict in rows]
 
 

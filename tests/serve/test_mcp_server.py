@@ -120,8 +120,10 @@ def test_calls_that_are_none(raw):
     assert unknown["isError"] and "0 to 29" in unknown["content"][0]["text"]
     missing = raw.call("add", m=3)
     assert missing["structuredContent"]["step"] == 0, "a call that the world tells off is a step"
-    strange = raw.http.post(raw.url, content='{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"add",'
-                            '"arguments":{"n":"\\ud800"}}}')  # fmt: skip
+    strange = raw.http.post(
+        raw.url,
+        content='{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"add","arguments":{"n":"\\ud800"}}}',
+    )
     assert strange.status_code < 500
     assert raw.call("add", n=1)["structuredContent"]["step"] == 1
 
@@ -143,8 +145,12 @@ def test_there_is_no_stream_and_no_other_session(served, raw):
     stream = raw.http.get(raw.url, headers={"accept": "text/event-stream"})
     assert (stream.status_code, stream.headers["allow"]) == (405, "POST, DELETE")
     assert raw.http.put(raw.url, json={}).status_code == 405
-    foreign = httpx2.post(raw.url, json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"},
-                          headers={**ACCEPT, "mcp-session-id": "f" * 32}, trust_env=False)  # fmt: skip
+    foreign = httpx2.post(
+        raw.url,
+        json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"},
+        headers={**ACCEPT, "mcp-session-id": "f" * 32},
+        trust_env=False,
+    )
     assert foreign.status_code == 404
     none = httpx2.post(
         raw.url, json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, headers=ACCEPT, trust_env=False

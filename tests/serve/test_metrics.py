@@ -105,8 +105,11 @@ def test_prometheus_reads_it_alike():
     with serving() as server, server.client() as client:
         begin(client)
         text = client.get("/metrics").text
-    theirs = {(one.name, frozenset(one.labels.items())): one.value
-              for family in prometheus.text_string_to_metric_families(text) for one in family.samples}  # fmt: skip
+    theirs = {
+        (one.name, frozenset(one.labels.items())): one.value
+        for family in prometheus.text_string_to_metric_families(text)
+        for one in family.samples
+    }
     ours = {(name, labels): number for name, rows in parsed(text).items() for labels, number in rows.items()}
     assert theirs == ours and len(ours) > 30
 

@@ -64,13 +64,20 @@ def test_panels_whole_and_in_pages(client):
 
 @pytest.mark.parametrize(
     ("path", "status", "words"),
-    [("/v1/worlds/craft", 404, "did you mean 'crafting'?"), ("/v1/worlds/echo/tasks", 422, "tier: is missing"),
-     ("/v1/worlds/echo/tasks?split=trian&tier=seen", 422, "did you mean 'train'?"),
-     ("/v1/worlds/echo/tasks?split=train&tier=seen&limit=-1", 422, "expected a whole number"),
-     ("/v1/worlds/echo/tasks/nope", 404, "unknown task 'nope'"), ("/v1/worlds/echo/tasks/nope/expert", 404, "nope"),
-     ("/v1/nothing", 404, "/openapi.json"), ("/nothing", 404, "GET /"), ("/v1/sessions/none", 404, "no such session"),
-     ("/v1/worlds/echo/tasks?" + "a=1&" * 50, 422, "query"), ("/v1/ws", 404, "nothing at")],
-)  # fmt: skip
+    [
+        ("/v1/worlds/craft", 404, "did you mean 'crafting'?"),
+        ("/v1/worlds/echo/tasks", 422, "tier: is missing"),
+        ("/v1/worlds/echo/tasks?split=trian&tier=seen", 422, "did you mean 'train'?"),
+        ("/v1/worlds/echo/tasks?split=train&tier=seen&limit=-1", 422, "expected a whole number"),
+        ("/v1/worlds/echo/tasks/nope", 404, "unknown task 'nope'"),
+        ("/v1/worlds/echo/tasks/nope/expert", 404, "nope"),
+        ("/v1/nothing", 404, "/openapi.json"),
+        ("/nothing", 404, "GET /"),
+        ("/v1/sessions/none", 404, "no such session"),
+        ("/v1/worlds/echo/tasks?" + "a=1&" * 50, 422, "query"),
+        ("/v1/ws", 404, "nothing at"),
+    ],
+)
 def test_wrong_questions_are_answered_with_what_is_right(client, path, status, words):
     answer = client.get(path)
     assert answer.status_code == status
@@ -130,11 +137,15 @@ def test_a_session_begins_again(client):
 
 @pytest.mark.parametrize(
     ("body", "words"),
-    [({}, ["world"]), ({"world": 3, "task": "x"}, ["world: got 3"]), ({"world": "echo"}, ["task: got null"]),
-     ({"world": "echo", "task": "x", "seed": "1"}, ["seed: got text"]),
-     ({"world": "echo", "task": "x", "seed": True}, ["seed: got true"]),
-     ({"world": "echo", "task": "x", "seed": 2**63}, ["seed"])],
-)  # fmt: skip
+    [
+        ({}, ["world"]),
+        ({"world": 3, "task": "x"}, ["world: got 3"]),
+        ({"world": "echo"}, ["task: got null"]),
+        ({"world": "echo", "task": "x", "seed": "1"}, ["seed: got text"]),
+        ({"world": "echo", "task": "x", "seed": True}, ["seed: got true"]),
+        ({"world": "echo", "task": "x", "seed": 2**63}, ["seed"]),
+    ],
+)
 def test_creations_that_cannot_be_read(client, body, words):
     answer = client.post("/v1/sessions", json=body)
     assert answer.status_code == 422 and answer.json()["kind"] == "ConfigError"
@@ -151,10 +162,15 @@ def test_a_creation_that_fails_leaves_no_session_behind(client):
 def test_a_batch_fails_item_by_item(client):
     one, other = begin(client), begin(client)
     steps = [
-        {"session": one, "action": "a"}, {"session": "none", "action": "b"},
-        {"session": other, "step": 5, "action": "c"}, {"session": other, "step": 0, "action": "d"},
-        {"session": one, "action": "e"}, "nonsense", {"session": 3}, {"session": other, "step": 0, "action": "d"},
-    ]  # fmt: skip
+        {"session": one, "action": "a"},
+        {"session": "none", "action": "b"},
+        {"session": other, "step": 5, "action": "c"},
+        {"session": other, "step": 0, "action": "d"},
+        {"session": one, "action": "e"},
+        "nonsense",
+        {"session": 3},
+        {"session": other, "step": 0, "action": "d"},
+    ]
     results = client.post("/v1/steps", json={"steps": steps}).json()["results"]
     kinds = [row.get("observation") or row["error"]["kind"] for row in results]
     assert kinds == ["1: a", "SessionGone", "WrongStep", "1: d", "2: e", "ConfigError", "ConfigError", "1: d"]
@@ -219,8 +235,10 @@ def test_64_clients_hammer_and_none_is_given_anothers_answer(server):
         with server.client() as client:
             session = begin(client, index=number % 20)
             path = f"/v1/sessions/{session}"
-            told = [client.post(path + "/step", json={"action": f"{number}-{turn}"}).json()["observation"]
-                    for turn in range(6)]  # fmt: skip
+            told = [
+                client.post(path + "/step", json={"action": f"{number}-{turn}"}).json()["observation"]
+                for turn in range(6)
+            ]
             assert client.delete(path).json() == {"closed": True}
             return told
 

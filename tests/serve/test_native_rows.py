@@ -21,8 +21,10 @@ VALUES = st.recursive(PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dict
 LISTED = st.lists(TEXTS, max_size=4) | st.lists(PLAIN, max_size=4)
 INFOS = st.dictionaries(TEXTS, VALUES, max_size=3) | st.builds(
     lambda rest, listed, kind: {**rest, "admissible": kind(listed)},
-    st.dictionaries(TEXTS, VALUES, max_size=2), LISTED, st.sampled_from([tuple, list]),
-)  # fmt: skip
+    st.dictionaries(TEXTS, VALUES, max_size=2),
+    LISTED,
+    st.sampled_from([tuple, list]),
+)
 
 
 @given(TEXTS, st.none() | FLOATS | st.integers(-9, 9), st.booleans(), INFOS)

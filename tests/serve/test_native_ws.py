@@ -83,17 +83,23 @@ def test_answers_carry_the_ids_of_their_requests(link, client):
 
 @pytest.mark.parametrize(
     ("frame", "name", "kind", "words"),
-    [("{", None, "SampleInvalid", "no JSON"), ("[]", None, "ConfigError", "expected one JSON object"),
-     ("{}", None, "ConfigError", "request_id"), ('{"request_id": 1.5}', None, "ConfigError", "request_id"),
-     ('{"request_id": true, "op": "ping"}', None, "ConfigError", "request_id"),
-     ('{"request_id": "' + "x" * 300 + '", "op": "ping"}', None, "ConfigError", "request_id"),
-     ('{"request_id": 5, "op": "stap"}', 5, "ConfigError", "did you mean 'step'?"),
-     ('{"request_id": 5}', 5, "ConfigError", "op"), ('{"request_id": 5, "op": ["step"]}', 5, "ConfigError", "op"),
-     ('{"request_id": 5, "op": "step"}', 5, "ConfigError", "session: got null"),
-     ('{"request_id": 5, "op": "steps", "steps": 3}', 5, "ConfigError", "steps: got 3"),
-     ('{"request_id": 5, "op": "ping", "x": NaN}', None, "SampleInvalid", "NaN"),
-     ('{"a":' * 10_000, None, "LimitExceeded", "nested"), (b"{}", None, "ConfigError", "got bytes")],
-)  # fmt: skip
+    [
+        ("{", None, "SampleInvalid", "no JSON"),
+        ("[]", None, "ConfigError", "expected one JSON object"),
+        ("{}", None, "ConfigError", "request_id"),
+        ('{"request_id": 1.5}', None, "ConfigError", "request_id"),
+        ('{"request_id": true, "op": "ping"}', None, "ConfigError", "request_id"),
+        ('{"request_id": "' + "x" * 300 + '", "op": "ping"}', None, "ConfigError", "request_id"),
+        ('{"request_id": 5, "op": "stap"}', 5, "ConfigError", "did you mean 'step'?"),
+        ('{"request_id": 5}', 5, "ConfigError", "op"),
+        ('{"request_id": 5, "op": ["step"]}', 5, "ConfigError", "op"),
+        ('{"request_id": 5, "op": "step"}', 5, "ConfigError", "session: got null"),
+        ('{"request_id": 5, "op": "steps", "steps": 3}', 5, "ConfigError", "steps: got 3"),
+        ('{"request_id": 5, "op": "ping", "x": NaN}', None, "SampleInvalid", "NaN"),
+        ('{"a":' * 10_000, None, "LimitExceeded", "nested"),
+        (b"{}", None, "ConfigError", "got bytes"),
+    ],
+)
 def test_frames_that_are_no_requests_keep_the_socket_open(link, frame, name, kind, words):
     link.link.send(frame)
     answer = link.receive()
@@ -147,9 +153,13 @@ def test_a_batch_of_many_sessions(link, client):
 
 @pytest.mark.parametrize(
     ("headers", "path", "status", "kind"),
-    [({"Evolvent-Protocol": "2"}, "/v1/ws", 400, "VersionMismatch"), ({}, "/v1/other", 404, "ConfigError"),
-     ({}, "/nothing", 404, "ConfigError"), ({"Origin": "http://evil.example"}, "/v1/ws", 403, "AccessDenied")],
-)  # fmt: skip
+    [
+        ({"Evolvent-Protocol": "2"}, "/v1/ws", 400, "VersionMismatch"),
+        ({}, "/v1/other", 404, "ConfigError"),
+        ({}, "/nothing", 404, "ConfigError"),
+        ({"Origin": "http://evil.example"}, "/v1/ws", 403, "AccessDenied"),
+    ],
+)
 def test_a_refused_handshake_says_why(server, headers, path, status, kind):
     with pytest.raises(InvalidStatus) as caught:
         Socket(server.socket_url.replace("/v1/ws", path), additional_headers=headers)

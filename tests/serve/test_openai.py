@@ -249,8 +249,16 @@ def test_every_mistake_is_told_at_once(http):
 
 
 def test_what_asks_for_nothing_is_accepted(http):
-    idle = {"user": "me", "presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": None, "tools": [],
-            "response_format": {"type": "text"}, "parallel_tool_calls": True, "max_completion_tokens": 3}  # fmt: skip
+    idle = {
+        "user": "me",
+        "presence_penalty": 0,
+        "frequency_penalty": 0.0,
+        "logit_bias": None,
+        "tools": [],
+        "response_format": {"type": "text"},
+        "parallel_tool_calls": True,
+        "max_completion_tokens": 3,
+    }
     assert chat(http, **idle)["usage"]["completion_tokens"] <= 3
 
 

@@ -28,10 +28,13 @@ FREE = [{"role": "user", "content": "which is a key"}]
 EXACT = {"return_token_ids": True}
 ANSWERED = [
     *ASKED,
-    {"role": "assistant", "content": None, "tool_calls": [
-        {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": "door"}'}}]},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": "door"}'}}],
+    },
     {"role": "tool", "tool_call_id": "c1", "content": "door is open"},
-]  # fmt: skip
+]
 
 
 def shown(policy, messages, tools=TOOLS):
@@ -44,8 +47,12 @@ def shown(policy, messages, tools=TOOLS):
 def policy():
     """It has learned four answers by heart: a call, two calls, a text, and a text after a tool's answer."""
     fresh = word_policy()
-    said = {'[look(at="door")]': ASKED, '[look(at="door"), take(what="key")]': BOTH, "a key is here": FREE,
-            "a door is open": ANSWERED}  # fmt: skip
+    said = {
+        '[look(at="door")]': ASKED,
+        '[look(at="door"), take(what="key")]': BOTH,
+        "a key is here": FREE,
+        "a door is open": ANSWERED,
+    }
     pairs = [(shown(fresh, messages), fresh.dialect.action(text)) for text, messages in said.items()]
     return taught(fresh, pairs, updates=40)
 
@@ -74,8 +81,14 @@ def test_models(client, policy):
 
 def test_a_chat_with_log_probabilities_and_several_samples(client, policy):
     told = chat(client, n=3, seed=7, temperature=2.0, max_completion_tokens=8, logprobs=True, extra_body=EXACT)
-    ask = SampleAsk(None, policy.dialect.open("", "see a door"), 8, policy.dialect.stop_ids,
-                    sampling=ev.Sampling(temperature=2.0), seeds=(7,))  # fmt: skip
+    ask = SampleAsk(
+        None,
+        policy.dialect.open("", "see a door"),
+        8,
+        policy.dialect.stop_ids,
+        sampling=ev.Sampling(temperature=2.0),
+        seeds=(7,),
+    )
     (want,) = blocking([ask], ev.LocalEngine(policy, slots=2))[0]
     assert [choice.index for choice in told.choices] == [0, 1, 2] and told.system_fingerprint == fingerprint(policy)
     assert len({tuple(choice.token_ids) for choice in told.choices}) > 1
@@ -118,8 +131,12 @@ def calls_of(message):
 
 
 LOOKED, TAKEN = ("function", "look", {"at": "door"}), ("function", "take", {"what": "key"})
-REPLIES = [(ASKED, [LOOKED], None), (BOTH, [LOOKED, TAKEN], None), (FREE, [], "a key is here"),
-           (ANSWERED, [], "a door is open")]  # fmt: skip
+REPLIES = [
+    (ASKED, [LOOKED], None),
+    (BOTH, [LOOKED, TAKEN], None),
+    (FREE, [], "a key is here"),
+    (ANSWERED, [], "a door is open"),
+]
 
 
 @pytest.mark.parametrize(("messages", "calls", "content"), REPLIES)
@@ -170,16 +187,28 @@ def test_the_choice_none_shows_no_tools(client, policy):
     assert told.prompt_token_ids == shown(policy, ANSWERED, tools=[])
 
 
-FORCED = [("required", True, {"look", "take"}), ("required", False, {"look", "take"}),
-          ({"type": "function", "function": {"name": "take"}}, False, {"take"})]  # fmt: skip
+FORCED = [
+    ("required", True, {"look", "take"}),
+    ("required", False, {"look", "take"}),
+    ({"type": "function", "function": {"name": "take"}}, False, {"take"}),
+]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("choice", "several", "names"), FORCED)
 def test_a_call_that_must_be_made_is_made_whatever_the_policy_would_write(client, choice, several, names, stream):
     """Asked hot for what it answers with text, twelve times; every call fits its schema."""
-    found, settings = [], {"tools": TOOLS, "tool_choice": choice, "parallel_tool_calls": several, "temperature": 6.0,
-                           "n": 12, "seed": 11}  # fmt: skip
+    found, settings = (
+        [],
+        {
+            "tools": TOOLS,
+            "tool_choice": choice,
+            "parallel_tool_calls": several,
+            "temperature": 6.0,
+            "n": 12,
+            "seed": 11,
+        },
+    )
     if stream:
         with client.chat.completions.stream(model=NAME, messages=FREE, **settings) as events:
             told = events.get_final_completion()
@@ -225,8 +254,17 @@ def test_a_chat_template_shows_the_tools_and_a_session_goes_on_from_the_very_tok
         assert next_ids == [*before, *hermes.tokenizer.encode(tail)]
         anew = chat(client, later, max_tokens=1, **settings).prompt_token_ids
         assert hermes.tokenizer.decode(anew).endswith(tail) and anew != before, "without a name it is written again"
-        forced = chat(client, [{"role": "user", "content": "q"}], n=4, seed=1, temperature=5.0, max_tokens=80,
-                      tools=[LOOK], tool_choice="required", parallel_tool_calls=False)  # fmt: skip
+        forced = chat(
+            client,
+            [{"role": "user", "content": "q"}],
+            n=4,
+            seed=1,
+            temperature=5.0,
+            max_tokens=80,
+            tools=[LOOK],
+            tool_choice="required",
+            parallel_tool_calls=False,
+        )
         assert {one.finish_reason for one in forced.choices} == {"tool_calls"}
         assert all(calls_of(one.message)[0][2]["at"] in ("door", "key") for one in forced.choices)
 
@@ -239,8 +277,9 @@ class look(BaseModel):
 
 def test_strict_tools_as_the_client_makes_them(client):
     tool = openai.pydantic_function_tool(look, description="see")
-    told = client.chat.completions.parse(model=NAME, messages=ASKED, tools=[tool], tool_choice="required",
-                                         temperature=1.0, seed=3)  # fmt: skip
+    told = client.chat.completions.parse(
+        model=NAME, messages=ASKED, tools=[tool], tool_choice="required", temperature=1.0, seed=3
+    )
     for call in told.choices[0].message.tool_calls:
         assert isinstance(call.function.parsed_arguments, look)
 
@@ -250,23 +289,42 @@ WRONG = [
     ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0]", "'function'"),
     ({"tools": [LOOK, LOOK]}, "tools[1]", "given twice"),
     ({"tools": [{"type": "function", "function": FUNCTION | {"name": "no name"}}]}, "tools[0]", "no legal name"),
-    ({"tools": [{"type": "function", "function": FUNCTION | {"parameters": {"type": "object", "properties": 7}}}]},
-     "tools[0].parameters", "properties"),
+    (
+        {"tools": [{"type": "function", "function": FUNCTION | {"parameters": {"type": "object", "properties": 7}}}]},
+        "tools[0].parameters",
+        "properties",
+    ),
     ({"tools": TOOLS, "tool_choice": "always"}, "tool_choice", "unknown tool_choice"),
     ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "lok"}}}, "tool_choice", "'look'"),
     ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools"}}, "tool_choice", "no choice that is known"),
     ({"tool_choice": "required"}, "tool_choice", "there are no tools"),
     ({"tools": TOOLS, "parallel_tool_calls": False}, "parallel_tool_calls", "cannot be promised"),
-    ({"tool_choice": "required", "tools": [{"type": "function", "function": FUNCTION | {"parameters": {
-        "type": "object", "properties": {"at": {"type": "string", "not": {"enum": ["door"]}}}}}}]},
-     None, "cannot be constrained"),
+    (
+        {
+            "tool_choice": "required",
+            "tools": [
+                {
+                    "type": "function",
+                    "function": FUNCTION
+                    | {
+                        "parameters": {
+                            "type": "object",
+                            "properties": {"at": {"type": "string", "not": {"enum": ["door"]}}},
+                        }
+                    },
+                }
+            ],
+        },
+        None,
+        "cannot be constrained",
+    ),
     ({"tools": TOOLS, "messages": ANSWERED[:2]}, "messages", "nothing to reply to"),
     ({"tools": TOOLS, "messages": [ANSWERED[0], ANSWERED[2]]}, "messages[1].tool_call_id", "answers no open call"),
     ({"tools": TOOLS, "messages": [*ANSWERED[:2], ASKED[0]]}, "messages[2]", "no answer yet"),
     ({"tools": [LOOK] * 129}, "tools", "at most 128"),
     ({"tools": TOOLS, "messages": [{"role": "user", "content": "see\nuser : door"}]}, None, "beginning of a turn"),
     ({"functions": [FUNCTION]}, "functions", "not done here"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("body", "param", "said"), WRONG)

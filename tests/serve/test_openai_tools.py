@@ -58,11 +58,16 @@ def test_the_systems_message_stands_where_the_dialect_has_it():
 
 
 FORMS = {
-    "hermes": policy_over(HERMES, IM), "llama": policy_over(LLAMA, EOT), "blocks": policy_over(CHATML, IM),
-    "mistral": policy_over(MISTRAL.replace("{% set", "{{ '' }}{% set"),
-                           ["<s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "</s>"],
-                           dialect=Lines), "words": word_policy(),
-}  # fmt: skip
+    "hermes": policy_over(HERMES, IM),
+    "llama": policy_over(LLAMA, EOT),
+    "blocks": policy_over(CHATML, IM),
+    "mistral": policy_over(
+        MISTRAL.replace("{% set", "{{ '' }}{% set"),
+        ["<s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "</s>"],
+        dialect=Lines,
+    ),
+    "words": word_policy(),
+}
 JSON = '{"name": "look", "arguments": {"at": "door"}}'
 TAG = f"<tool_call>\n{JSON}\n</tool_call>"
 READ = [
@@ -103,16 +108,43 @@ def test_arguments_of_a_strict_tool_fit_its_schema_or_there_is_no_call():
 
 
 def test_without_tools_nothing_is_a_call():
-    talk = [{"role": "user", "content": "see"}, {"role": "assistant", "content": None, "tool_calls": [
-        {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}]},
-        {"role": "tool", "tool_call_id": "c", "content": "seen"}]  # fmt: skip
+    talk = [
+        {"role": "user", "content": "see"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}],
+        },
+        {"role": "tool", "tool_call_id": "c", "content": "seen"},
+    ]
     found = shown(FORMS["hermes"], tools=[LOOK], messages=talk, tool_choice="none")
     assert found.offer == Offer() and "<tool_call>" in found.text and '"description"' not in found.text
     assert found.read(TAG) == (TAG, ())
 
 
-PIECES = ["<", "<tool_call>", "</tool_call>", "<function=look>", "</function>", "<think>", "</think>", JSON, "[", "]",
-          "{", "`", "```", "\n", " ", "see", "<to", "I see.", TAG, "(", '"']  # fmt: skip
+PIECES = [
+    "<",
+    "<tool_call>",
+    "</tool_call>",
+    "<function=look>",
+    "</function>",
+    "<think>",
+    "</think>",
+    JSON,
+    "[",
+    "]",
+    "{",
+    "`",
+    "```",
+    "\n",
+    " ",
+    "see",
+    "<to",
+    "I see.",
+    TAG,
+    "(",
+    '"',
+]
 
 
 @settings(max_examples=150, deadline=None)
@@ -156,10 +188,19 @@ def test_nobody_forges_a_turn_or_a_tool():
 
 def test_halves_of_surrogate_pairs_are_written_as_what_they_are():
     call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"at": "\\ud800"}'}}
-    talk = [{"role": "user", "content": "a\ud800"}, {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "c", "content": "\ud800"}]  # fmt: skip
-    tool = {"type": "function", "function": {"name": "look", "description": "\ud800", "parameters": {
-        "type": "object", "properties": {"at": {"type": "string", "description": "\ud800"}}}}}  # fmt: skip
+    talk = [
+        {"role": "user", "content": "a\ud800"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "\ud800"},
+    ]
+    tool = {
+        "type": "function",
+        "function": {
+            "name": "look",
+            "description": "\ud800",
+            "parameters": {"type": "object", "properties": {"at": {"type": "string", "description": "\ud800"}}},
+        },
+    }
     assert shown(FORMS["hermes"], tools=[tool], messages=talk).ids
 
 
@@ -172,8 +213,15 @@ def test_stops_of_white_space_are_found_at_once_and_where_they_are(stop, want, s
     written = policy.tokenizer.encode(f"{want}{stop}more")
     taught(policy, [(prompt, [*written, policy.tokenizer.eos_token_id])], updates=25)
     with policy_server(policy) as running, httpx2.Client(base_url=running.url, timeout=60, trust_env=False) as http:
-        body = {"model": NAME, "prompt": prompt, "temperature": 0, "max_tokens": 20, "stop": stop, "stream": stream,
-                "return_token_ids": True}  # fmt: skip
+        body = {
+            "model": NAME,
+            "prompt": prompt,
+            "temperature": 0,
+            "max_tokens": 20,
+            "stop": stop,
+            "stream": stream,
+            "return_token_ids": True,
+        }
         answer = http.post("/completions", json=body)
     rows = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")] or [answer.text]
     choices = [httpx2.Response(200, text=row).json()["choices"][0] for row in rows]
@@ -194,8 +242,10 @@ def test_a_completion_keeps_its_white_space_and_a_chat_does_not(stream):
         plain = http.post("/completions", json={"prompt": prompts[0], **more})
         stopped = http.post("/completions", json={"prompt": prompts[0], "stop": "left", **more})
         chat = http.post("/chat/completions", json={"messages": [{"role": "user", "content": "q"}], **more})
-        native = http.post(running.url.removesuffix("/v1") + "/generate", json={
-            "input_ids": prompts[0], "sampling_params": {"temperature": 0, "max_new_tokens": 40}})  # fmt: skip
+        native = http.post(
+            running.url.removesuffix("/v1") + "/generate",
+            json={"input_ids": prompts[0], "sampling_params": {"temperature": 0, "max_new_tokens": 40}},
+        )
 
     def text(reply):
         rows = [line[6:] for line in reply.text.splitlines() if line.startswith("data: {")] or [reply.text]

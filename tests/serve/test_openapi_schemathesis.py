@@ -18,9 +18,12 @@ from evolvent.serve.native.openapi import document
 from tests.serve.served import begin, serving, small_worlds
 
 CHECKS = [
-    not_a_server_error, checks.status_code_conformance, checks.content_type_conformance,
-    checks.response_headers_conformance, checks.response_schema_conformance,
-]  # fmt: skip
+    not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+]
 OPERATIONS = [
     (method, path) for path, found in document(["echo"])["paths"].items() for method in found if method != "parameters"
 ]
@@ -50,8 +53,14 @@ def test_every_operation_keeps_its_word(served, method, path):
     operation = schema[path][method.upper()]
     modes = st.sampled_from([GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 
-    @settings(max_examples=16, deadline=None, derandomize=True, phases=[Phase.generate], database=None,
-              suppress_health_check=list(HealthCheck))  # fmt: skip
+    @settings(
+        max_examples=16,
+        deadline=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
     @given(modes.flatmap(lambda mode: operation.as_strategy(generation_mode=mode)), st.booleans())
     def answered(case, real):
         if real:

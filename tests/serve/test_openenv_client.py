@@ -80,7 +80,7 @@ def test_tasks_are_dealt_or_taken_as_they_are(raw, make):
     again = make(raw.base, tasks=[{"seed": number} for number in reversed(range(40))])
     assert {task.id: task.split for task in again.tasks("train", "seen")} == {
         task.id: "train" for task in splits["train"]
-    }  # fmt: skip
+    }
     with pytest.raises(ConfigError, match="twice"):
         make(raw.base, tasks=[{"seed": 1}, {"seed": 1}])
     with pytest.raises(ConfigError, match="did you mean 'train'"):

@@ -158,9 +158,12 @@ def test_capacity_is_told_and_the_socket_closed():
                 assert (error["code"], error["data"]["max_sessions"]) == (-32000, 1)
             refused = http((address, host), "POST", "/reset", {})
             assert (refused.status_code, refused.headers["retry-after"].isdigit()) == (503, True)
-            assert http((address, host), "POST", "/mcp", rpc("openenv/session/create")).json()["error"]["data"][
-                "active_sessions"
-            ] == 1  # fmt: skip
+            assert (
+                http((address, host), "POST", "/mcp", rpc("openenv/session/create")).json()["error"]["data"][
+                    "active_sessions"
+                ]
+                == 1
+            )
         assert emptied(host)
 
 
@@ -302,13 +305,20 @@ def test_json_rpc_over_http(served):
 
 def test_json_rpc_that_is_none(served):
     wrong = [
-        ({}, -32600), ([], -32600), ({"jsonrpc": "1.0", "method": "tools/list"}, -32600),
-        ({**rpc("tools/list"), "x": 1}, -32600), ({**rpc("tools/list"), "id": True}, -32600),
-        ({**rpc("tools/list"), "params": []}, -32602), (rpc("tools/dance"), -32601), (rpc("tools/call"), -32602),
-        (rpc("tools/call", name="act", arguments=[1]), -32602), (rpc("tools/call", name="fly"), -32602),
+        ({}, -32600),
+        ([], -32600),
+        ({"jsonrpc": "1.0", "method": "tools/list"}, -32600),
+        ({**rpc("tools/list"), "x": 1}, -32600),
+        ({**rpc("tools/list"), "id": True}, -32600),
+        ({**rpc("tools/list"), "params": []}, -32602),
+        (rpc("tools/dance"), -32601),
+        (rpc("tools/call"), -32602),
+        (rpc("tools/call", name="act", arguments=[1]), -32602),
+        (rpc("tools/call", name="fly"), -32602),
         (rpc("tools/call", name="act", arguments={"action": 3}), -32602),
-        (rpc("openenv/session/create", seed=-1), -32602), (rpc("openenv/session/close"), -32602),
-    ]  # fmt: skip
+        (rpc("openenv/session/create", seed=-1), -32602),
+        (rpc("openenv/session/close"), -32602),
+    ]
     for body, code in wrong:
         assert http(served, "POST", "/mcp", body).json()["error"]["code"] == code, body
     assert emptied(served[1])

@@ -253,7 +253,7 @@ def test_a_worker_that_hangs_is_killed_and_replaced(monkeypatch):
 @pytest.mark.parametrize(
     ("factory", "kind", "words"),
     [(failing_worlds, WorldError, "no such dump"), (leaving_worlds, WorldError, "before it was ready")],
-)  # fmt: skip
+)
 def test_worlds_that_cannot_be_built_stop_the_start(factory, kind, words):
     async def ask():
         async with PooledHost(small_worlds(), factory, [], workers=2):

@@ -95,8 +95,13 @@ def test_only_other_weights_of_the_same_model_are_taken(root, policy):
     ev.tiny_policy(["go", "left"], context=64).save(root / "words")
     shutil.copytree(root / "later", root / "pickled")
     (root / "pickled" / "model.safetensors").rename(root / "pickled" / "pytorch_model.bin")
-    refused = {"adapter": ConfigError, "wide": ShapeMismatch, "words": VocabularyMismatch, "pickled": UnsafeFile,
-               "missing": ConfigError}  # fmt: skip
+    refused = {
+        "adapter": ConfigError,
+        "wide": ShapeMismatch,
+        "words": VocabularyMismatch,
+        "pickled": UnsafeFile,
+        "missing": ConfigError,
+    }
     for name, kind in refused.items():
         with pytest.raises(kind):
             handed_over(root, name, policy)
@@ -154,9 +159,11 @@ def test_the_route_of_the_command(root, policy):
 
             before = writer()
             for row, status, code in [
-                ({"model_path": "../beside"}, 403, "unsafe_path"), ({"model_path": "none"}, 400, None),
-                ({}, 400, None), ({"model_path": "later", "load_format": "pt"}, 400, None),
-            ]:  # fmt: skip
+                ({"model_path": "../beside"}, 403, "unsafe_path"),
+                ({"model_path": "none"}, 400, None),
+                ({}, 400, None),
+                ({"model_path": "later", "load_format": "pt"}, 400, None),
+            ]:
                 answer = post(row)
                 assert answer.status_code == status and answer.json()["success"] is False and answer.json()["message"]
                 assert answer.json()["error"]["code"] == code

@@ -199,8 +199,18 @@ def test_a_task_that_is_in_no_panel_is_sent_whole(peer, remote):
     with pytest.raises(ConfigError):
         remote.make(task).reset()
     sent = [body["task"] for _, op, body in peer.heard if op in ("create", "refused")]
-    assert sent == [task.id, {"id": task.id, "world": "crafting", "version": task.version, "spec": {"made": "up"},
-                              "kind": "", "tier": "seen", "split": "train"}]  # fmt: skip
+    assert sent == [
+        task.id,
+        {
+            "id": task.id,
+            "world": "crafting",
+            "version": task.version,
+            "spec": {"made": "up"},
+            "kind": "",
+            "tier": "seen",
+            "split": "train",
+        },
+    ]
 
 
 # together
@@ -277,9 +287,9 @@ def test_worlds_of_one_server_are_collected_together(url, names):
 
 
 @pytest.mark.parametrize(
-    "wrong", ["", "localhost:8000", "ftp://127.0.0.1", "http://", "http://127.0.0.1/?a=b", "http://127.0.0.1/#maze",
-              "file:etc"],
-)  # fmt: skip
+    "wrong",
+    ["", "localhost:8000", "ftp://127.0.0.1", "http://", "http://127.0.0.1/?a=b", "http://127.0.0.1/#maze", "file:etc"],
+)
 def test_addresses_that_are_none(wrong):
     with pytest.raises(ConfigError, match="url"):
         RemoteWorld(wrong)

@@ -35,9 +35,18 @@ def ask(access, *, method="GET", headers=None, content=None):
 
 @pytest.mark.parametrize(
     ("host", "loopback"),
-    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True), ("LOCALHOST", True),
-     ("0.0.0.0", False), ("10.0.0.1", False), ("localhost.example", False), ("", False)],
-)  # fmt: skip
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("localhost", True),
+        ("LOCALHOST", True),
+        ("0.0.0.0", False),
+        ("10.0.0.1", False),
+        ("localhost.example", False),
+        ("", False),
+    ],
+)
 def test_what_is_the_loopback(host, loopback):
     assert is_loopback(host) is loopback
 
@@ -80,9 +89,16 @@ def test_beyond_the_loopback_addresses_and_given_names_are_ours():
 
 @pytest.mark.parametrize(
     ("origin", "status"),
-    [("http://127.0.0.1:8000", 200), ("https://127.0.0.1:8000", 200), ("https://friend.example", 200),
-     ("http://127.0.0.1:8001", 403), ("http://evil.example", 403), ("null", 403), ("https://friend.example.evil", 403)],
-)  # fmt: skip
+    [
+        ("http://127.0.0.1:8000", 200),
+        ("https://127.0.0.1:8000", 200),
+        ("https://friend.example", 200),
+        ("http://127.0.0.1:8001", 403),
+        ("http://evil.example", 403),
+        ("null", 403),
+        ("https://friend.example.evil", 403),
+    ],
+)
 def test_only_our_own_pages_and_named_ones_may_call(origin, status):
     access = bound_to("127.0.0.1", origins=["https://Friend.example"])
     assert ask(access, headers={"origin": origin}).status_code == status
@@ -94,10 +110,21 @@ def basic(password):
 
 @pytest.mark.parametrize(
     ("header", "status"),
-    [(f"Bearer {SECRET}", 200), (f"bearer  {SECRET} ", 200), (basic(SECRET), 200), (None, 403), ("", 403),
-     (f"Bearer {SECRET}x", 403), (f"Bearer {SECRET[:-1]}", 403), (SECRET, 403), (basic("x"), 403), ("Basic ?", 403),
-     ("Bearer ", 403), ("Basic ", 403)],
-)  # fmt: skip
+    [
+        (f"Bearer {SECRET}", 200),
+        (f"bearer  {SECRET} ", 200),
+        (basic(SECRET), 200),
+        (None, 403),
+        ("", 403),
+        (f"Bearer {SECRET}x", 403),
+        (f"Bearer {SECRET[:-1]}", 403),
+        (SECRET, 403),
+        (basic("x"), 403),
+        ("Basic ?", 403),
+        ("Bearer ", 403),
+        ("Basic ", 403),
+    ],
+)
 def test_the_token_is_asked_of_every_request(header, status):
     access = bound_to("127.0.0.1", token=SECRET)
     for method in ("GET", "POST", "PUT", "DELETE"):

@@ -43,10 +43,14 @@ from evolvent.worlds.tools.calls import STYLES, ToolGrammar
 from evolvent.worlds.web_replay.world import WebGrammar
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False)
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**60), 2**60)
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4), max_leaves=12,
-)  # fmt: skip
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
 INFO = st.dictionaries(st.text(), JSON, max_size=3)
 NUMBER = st.floats(allow_nan=False, allow_infinity=False)
 TEXT = st.text().map(wire.text_of)
@@ -67,9 +71,14 @@ def test_tasks_come_back_equal(spec, kind, tier, split):
 def test_a_task_row_by_hand():
     task = Task("maze", "2", {"size": 3}, "short", "evo", "dev")
     assert wire.task_row(task) == {
-        "id": task.id, "world": "maze", "version": "2", "spec": {"size": 3}, "kind": "short", "tier": "evo",
+        "id": task.id,
+        "world": "maze",
+        "version": "2",
+        "spec": {"size": 3},
+        "kind": "short",
+        "tier": "evo",
         "split": "dev",
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
@@ -99,8 +108,10 @@ def test_steps_come_back_equal(observation, reward, terminated, truncated, info,
 
 def test_a_look_comes_back_equal():
     task = Task("maze", "2", {"size": 3})
-    for look in (Look("s1", "maze", "running", task, "a wall", {"admissible": ["up"]}, (0.0, None, 1.0), 3),
-                 Look("s2", "maze", "open", None, "", {}, (), 0)):  # fmt: skip
+    for look in (
+        Look("s1", "maze", "running", task, "a wall", {"admissible": ["up"]}, (0.0, None, 1.0), 3),
+        Look("s2", "maze", "open", None, "", {}, (), 0),
+    ):
         assert wire.look_of(through(wire.look_row(look))) == look
     with pytest.raises(SampleInvalid, match="unknown state"):
         wire.look_of({**wire.look_row(look), "state": "asleep"})
@@ -108,11 +119,22 @@ def test_a_look_comes_back_equal():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("reward", "1"), ("reward", True), ("reward", math.inf), ("reward", math.nan), ("reward", 10**400),
-     ("terminated", 1),
-     ("truncated", None), ("info", []), ("step", "0"), ("step", True), ("observation", None), ("observation", ["a"])],
+    [
+        ("reward", "1"),
+        ("reward", True),
+        ("reward", math.inf),
+        ("reward", math.nan),
+        ("reward", 10**400),
+        ("terminated", 1),
+        ("truncated", None),
+        ("info", []),
+        ("step", "0"),
+        ("step", True),
+        ("observation", None),
+        ("observation", ["a"]),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_wrong_type_in_a_step_is_refused(field, value):
     row = wire.step_row(Stepped("here", 1.0, False, False, {}, 4))
     with pytest.raises(SampleInvalid):
@@ -128,10 +150,22 @@ def test_scores_come_back_equal(score):
 
 
 def test_numpy_and_tuples_become_json():
-    info = {"n": np.int64(3), "x": np.float32(0.5), "on": np.bool_(True), "grid": np.arange(4).reshape(2, 2),
-            "pair": ("a", 1), 5: {"b", "a"}}  # fmt: skip
-    assert wire.plain(info) == {"n": 3, "x": 0.5, "on": True, "grid": [[0, 1], [2, 3]], "pair": ["a", 1],
-                                "5": ["a", "b"]}  # fmt: skip
+    info = {
+        "n": np.int64(3),
+        "x": np.float32(0.5),
+        "on": np.bool_(True),
+        "grid": np.arange(4).reshape(2, 2),
+        "pair": ("a", 1),
+        5: {"b", "a"},
+    }
+    assert wire.plain(info) == {
+        "n": 3,
+        "x": 0.5,
+        "on": True,
+        "grid": [[0, 1], [2, 3]],
+        "pair": ["a", 1],
+        "5": ["a", "b"],
+    }
     assert json.loads(wire.encoded(wire.plain(info)))["grid"] == [[0, 1], [2, 3]]
 
 
@@ -181,9 +215,11 @@ EVERY = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issu
 @pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
 def test_every_error_survives_the_wire(kind):
     special = {
-        AtCapacity: lambda: AtCapacity("full", retry_after_s=2.5), MissingExtra: lambda: MissingExtra("mcp", "MCP"),
-        CorruptRecord: lambda: CorruptRecord("torn", offset=3), Locked: lambda: Locked("held", pid=1, host="here"),
-    }  # fmt: skip
+        AtCapacity: lambda: AtCapacity("full", retry_after_s=2.5),
+        MissingExtra: lambda: MissingExtra("mcp", "MCP"),
+        CorruptRecord: lambda: CorruptRecord("torn", offset=3),
+        Locked: lambda: Locked("held", pid=1, host="here"),
+    }
     error = special.get(kind, lambda: kind("it broke", value=[1, 2], expected="something whole", hint="try again"))()
     row = through(wire.error_row(error))
     back = wire.error_of(row)
@@ -210,13 +246,24 @@ def test_what_distinguishes_errors_survives():
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(wire.NotFound("no such task"), 404), (SessionGone("unknown"), 404), (wire.Ended("over"), 409),
-     (WrongStep("5"), 409), (EnvLost("gone"), 410), (InvalidAction("?"), 422), (ConfigError("bad"), 422),
-     (AtCapacity("full", retry_after_s=1), 503), (StepTimeout("slow"), 504), (errors.AccessDenied("no"), 403),
-     (errors.LimitExceeded("big"), 413), (VersionMismatch("2"), 400), (WorldError("?"), 500),
-     (errors.NonFinite("?"), 500)],
+    [
+        (wire.NotFound("no such task"), 404),
+        (SessionGone("unknown"), 404),
+        (wire.Ended("over"), 409),
+        (WrongStep("5"), 409),
+        (EnvLost("gone"), 410),
+        (InvalidAction("?"), 422),
+        (ConfigError("bad"), 422),
+        (AtCapacity("full", retry_after_s=1), 503),
+        (StepTimeout("slow"), 504),
+        (errors.AccessDenied("no"), 403),
+        (errors.LimitExceeded("big"), 413),
+        (VersionMismatch("2"), 400),
+        (WorldError("?"), 500),
+        (errors.NonFinite("?"), 500),
+    ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
-)  # fmt: skip
+)
 def test_statuses(error, status):
     assert wire.status_of(error) == status
 

@@ -38,8 +38,29 @@ TAKE = {
         "parameters": {"type": "object", "properties": {"what": {"type": "string"}}, "required": ["what"]},
     },
 }
-WORDS = ["look", "take", "see", "get", "at", "what", "user", "assistant", "tool", "door", "key", "a", "open", "go",
-         "string", "none", "here", "is", "which", *'()[]{}=",:?|.', "'"]  # fmt: skip
+WORDS = [
+    "look",
+    "take",
+    "see",
+    "get",
+    "at",
+    "what",
+    "user",
+    "assistant",
+    "tool",
+    "door",
+    "key",
+    "a",
+    "open",
+    "go",
+    "string",
+    "none",
+    "here",
+    "is",
+    "which",
+    *'()[]{}=",:?|.',
+    "'",
+]
 
 
 def word_policy(context=128, seed=4):

@@ -31,17 +31,27 @@ def generations(draw) -> Generation:
     n = draw(st.integers(0, 6))
     floats = st.floats(width=32, allow_nan=False)
     return Generation(
-        draw(hnp.arrays(np.int32, n)), draw(hnp.arrays(np.bool_, n)),
+        draw(hnp.arrays(np.int32, n)),
+        draw(hnp.arrays(np.bool_, n)),
         draw(hnp.arrays(np.float32, n, elements=st.sampled_from([0.0, -0.0]) | floats)),
-        draw(st.none() | st.integers(0, 9)), tuple(draw(st.lists(st.integers(0, 9), max_size=3))), draw(st.booleans()),
-        draw(st.integers(0, 2**40)), draw(st.sampled_from(["stop", "length", "choice"])),
-    )  # fmt: skip
+        draw(st.none() | st.integers(0, 9)),
+        tuple(draw(st.lists(st.integers(0, 9), max_size=3))),
+        draw(st.booleans()),
+        draw(st.integers(0, 2**40)),
+        draw(st.sampled_from(["stop", "length", "choice"])),
+    )
 
 
 _steps = st.builds(
-    Step, _value, _value, _maybe, st.none() | _text, st.lists(generations(), max_size=2).map(tuple), st.none() | _text,
+    Step,
+    _value,
+    _value,
+    _maybe,
+    st.none() | _text,
+    st.lists(generations(), max_size=2).map(tuple),
+    st.none() | _text,
     st.one_of(_object, st.just({"tool_calls": [{"type": "function"}], "invalid": True})),
-)  # fmt: skip
+)
 _tasks = st.builds(Task, _text, _text, _object, _text, _text, _text)
 _errors = st.builds(ErrorRecord, _text, _text, st.integers(0, 9), st.booleans())
 _scores = st.builds(Score, _maybe, _maybe, st.none() | st.booleans())
@@ -51,11 +61,18 @@ _scores = st.builds(Score, _maybe, _maybe, st.none() | st.booleans())
 def trajectories(draw) -> Trajectory:
     ended_by = draw(st.sampled_from(["world", "horizon", "agent", "error"]))
     return Trajectory(
-        draw(st.text("abc/-é\"\\ ", min_size=1, max_size=8)), draw(_tasks),
-        tuple(draw(st.lists(_steps, max_size=3))), draw(_value), ended_by, draw(_scores), draw(st.integers(0, 99)),
+        draw(st.text('abc/-é"\\ ', min_size=1, max_size=8)),
+        draw(_tasks),
+        tuple(draw(st.lists(_steps, max_size=3))),
+        draw(_value),
+        ended_by,
+        draw(_scores),
+        draw(st.integers(0, 99)),
         draw(st.none() | st.builds(Branch, _text, st.integers(0, 9), st.integers(0, 9))),
-        draw(_errors) if ended_by == "error" else None, draw(st.none() | _text), draw(_object),
-    )  # fmt: skip
+        draw(_errors) if ended_by == "error" else None,
+        draw(st.none() | _text),
+        draw(_object),
+    )
 
 
 def several():
@@ -63,9 +80,12 @@ def several():
 
 
 annotations = st.builds(
-    Annotation, st.just("a"), _text, st.builds(Place, *[st.none() | st.integers(0, 9)] * 4),
+    Annotation,
+    st.just("a"),
+    _text,
+    st.builds(Place, *[st.none() | st.integers(0, 9)] * 4),
     st.one_of(_number, _text, st.sampled_from(["inf", "nan"]), st.lists(_number, max_size=3).map(tuple)),
-)  # fmt: skip
+)
 
 
 def generation(*ids: int, read: int = 1, extends: int | None = None) -> Generation:

@@ -50,8 +50,13 @@ def a_run(folder: Path, *, more: int = 0) -> Path:
             store.append(episode(f"evolve-1/{number}", success=number % 2 == 0))
         store.seal()
         store.append(episode("evolve-1/last"))
-    for name, data in {"run.json": b'{"state": "finished"}', "model/weights": b"w" * 3000, "stages/a/kept": b"",
-                       "stages/a/weights": b"w" * 3000, "report.html": "<p>é</p>".encode()}.items():  # fmt: skip
+    for name, data in {
+        "run.json": b'{"state": "finished"}',
+        "model/weights": b"w" * 3000,
+        "stages/a/kept": b"",
+        "stages/a/weights": b"w" * 3000,
+        "report.html": "<p>é</p>".encode(),
+    }.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
     for number in range(more):
@@ -61,8 +66,11 @@ def a_run(folder: Path, *, more: int = 0) -> Path:
 
 def tree(folder: Path) -> dict[str, bytes]:
     """All files but locks, by their names."""
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*")
-            if path.is_file() and path.suffix != ".lock"}  # fmt: skip
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix != ".lock"
+    }
 
 
 class Faulty(fs.FileSystemHandler):
@@ -157,14 +165,25 @@ def outage(*_) -> OSError:
 # ---------------------------------------------------------------------- addresses
 
 
-@pytest.mark.parametrize(("address", "told"), [
-    ("backup/run", "no kind of place"), ("http://host/run", "no kind of place"), ("s3://", "no bucket"),
-    ("s3:///run", "no bucket"), ("s3://bucket", "no plain path"), ("s3://bucket/a//b", "no plain path"),
-    ("s3://bucket/a/../b", "no plain path"), ("s3://bucket/a?regoin=x", "did you mean 'region'"),
-    ("s3://bucket/a?scheme=ftp", "expected http or https"), ("gs://bucket/a?anonymous=maybe", "expected true or false"),
-    ("gs://bucket/a?region=x", "unknown option"), ("file://host/a", "expected file:///PATH"),
-    ("hdfs://name:port/a", "expected hdfs://HOST:PORT/PATH"), ("s3://[x/a", "not one that can be read"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("backup/run", "no kind of place"),
+        ("http://host/run", "no kind of place"),
+        ("s3://", "no bucket"),
+        ("s3:///run", "no bucket"),
+        ("s3://bucket", "no plain path"),
+        ("s3://bucket/a//b", "no plain path"),
+        ("s3://bucket/a/../b", "no plain path"),
+        ("s3://bucket/a?regoin=x", "did you mean 'region'"),
+        ("s3://bucket/a?scheme=ftp", "expected http or https"),
+        ("gs://bucket/a?anonymous=maybe", "expected true or false"),
+        ("gs://bucket/a?region=x", "unknown option"),
+        ("file://host/a", "expected file:///PATH"),
+        ("hdfs://name:port/a", "expected hdfs://HOST:PORT/PATH"),
+        ("s3://[x/a", "not one that can be read"),
+    ],
+)
 def test_an_address_that_names_no_place(address, told):
     with pytest.raises(ConfigError) as caught:
         place_of(address)
@@ -228,16 +247,22 @@ def test_the_manifest_by_hand(tmp_path):
     publish(tmp_path / "run", place)
     digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # FIPS 180-2, appendix B.1
     assert json.loads((tmp_path / "there/evolvent-manifest.json").read_text()) == {
-        "format": 1, "files": {"a": {"bytes": 3, "sha256": digest}},
-    }  # fmt: skip
+        "format": 1,
+        "files": {"a": {"bytes": 3, "sha256": digest}},
+    }
     assert (tmp_path / "there/objects" / digest).read_bytes() == b"abc"
 
 
 def test_what_stays_behind(tmp_path):
     run = a_run(tmp_path / "run")
     wanted = set(tree(run))
-    for name, data in {"half.part~": b"x", "old.part~/x": b"x", "snapshots/leases/1-a.json": b"{}",
-                       "snapshots/gate.lock": b"", ".train.lock": b'{"pid": 0, "host": ""}'}.items():  # fmt: skip
+    for name, data in {
+        "half.part~": b"x",
+        "old.part~/x": b"x",
+        "snapshots/leases/1-a.json": b"{}",
+        "snapshots/gate.lock": b"",
+        ".train.lock": b'{"pid": 0, "host": ""}',
+    }.items():
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).write_bytes(data)
     (run / "empty").mkdir()
@@ -388,8 +413,9 @@ def test_outages_are_waited_for(tmp_path):
     pauses: list[float] = []
     failing = Faulty(lambda number, *_: outage() if 5 <= number < 12 or number % 7 == 0 else None)
     place, handler = at(tmp_path / "there", failing)
-    publish(run, place, workers=1, patience=Patience(tries=40, base_s=1.0, cap_s=4.0, rng=Random(1),
-                                                     sleep=pauses.append))  # fmt: skip
+    publish(
+        run, place, workers=1, patience=Patience(tries=40, base_s=1.0, cap_s=4.0, rng=Random(1), sleep=pauses.append)
+    )
     assert pauses and all(0.5 <= pause <= 4.0 for pause in pauses) and max(pauses) > 2.0
     handler.fails = lambda number, call, path: outage() if call == "read" and number % 3 == 0 else None
     fetch(copy_at(place, patience=patient(tries=9)), tmp_path / "back", workers=1)
@@ -406,15 +432,18 @@ def test_patience_ends(tmp_path):
     assert max(handler.calls.values()) == 4
 
 
-@pytest.mark.parametrize(("text", "kind"), [
-    ("AWS Error ACCESS_DENIED during PutObject operation: no", AccessDenied),
-    ("AWS Error SIGNATURE_DOES_NOT_MATCH during PutObject operation: no", AccessDenied),
-    ("AWS Error UNKNOWN (HTTP status 400) during HeadObject operation: ExceptionName: ExpiredToken", AccessDenied),
-    ("google::cloud::Status(PERMISSION_DENIED: no)", AccessDenied),
-    ("AWS Error NO_SUCH_BUCKET during PutObject operation: no", StoreUnavailable),
-    ("AWS Error UNKNOWN (HTTP status 411) during PutObject operation: no", StoreUnavailable),
-    ("[Errno 28] No space left on device", NoSpace),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("AWS Error ACCESS_DENIED during PutObject operation: no", AccessDenied),
+        ("AWS Error SIGNATURE_DOES_NOT_MATCH during PutObject operation: no", AccessDenied),
+        ("AWS Error UNKNOWN (HTTP status 400) during HeadObject operation: ExceptionName: ExpiredToken", AccessDenied),
+        ("google::cloud::Status(PERMISSION_DENIED: no)", AccessDenied),
+        ("AWS Error NO_SUCH_BUCKET during PutObject operation: no", StoreUnavailable),
+        ("AWS Error UNKNOWN (HTTP status 411) during PutObject operation: no", StoreUnavailable),
+        ("[Errno 28] No space left on device", NoSpace),
+    ],
+)
 def test_what_waiting_does_not_mend(tmp_path, monkeypatch, text, kind):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "very-secret-value")
     error = OSError(28, f"{text} very-secret-value") if kind is NoSpace else OSError(f"{text} very-secret-value")
@@ -496,8 +525,12 @@ def test_damaged_objects_are_found_and_mended(tmp_path):
     files = publish(run, place).manifest.files
     cut, wrong, gone = (tmp_path / "there" / files[name].name for name in ("model/weights", "report.html", "run.json"))
     good = {path: path.read_bytes() for path in (cut, wrong, gone)}
-    for damage in (lambda: cut.write_bytes(b"w" * 2999), lambda: cut.write_bytes(b"w" * 3001),
-                   lambda: wrong.write_bytes(bytes(len(good[wrong]))), gone.unlink):  # fmt: skip
+    for damage in (
+        lambda: cut.write_bytes(b"w" * 2999),
+        lambda: cut.write_bytes(b"w" * 3001),
+        lambda: wrong.write_bytes(bytes(len(good[wrong]))),
+        gone.unlink,
+    ):
         damage()
         with pytest.raises((HashMismatch, Incomplete), match="push it again"):
             fetch(copy_at(place), tmp_path / "damaged")
@@ -513,19 +546,49 @@ def _named(*names: str) -> str:
     return json.dumps({"format": 1, "files": {name: {"bytes": 0, "sha256": "0" * 64} for name in names}})
 
 
-@pytest.mark.parametrize(("text", "kind"), [
-    *((_named(name), UnsafePath) for name in (
-        "../evil", "/etc/evil", "a/../../evil", "a\\evil", "a:evil", "con", "%2e%2e/evil", "a//b", "", "a/.", "x\x00",
-        "~root", "a.part~", "b.part~/a", "e" * 300)),
-    (_named("a", "a/b"), UnsafePath), (_named("a", "A"), UnsafePath), (_named("é", "e\u0301"), UnsafePath),
-    ("", Incomplete), (_named("a")[:-5], Incomplete), ("[" * 100_000, Incomplete), ("[]", UnknownSchema),
-    ('{"format": 2, "files": {}}', UnknownSchema), ('{"format": 1, "files": {}}', Incomplete),
-    ('{"format": 1, "files": {"a": 1, "a": 2}}', Incomplete), ('{"format": 1, "files": {"a": {}}}', Incomplete),
-    (_named("a").replace(": 0", ": -1"), Incomplete), (_named("a").replace(": 0", ": true"), Incomplete),
-    (_named("a").replace(": 0", ": 1.0"), Incomplete), (_named("a").replace("0000", "../."), Incomplete),
-    (_named("a").replace(": 0", f": {10**18}"), NoSpace), (_named("a").replace(": 0", f": {'9' * 5000}"), Incomplete),
-    (" " * 2001, LimitExceeded),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        *(
+            (_named(name), UnsafePath)
+            for name in (
+                "../evil",
+                "/etc/evil",
+                "a/../../evil",
+                "a\\evil",
+                "a:evil",
+                "con",
+                "%2e%2e/evil",
+                "a//b",
+                "",
+                "a/.",
+                "x\x00",
+                "~root",
+                "a.part~",
+                "b.part~/a",
+                "e" * 300,
+            )
+        ),
+        (_named("a", "a/b"), UnsafePath),
+        (_named("a", "A"), UnsafePath),
+        (_named("é", "e\u0301"), UnsafePath),
+        ("", Incomplete),
+        (_named("a")[:-5], Incomplete),
+        ("[" * 100_000, Incomplete),
+        ("[]", UnknownSchema),
+        ('{"format": 2, "files": {}}', UnknownSchema),
+        ('{"format": 1, "files": {}}', Incomplete),
+        ('{"format": 1, "files": {"a": 1, "a": 2}}', Incomplete),
+        ('{"format": 1, "files": {"a": {}}}', Incomplete),
+        (_named("a").replace(": 0", ": -1"), Incomplete),
+        (_named("a").replace(": 0", ": true"), Incomplete),
+        (_named("a").replace(": 0", ": 1.0"), Incomplete),
+        (_named("a").replace("0000", "../."), Incomplete),
+        (_named("a").replace(": 0", f": {10**18}"), NoSpace),
+        (_named("a").replace(": 0", f": {'9' * 5000}"), Incomplete),
+        (" " * 2001, LimitExceeded),
+    ],
+)
 def test_hostile_manifests(tmp_path, monkeypatch, text, kind):
     monkeypatch.setattr(objects_manifest, "_LARGEST", 2000 if text.isspace() else 1 << 20)
     place, handler = at(tmp_path / "there")

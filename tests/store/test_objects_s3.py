@@ -53,8 +53,18 @@ class Server:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         self.folder = folder
-        self._words = [program, "serve", "s3", "--addr", f"127.0.0.1:{self.port}", "--auth-key", f"{KEY},{SECRET}",
-                       "--config", os.devnull, str(folder)]  # fmt: skip
+        self._words = [
+            program,
+            "serve",
+            "s3",
+            "--addr",
+            f"127.0.0.1:{self.port}",
+            "--auth-key",
+            f"{KEY},{SECRET}",
+            "--config",
+            os.devnull,
+            str(folder),
+        ]
         self.start()
 
     def start(self) -> None:
@@ -179,10 +189,16 @@ def between(server):
 
 
 def environment(**changes: str) -> dict[str, str]:
-    return {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1",
-            "AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": os.devnull,
-            "AWS_SHARED_CREDENTIALS_FILE": os.devnull, "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
-            **changes}  # fmt: skip
+    return {
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
+        **changes,
+    }
 
 
 @pytest.fixture(autouse=True)

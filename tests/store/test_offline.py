@@ -20,9 +20,14 @@ h5py = pytest.importorskip("h5py")
 def flat(tmp_path, **changed):
     """Three episodes of 2, 3 and 2 steps: ended, cut, and never finished."""
     rng = np.random.default_rng(0)
-    arrays = {"observations": rng.normal(size=(7, 3)), "actions": rng.uniform(-2, 2, (7, 2)),
-              "rewards": rng.normal(size=7), "terminals": np.array([0, 1, 0, 0, 0, 0, 0], bool),
-              "timeouts": np.array([0, 0, 0, 0, 1, 0, 0], bool), **changed}  # fmt: skip
+    arrays = {
+        "observations": rng.normal(size=(7, 3)),
+        "actions": rng.uniform(-2, 2, (7, 2)),
+        "rewards": rng.normal(size=7),
+        "terminals": np.array([0, 1, 0, 0, 0, 0, 0], bool),
+        "timeouts": np.array([0, 0, 0, 0, 1, 0, 0], bool),
+        **changed,
+    }
     path = tmp_path / "flat.hdf5"
     with h5py.File(path, "w") as file:
         for name, array in arrays.items():
@@ -50,9 +55,12 @@ def test_d4rl_with_what_came_next(tmp_path):
 
 
 def test_what_is_not_d4rl(tmp_path):
-    for changed, match in (({"rewards": None}, "without rewards"), ({"rewards": np.zeros(6)}, "length"),
-                           ({"terminals": np.zeros(7, bool), "timeouts": None}, "whole episode"),
-                           ({"actions": np.array([b"x"] * 7)}, "numbers")):  # fmt: skip
+    for changed, match in (
+        ({"rewards": None}, "without rewards"),
+        ({"rewards": np.zeros(6)}, "length"),
+        ({"terminals": np.zeros(7, bool), "timeouts": None}, "whole episode"),
+        ({"actions": np.array([b"x"] * 7)}, "numbers"),
+    ):
         path, _ = flat(tmp_path, **changed)
         with pytest.raises(SampleInvalid, match=match):
             read_d4rl(path)
@@ -109,8 +117,13 @@ def test_minari_in_arrow(tmp_path):
             "terminations": [*(end and bool(data.terminated[number]) for end in ends), False],
             "truncations": [*(end and not data.terminated[number] for end in ends), False],
         }
-        ds.write_dataset(pa.table({**columns, "episode_id": [number] * (n + 1)}), tmp_path, format="arrow",
-                         partitioning=["episode_id"], existing_data_behavior="overwrite_or_ignore")  # fmt: skip
+        ds.write_dataset(
+            pa.table({**columns, "episode_id": [number] * (n + 1)}),
+            tmp_path,
+            format="arrow",
+            partitioning=["episode_id"],
+            existing_data_behavior="overwrite_or_ignore",
+        )
     assert read_minari(tmp_path).digest == data.digest
     (tmp_path / "1" / "part-0.arrow").write_bytes(b"torn")
     with pytest.raises(SampleInvalid, match="cannot be read"):
@@ -150,11 +163,18 @@ def hdf5(tmp_path, name, array):
     return path
 
 
-@pytest.mark.parametrize(("name", "array"), [
-    ("rewards", 1.0), ("rewards", np.zeros((7, 2))), ("terminals", np.zeros((7, 2), bool)),
-    ("observations", np.zeros((7, 0))),
-    ("next_observations", np.zeros((2, 3))), ("terminals", np.full(7, 0.5)), ("actions", h5py.Empty("f")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("rewards", 1.0),
+        ("rewards", np.zeros((7, 2))),
+        ("terminals", np.zeros((7, 2), bool)),
+        ("observations", np.zeros((7, 0))),
+        ("next_observations", np.zeros((2, 3))),
+        ("terminals", np.full(7, 0.5)),
+        ("actions", h5py.Empty("f")),
+    ],
+)
 def test_arrays_of_other_shapes_are_refused(tmp_path, name, array):
     with pytest.raises(SampleInvalid):
         read_d4rl(hdf5(tmp_path, name, array))
@@ -219,8 +239,15 @@ def arrow(tmp_path, table, *, rows=2, **options):
 
 def columns(**changed):
     flags = {"terminations": [False, True, False], "truncations": [False] * 3}
-    return pa.table({"observations": numbers([np.ones(2)] * 3), "actions": [0.5, -0.5, 0.0], "rewards": [1.0, 2.0, 0.0],
-                     **flags, **changed})  # fmt: skip
+    return pa.table(
+        {
+            "observations": numbers([np.ones(2)] * 3),
+            "actions": [0.5, -0.5, 0.0],
+            "rewards": [1.0, 2.0, 0.0],
+            **flags,
+            **changed,
+        }
+    )
 
 
 def test_arrow_in_several_batches(tmp_path):
@@ -233,8 +260,15 @@ def test_arrow_in_several_batches(tmp_path):
 def test_compressed_arrow_is_refused_before_it_is_unpacked(tmp_path, codec):
     rows = 1_000_000  # 48 MB of zeros in a few kB
     zeros = pa.array(np.zeros(rows))
-    table = pa.table({"observations": zeros, "actions": zeros, "rewards": zeros, "terminations": np.zeros(rows, bool),
-                      "truncations": np.zeros(rows, bool)}).combine_chunks()  # fmt: skip
+    table = pa.table(
+        {
+            "observations": zeros,
+            "actions": zeros,
+            "rewards": zeros,
+            "terminations": np.zeros(rows, bool),
+            "truncations": np.zeros(rows, bool),
+        }
+    ).combine_chunks()
     path = arrow(tmp_path, table, rows=rows, compression=codec)
     before = pa.total_allocated_bytes()
     with pytest.raises(SampleInvalid, match="compressed"):
@@ -242,12 +276,18 @@ def test_compressed_arrow_is_refused_before_it_is_unpacked(tmp_path, codec):
     assert pa.total_allocated_bytes() - before < 2 * path.stat().st_size + 4_000_000
 
 
-@pytest.mark.parametrize("column", [
-    pa.array(["x", "y", "z"]), pa.nulls(3), pa.array([1.0, 1.0, 2.0]).dictionary_encode(),
-    pa.RunEndEncodedArray.from_arrays(pa.array([3], pa.int32()), pa.array([1.0])),
-    pa.array([[1.0], [1.0, 2.0], [1.0]]), pa.array([[1.0], None, [1.0]]),
-    pa.array([[], [], []], pa.list_(pa.float64(), 0)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(["x", "y", "z"]),
+        pa.nulls(3),
+        pa.array([1.0, 1.0, 2.0]).dictionary_encode(),
+        pa.RunEndEncodedArray.from_arrays(pa.array([3], pa.int32()), pa.array([1.0])),
+        pa.array([[1.0], [1.0, 2.0], [1.0]]),
+        pa.array([[1.0], None, [1.0]]),
+        pa.array([[], [], []], pa.list_(pa.float64(), 0)),
+    ],
+)
 def test_arrow_columns_that_are_no_numbers(tmp_path, column):
     arrow(tmp_path, columns(observations=column))
     with pytest.raises(SampleInvalid):
@@ -257,8 +297,9 @@ def test_arrow_columns_that_are_no_numbers(tmp_path, column):
 def test_arrow_lists_that_repeat_themselves(tmp_path):
     """Borders that go back and forth would make a large array of a small file."""
     borders = pa.array([0, 1000, 0, 1000], pa.int32())
-    again = pa.Array.from_buffers(pa.list_(pa.float64()), 3, [None, borders.buffers()[1]],
-                                  children=[pa.array(np.zeros(1000))])  # fmt: skip
+    again = pa.Array.from_buffers(
+        pa.list_(pa.float64()), 3, [None, borders.buffers()[1]], children=[pa.array(np.zeros(1000))]
+    )
     arrow(tmp_path, columns(observations=again))
     with pytest.raises(SampleInvalid):
         read_minari(tmp_path)

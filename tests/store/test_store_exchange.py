@@ -34,7 +34,7 @@ TALK = {
         {"from": "human", "loss": None, "value": "Bye"},
     ],
     "item_id": "webshop_6",
-}  # fmt: skip
+}
 
 
 def dump(path, rows):
@@ -45,8 +45,11 @@ def dump(path, rows):
 def test_agenttraj_by_hand(tmp_path):
     (found,) = read_agenttraj(dump(tmp_path / "webshop_train.json", [TALK])).trajectories
     assert (found.id, found.task.world, found.task.spec, found.score) == (
-        "webshop_6", "webshop", {"item_id": "webshop_6"}, Score()
-    )  # fmt: skip
+        "webshop_6",
+        "webshop",
+        {"item_id": "webshop_6"},
+        Score(),
+    )
     assert found.meta == {"item_id": "webshop_6", "preamble": ["You shop. Actions: search[x].", "OK."]}
     assert [(s.observation, s.action, s.reward, s.generations, dict(s.info)) for s in found.steps] == [
         ("WebShop [SEP] Search", "Thought:\nlook\n\nAction:\nsearch[mug]", None, (), {}),
@@ -84,8 +87,14 @@ def test_own_trajectories_export_with_instructions_and_come_back(tmp_path):
     write_agenttraj(own, tmp_path / "out.json", instructions="Walk.")
     rows = json.loads((tmp_path / "out.json").read_text())
     assert [t["value"] for t in rows[0]["conversations"]] == [
-        "Walk.", "OK.", "room 0", "go 0", "room 1", "go 1", "done"
-    ]  # fmt: skip
+        "Walk.",
+        "OK.",
+        "room 0",
+        "go 0",
+        "room 1",
+        "go 1",
+        "done",
+    ]
     assert [t["loss"] for t in rows[0]["conversations"]] == [None, False, None, True, None, True, None]
     back = read_agenttraj(tmp_path / "out.json").trajectories
     assert [(t.id, t.task.world, t.actions, t.final_observation) for t in back] == [
@@ -95,13 +104,19 @@ def test_own_trajectories_export_with_instructions_and_come_back(tmp_path):
 
 
 BAD_TALKS = [
-    None, 3, {}, {"item_id": "x_1", "conversations": None}, {"item_id": "x_1", "conversations": []},
-    {"item_id": 3, "conversations": TALK["conversations"]}, {**TALK, "conversations": TALK["conversations"][1:]},
+    None,
+    3,
+    {},
+    {"item_id": "x_1", "conversations": None},
+    {"item_id": "x_1", "conversations": []},
+    {"item_id": 3, "conversations": TALK["conversations"]},
+    {**TALK, "conversations": TALK["conversations"][1:]},
     {**TALK, "conversations": [{"from": "human", "loss": None, "value": None}]},
     {**TALK, "conversations": [{"from": "human", "loss": "yes", "value": ""}]},
     {**TALK, "conversations": [{"from": "human", "value": "a"}, {"from": "human", "value": "b"}]},
-    {**TALK, "reward": float("nan")}, {**TALK, "reward": "high"},
-]  # fmt: skip
+    {**TALK, "reward": float("nan")},
+    {**TALK, "reward": "high"},
+]
 
 
 def test_malformed_rows_are_listed_with_file_and_row(tmp_path):
@@ -131,17 +146,29 @@ def test_rollout_files_bring_their_score(tmp_path):
 CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"n":1,"what":"mug"}'}}
 TOOL = {"type": "function", "function": {"name": "find", "description": "Finds.", "parameters": {"type": "object"}}}
 CHATS = [
-    {"messages": [
-        {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Find a mug."},
-        {"role": "assistant", "content": None, "tool_calls": [CALL]},
-        {"role": "tool", "content": "3 mugs", "tool_call_id": "c1"},
-        {"role": "assistant", "content": "Three."}, {"role": "user", "content": "Thanks"}],
-     "tools": [TOOL], "id": "chat-7"},
+    {
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Find a mug."},
+            {"role": "assistant", "content": None, "tool_calls": [CALL]},
+            {"role": "tool", "content": "3 mugs", "tool_call_id": "c1"},
+            {"role": "assistant", "content": "Three."},
+            {"role": "user", "content": "Thanks"},
+        ],
+        "tools": [TOOL],
+        "id": "chat-7",
+    },
     {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]},
-    {"messages": [{"role": "assistant", "content": "a", "reasoning_content": "hm", "refusal": None},
-                  {"role": "assistant", "content": "b"}, {"role": "user", "content": ""}], "source": "x"},
+    {
+        "messages": [
+            {"role": "assistant", "content": "a", "reasoning_content": "hm", "refusal": None},
+            {"role": "assistant", "content": "b"},
+            {"role": "user", "content": ""},
+        ],
+        "source": "x",
+    },
     {"messages": [{"role": "user", "content": "only"}]},
-]  # fmt: skip
+]
 
 
 def test_messages_by_hand_and_back(tmp_path):
@@ -182,15 +209,27 @@ def test_messages_import_then_export_is_the_identity(tmp_path_factory, chats):
 def test_own_trajectories_as_messages(tmp_path):
     own = replace(episode("s/1", steps=1), steps=(Step("room 0", "go 0", 1.0, thought="hm"),), final_observation="")
     write_messages([own], tmp_path / "out.jsonl", instructions="Walk.")
-    assert json.loads((tmp_path / "out.jsonl").read_text()) == {"id": "s/1", "messages": [
-        {"role": "system", "content": "Walk."}, {"role": "user", "content": "room 0"},
-        {"role": "assistant", "content": "go 0", "reasoning_content": "hm"}]}  # fmt: skip
+    assert json.loads((tmp_path / "out.jsonl").read_text()) == {
+        "id": "s/1",
+        "messages": [
+            {"role": "system", "content": "Walk."},
+            {"role": "user", "content": "room 0"},
+            {"role": "assistant", "content": "go 0", "reasoning_content": "hm"},
+        ],
+    }
 
 
 def test_bad_chats_are_listed(tmp_path):
-    bad = ["{", "[]", "{}", '{"messages": [{"role":"bot"}]}', '{"messages": [{"role":"user","content":3}]}',
-           '{"messages": [{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{"}}]}]}',
-           '{"messages": [{"role":"user","content":"a"}], "tools": [3]}', "[" * 50_000]  # fmt: skip
+    bad = [
+        "{",
+        "[]",
+        "{}",
+        '{"messages": [{"role":"bot"}]}',
+        '{"messages": [{"role":"user","content":3}]}',
+        '{"messages": [{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{"}}]}]}',
+        '{"messages": [{"role":"user","content":"a"}], "tools": [3]}',
+        "[" * 50_000,
+    ]
     good = json.dumps(CHATS[1])
     (tmp_path / "f.jsonl").write_text("\n".join(line for row in bad for line in (good, row)))
     read = read_messages(tmp_path / "f.jsonl")

@@ -138,20 +138,33 @@ def test_rows_of_a_sealed_part_are_sorted_by_id_and_read_in_append_order(tmp_pat
 
 
 ASKED = [
-    {"world": "maze"}, {"tier": ["evo", "seen"], "success": True}, {"success": None}, {"traj": "e3"},
-    {"world": "nowhere"}, {"task": episode("e5", world="maze").task.id}, {"ended_by": "horizon", "kind": "fetch"},
-    {"tier": ()}, {"group": None, "sample": 0}, {"run": "r"}, {"run": "other"},
-]  # fmt: skip
+    {"world": "maze"},
+    {"tier": ["evo", "seen"], "success": True},
+    {"success": None},
+    {"traj": "e3"},
+    {"world": "nowhere"},
+    {"task": episode("e5", world="maze").task.id},
+    {"ended_by": "horizon", "kind": "fetch"},
+    {"tier": ()},
+    {"group": None, "sample": 0},
+    {"run": "r"},
+    {"run": "other"},
+]
 
 
 @pytest.mark.parametrize("where", ASKED, ids=str)
 def test_where_is_a_filter_over_all(tmp_path, where):
     """Half sealed, half live: the answer is what a plain loop over everything keeps."""
     every = [
-        episode(f"e{i}", world="maze" if i % 2 else "lookup", tier="evo" if i % 3 else "combo",
-                success=(True, False, None)[i % 3], ended_by="horizon" if i % 4 == 0 else "world")
+        episode(
+            f"e{i}",
+            world="maze" if i % 2 else "lookup",
+            tier="evo" if i % 3 else "combo",
+            success=(True, False, None)[i % 3],
+            ended_by="horizon" if i % 4 == 0 else "world",
+        )
         for i in range(12)
-    ]  # fmt: skip
+    ]
     with Store.open(tmp_path / "t", writing=True, run="r") as store:
         for i, trajectory in enumerate(every):
             if i == 6:
@@ -159,9 +172,18 @@ def test_where_is_a_filter_over_all(tmp_path, where):
             store.append(trajectory)
 
         def value(t, name):
-            values = {"world": t.task.world, "tier": t.task.tier, "success": t.success, "traj": t.id, "run": "r",
-                      "task": t.task.id, "ended_by": t.ended_by, "kind": t.task.kind, "group": t.group,
-                      "sample": t.sample}  # fmt: skip
+            values = {
+                "world": t.task.world,
+                "tier": t.task.tier,
+                "success": t.success,
+                "traj": t.id,
+                "run": "r",
+                "task": t.task.id,
+                "ended_by": t.ended_by,
+                "kind": t.task.kind,
+                "group": t.group,
+                "sample": t.sample,
+            }
             return values[name]
 
         def fits(t):
@@ -172,8 +194,11 @@ def test_where_is_a_filter_over_all(tmp_path, where):
         table = pa.Table.from_batches(store.scan(where=where), _schema(store))
         assert table["traj"].to_pylist() == [t.id for t in kept]
         assert table["length"].to_pylist() == [len(t.steps) for t in kept]
-        steps = [row for batch in store.scan(columns=["traj", "reward"], where=where, table="steps")
-                 for row in batch.to_pylist()]  # fmt: skip
+        steps = [
+            row
+            for batch in store.scan(columns=["traj", "reward"], where=where, table="steps")
+            for row in batch.to_pylist()
+        ]
         assert sorted(map(str, steps)) == sorted(str({"traj": t.id, "reward": s.reward}) for t in kept for s in t.steps)
 
 

@@ -31,9 +31,13 @@ def test_a_line_by_hand():
     assert list(row)[:5] == ["v", "run", "traj", "n", "kind"]
     assert (row["v"], row["run"], row["traj"], row["n"], row["kind"]) == (1, "r", "s/1", 0, "trajectory")
     assert row["steps"] == [
-        {"observation": "room 0", "action": "go 0", "reward": 0.0, "generations": [
-            {"ids": [7, 0, 3], "sampled": "011", "logprobs": "AAAAAAAAwL4=", "policy_version": 0}]}
-    ]  # fmt: skip
+        {
+            "observation": "room 0",
+            "action": "go 0",
+            "reward": 0.0,
+            "generations": [{"ids": [7, 0, 3], "sampled": "011", "logprobs": "AAAAAAAAwL4=", "policy_version": 0}],
+        }
+    ]
     assert row["score"] == ["inf", 0.5, True]
     body = line[: line.rindex(b',"crc":')] + b"}"
     assert row["crc"] == zlib.crc32(body)
@@ -93,12 +97,16 @@ def test_annotations_are_equal_too(tmp_path_factory, notes):
         replace(episode("a"), meta={"tool": object()}),
         replace(episode("a"), steps=(Step(np.array([None]), "a"),)),
         replace(episode("a"), steps=(Step(3, "a"),)),
-        replace(episode("a"), steps=(Step("o", "a", generations=(
-            replace(generation(1, 2), logprobs=np.array([0, np.nan], np.float32)),)),)),
+        replace(
+            episode("a"),
+            steps=(
+                Step("o", "a", generations=(replace(generation(1, 2), logprobs=np.array([0, np.nan], np.float32)),)),
+            ),
+        ),
         replace(episode("a"), id=""),
         replace(episode("a"), id="a\nb"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_stored_is_refused_and_nothing_is_written(tmp_path, bad):
     with Store.open(tmp_path / "t", writing=True) as store:
         store.append(episode("first"))

@@ -76,8 +76,16 @@ def imports(module: Module) -> Iterator[tuple[str, int]]:
             if node.module and node.module.split(".")[0] == "evolvent":
                 for alias in node.names:
                     full = f"{node.module}.{alias.name}"
-                    yield (full if full in known else f"evolvent:{alias.name}" if node.module == "evolvent"
-                           else node.module), node.lineno  # fmt: skip
+                    yield (
+                        (
+                            full
+                            if full in known
+                            else f"evolvent:{alias.name}"
+                            if node.module == "evolvent"
+                            else node.module
+                        ),
+                        node.lineno,
+                    )
 
 
 def functions(module: Module) -> Iterator[tuple[str, Function]]:

@@ -25,8 +25,14 @@ from evolvent.config import knobs
 
 GOLDEN = Path(__file__).parent / "knobs.json"
 CONFIGURED = {
-    "collect": "collect", "eval": "eval", "evolve": "evolve", "collect --experts": "corpus",
-    "bench agent-eval": "agenteval", "bench bfcl": "bfclbench", "bench code": "codebench", "search": "search",
+    "collect": "collect",
+    "eval": "eval",
+    "evolve": "evolve",
+    "collect --experts": "corpus",
+    "bench agent-eval": "agenteval",
+    "bench bfcl": "bfclbench",
+    "bench code": "codebench",
+    "search": "search",
     "serve": "serve",
     "watch": "watch",
     **{f"train {recipe}": "train" for recipe in RECIPES},
@@ -37,7 +43,7 @@ CONFIGURED = {
     **{f"train {name}": "teams" for name in TEAMS},
     **{f"train sequence --method {name}": "sequences" for name in SEQUENCES},
     "bench seek": "seeking",
-}  # command -> its module  # fmt: skip
+}  # command -> its module
 # A training is put together of five configurations: learner, optimizer, adapter, layout, and what is kept.
 MOST = {f"train {recipe}": 56 for recipe in RECIPES} | {f"train rl --method {name}": 62 for name in METHODS}
 MOST |= {"train tsllm": 54, "train openr": 85, "search": 60}  # a search; labels, a practice and a search; rStar

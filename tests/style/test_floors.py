@@ -80,3 +80,8 @@ def test_circles_are_found():
 def test_no_circles():
     graph = {module.name: {target for target, _ in imports(module) if ":" not in target} for module in _within()}
     assert circles(graph) == []
+
+
+def test_no_catch_all_files():
+    names = {"utils", "util", "helpers", "helper", "misc", "common", "shared"}
+    assert not [m.where for m in modules() if m.path.stem in names or m.path.parent.name in names]

@@ -73,8 +73,13 @@ def asserts(module: Module) -> Iterator[tuple[int, str]]:
 
 def global_state(module: Module) -> Iterator[tuple[int, str]]:
     """`global`, and functions that change a container made at module level."""
-    top = {target.id for node in module.tree.body if isinstance(node, ast.Assign) for target in node.targets
-           if isinstance(target, ast.Name)}  # fmt: skip
+    top = {
+        target.id
+        for node in module.tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
     top |= {n.target.id for n in module.tree.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
     for function in (n for n in ast.walk(module.tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)):
         local = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}

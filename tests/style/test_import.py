@@ -72,9 +72,10 @@ def test_the_core_needs_no_torch():
     core = [
         module.name
         for module in modules()
-        if module.name.split(".")[1:2] and module.name.split(".")[1] not in WITH_TORCH
+        if module.name.split(".")[1:2]
+        and module.name.split(".")[1] not in WITH_TORCH
         and module.name not in WITH_TORCH_IN_CLI
-    ]  # fmt: skip
+    ]
     assert "evolvent.store.store" in core and "evolvent.worlds.crafting" in core and "evolvent.cli.collect" in core
     python(BLOCKER + f"from importlib import import_module\nfor name in {core!r}: import_module(name)")
 

@@ -36,10 +36,20 @@ def write_run(folder: Path, *, rounds: int = 3, tasks: int = 200, state: str = "
     _lines(folder / "stages.jsonl", stages)
     _lines(folder / "metrics.jsonl", metrics)
     _json(folder / "run.json", _info(state, seed))
-    _json(folder / "floors.json", {
-        w: {t: {"random": 0.02 + 0.02 * (w == "lookup"), "blind_replay": 0.03 if t != "seen" else 0.06, "expert": 1.0}
-            for t in TIERS} for w in WORLDS
-    })  # fmt: skip
+    _json(
+        folder / "floors.json",
+        {
+            w: {
+                t: {
+                    "random": 0.02 + 0.02 * (w == "lookup"),
+                    "blind_replay": 0.03 if t != "seen" else 0.06,
+                    "expert": 1.0,
+                }
+                for t in TIERS
+            }
+            for w in WORLDS
+        },
+    )
     _json(folder / "examples.json", _examples(rounds))
     return folder
 
@@ -55,13 +65,22 @@ def _lines(path: Path, rows: list[dict[str, Any]]) -> None:
 def _info(state: str, seed: int) -> dict[str, Any]:
     train = {"lr": 0.004, "betas": [0.9, 0.98], "weight_decay": 0.1, "warmup_updates": 50, "batch_tokens": 768}
     return {
-        "method": "agentevol", "name": "evolve-crafting-lookup", "seed": seed, "created": "2026-02-11T09:14:03+00:00",
+        "method": "agentevol",
+        "name": "evolve-crafting-lookup",
+        "seed": seed,
+        "created": "2026-02-11T09:14:03+00:00",
         "versions": {"evolvent": "0.1.0", "python": "3.11.2", "numpy": "2.4.6", "torch": "2.13.0"},
-        "config": {"model": {"d": 64, "layers": 3, "heads": 4, "context": 256}, "train": train,
-                   "agentevol": {"iterations": 3, "samples": 3, "temperature": 1.0, "keep": "shortest", "merge": "all"},
-                   "evaluate": {"split": "test", "tasks": 200, "temperature": 0.0}, "worlds": list(WORLDS)},
-        "command": ["evolvent", "evolve", "--seed", str(seed)], "state": state, "arms": ["evolve", "control"],
-    }  # fmt: skip
+        "config": {
+            "model": {"d": 64, "layers": 3, "heads": 4, "context": 256},
+            "train": train,
+            "agentevol": {"iterations": 3, "samples": 3, "temperature": 1.0, "keep": "shortest", "merge": "all"},
+            "evaluate": {"split": "test", "tasks": 200, "temperature": 0.0},
+            "worlds": list(WORLDS),
+        },
+        "command": ["evolvent", "evolve", "--seed", str(seed)],
+        "state": state,
+        "arms": ["evolve", "control"],
+    }
 
 
 def _stage(index: int, name: str, arm: str, number: int, verb: str, spent: float) -> dict[str, Any]:
@@ -70,8 +89,17 @@ def _stage(index: int, name: str, arm: str, number: int, verb: str, spent: float
         "collect": {"generated": 61_400, "computed": 143_000, "episodes": 2_400, "env_steps": 15_300},
         "evaluate": {"generated": 40_900, "computed": 91_000, "episodes": 1_600, "env_steps": 10_050},
     }[verb]
-    return {"index": index, "name": name, "verb": verb, "arm": arm, "round": number, "seconds": spent,
-            "cpu_s": spent * 0.97, "counts": counts, "result": {}}  # fmt: skip
+    return {
+        "index": index,
+        "name": name,
+        "verb": verb,
+        "arm": arm,
+        "round": number,
+        "seconds": spent,
+        "cpu_s": spent * 0.97,
+        "counts": counts,
+        "result": {},
+    }
 
 
 def _metrics(
@@ -86,8 +114,12 @@ def _metrics(
             low, high = (0.35, 3.1) if arm == "base" else (0.3 - 0.03 * number, 0.5)
             loss = low + (high - low) * np.exp(-step / 30) + rng.normal(0, 0.03)
             lr = (0.004 if arm == "base" else 0.0028) * min(1.0, step / 10) * (1 - 0.9 * step / count)
-            row |= {"loss": float(loss), "lr": lr, "grad_norm": float(0.5 + rng.gamma(2, 0.2)),
-                    "tokens_per_s": float(rng.normal(21_000, 900))}  # fmt: skip
+            row |= {
+                "loss": float(loss),
+                "lr": lr,
+                "grad_norm": float(0.5 + rng.gamma(2, 0.2)),
+                "tokens_per_s": float(rng.normal(21_000, 900)),
+            }
         else:
             row |= {"env_steps_per_s": float(rng.normal(1_150, 70)), "tokens_per_s": float(rng.normal(4_400, 250))}
         rows.append(row)
@@ -107,35 +139,71 @@ def _result(
     n, mean = len(luck), float(wins.mean())
     half = 1.96 * (mean * (1 - mean) / n) ** 0.5
     return {
-        "stage": stage, "arm": arm, "round": number, "world": world, "tier": tier, "split": "test", "n": n,
-        "successes": int(wins.sum()), "mean": mean, "low": max(0.0, mean - half), "high": min(1.0, mean + half),
-        "errors": 0, "generated": 5_100, "computed": 11_400, "outcomes": outcomes,
-    }  # fmt: skip
+        "stage": stage,
+        "arm": arm,
+        "round": number,
+        "world": world,
+        "tier": tier,
+        "split": "test",
+        "n": n,
+        "successes": int(wins.sum()),
+        "mean": mean,
+        "low": max(0.0, mean - half),
+        "high": min(1.0, mean + half),
+        "errors": 0,
+        "generated": 5_100,
+        "computed": 11_400,
+        "outcomes": outcomes,
+    }
 
 
 def _examples(rounds: int) -> list[dict[str, Any]]:
     recipes = "goal tova . recipes : nilo + ruk -> pesh ; pesh + dar -> tova ; gam + ruk -> bem . you hold nilo ruk dar"
-    before = [(recipes, "make tova", 0.0, -0.9), ("you lack pesh", "get gam", 0.0, -1.6),
-              ("there is no gam", "make bem", 0.0, -1.9)]  # fmt: skip
+    before = [
+        (recipes, "make tova", 0.0, -0.9),
+        ("you lack pesh", "get gam", 0.0, -1.6),
+        ("there is no gam", "make bem", 0.0, -1.9),
+    ]
     after = [(recipes, "make pesh", 0.0, -0.12), ("you hold pesh dar", "make tova", 1.0, -0.05)]
     asked = "who is the boss of the mother of ana ?"
     return [
         _episode("cs0001", "crafting", "evo", "base", 0, False, before, "you have no more steps"),
         _episode("cs0001", "crafting", "evo", "evolve", rounds, True, after, "you made tova . well done"),
-        _episode("ls0002", "lookup", "combo", "base", 0, False,
-                 [(asked, "ask mother ana", 0.0, -0.2), ("mia", "say mia", 0.0, -0.7)], "wrong"),
-        _episode("ls0002", "lookup", "combo", "evolve", rounds, True,
-                 [(asked, "ask mother ana", 0.0, -0.1), ("mia", "ask boss mia", 0.0, -0.3),
-                  ("leo", "say leo", 1.0, -0.04)], "right"),
+        _episode(
+            "ls0002",
+            "lookup",
+            "combo",
+            "base",
+            0,
+            False,
+            [(asked, "ask mother ana", 0.0, -0.2), ("mia", "say mia", 0.0, -0.7)],
+            "wrong",
+        ),
+        _episode(
+            "ls0002",
+            "lookup",
+            "combo",
+            "evolve",
+            rounds,
+            True,
+            [(asked, "ask mother ana", 0.0, -0.1), ("mia", "ask boss mia", 0.0, -0.3), ("leo", "say leo", 1.0, -0.04)],
+            "right",
+        ),
         _episode("cs0003", "crafting", "longer", "base", 0, True, after, "you made tova . well done"),
         _episode("cs0003", "crafting", "longer", "evolve", rounds, False, before, "you have no more steps"),
-    ]  # fmt: skip
+    ]
 
 
 def _episode(
-    task: str, world: str, tier: str, arm: str, number: int, success: bool, steps: list[tuple[str, str, float, float]],
+    task: str,
+    world: str,
+    tier: str,
+    arm: str,
+    number: int,
+    success: bool,
+    steps: list[tuple[str, str, float, float]],
     final: str,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     tokens: list[dict[str, Any]] = []
     for observation, action, _, logprob in steps:
         tokens += [
@@ -146,10 +214,18 @@ def _episode(
             for word, scale in zip([*action.split(), "<eos>"], (0.4, 2.1, 0.6, 0.05, 0.05), strict=False)
         ]
     return {
-        "task": task, "world": world, "tier": tier, "kind": f"{tier}-07", "arm": arm, "round": number,
-        "success": success, "ended_by": "world" if success else "horizon",
+        "task": task,
+        "world": world,
+        "tier": tier,
+        "kind": f"{tier}-07",
+        "arm": arm,
+        "round": number,
+        "success": success,
+        "ended_by": "world" if success else "horizon",
         "instructions": "Answer with one action a turn: get X, make X, ask R X, say X.",
-        "steps": [{"observation": o, "action": a, "reward": r, "invalid": "gam" in a, "logprob": p}
-                  for o, a, r, p in steps],
-        "final_observation": final, "tokens": tokens,
-    }  # fmt: skip
+        "steps": [
+            {"observation": o, "action": a, "reward": r, "invalid": "gam" in a, "logprob": p} for o, a, r, p in steps
+        ],
+        "final_observation": final,
+        "tokens": tokens,
+    }

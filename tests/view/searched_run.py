@@ -29,11 +29,17 @@ def searched_tree(
     def expand(wish: Expand) -> list[Child]:
         state = wish.state
         return [
-            Child((*state, pick), f"{_WORDS[pick % 6]} {action}; ", -0.4 * pick, _worth((*state, pick), depth)
-                  if bad is None or pick < width - 1 else bad, terminal=len(state) + 1 == depth,
-                  generated=5, count=1 + (pick == 0 and len(state) % 2))
+            Child(
+                (*state, pick),
+                f"{_WORDS[pick % 6]} {action}; ",
+                -0.4 * pick,
+                _worth((*state, pick), depth) if bad is None or pick < width - 1 else bad,
+                terminal=len(state) + 1 == depth,
+                generated=5,
+                count=1 + (pick == 0 and len(state) % 2),
+            )
             for pick in range(width)
-        ]  # fmt: skip
+        ]
 
     search = mcts((), Budget(), np.random.default_rng(0), width=width, depth=depth, start=Restart(paths))
     return over_functions(search, expand)
@@ -55,9 +61,18 @@ def write_searches(folder: Path, *, tasks: int = 60, budgets: tuple[int, ...] = 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "searches.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     config = {"worlds": ["countdown", "deduction"], "methods": ["mcts", "beam"], "budgets": list(budgets)}
-    info = {"verb": "search", "method": "search", "name": "search-1", "seed": 0, "state": "finished",
-            "created": "2026-03-02T10:00:00Z", "config": config, "versions": {"evolvent": "0.1.0"},
-            "command": ["evolvent", "search"], "arms": []}  # fmt: skip
+    info = {
+        "verb": "search",
+        "method": "search",
+        "name": "search-1",
+        "seed": 0,
+        "state": "finished",
+        "created": "2026-03-02T10:00:00Z",
+        "config": config,
+        "versions": {"evolvent": "0.1.0"},
+        "command": ["evolvent", "search"],
+        "arms": [],
+    }
     (folder / "run.json").write_text(json.dumps(info), encoding="utf-8")
     for number, result in enumerate((searched_tree(), searched_tree(depth=9, width=4, paths=300, bad=float("nan")))):
         write_tree(folder, f"mcts-{budgets[number]}-{number}", tree_row(result, title="2 3 7 make 27"))
@@ -66,8 +81,17 @@ def write_searches(folder: Path, *, tasks: int = 60, budgets: tuple[int, ...] = 
 
 def write_tree(folder: Path, name: str, tree: dict[str, Any], **about: Any) -> None:
     """Write one file of `trees/`."""
-    row = {"world": "countdown", "method": "mcts", "budget": 500, "of": "generated", "task": "t0", "success": True,
-           "answer": "27", **about, "tree": tree}  # fmt: skip
+    row = {
+        "world": "countdown",
+        "method": "mcts",
+        "budget": 500,
+        "of": "generated",
+        "task": "t0",
+        "success": True,
+        "answer": "27",
+        **about,
+        "tree": tree,
+    }
     (folder / "trees").mkdir(parents=True, exist_ok=True)
     (folder / "trees" / f"{name}.json").write_text(json.dumps(row), encoding="utf-8")
 
@@ -77,11 +101,25 @@ def _row(world: str, method: str, budget: int | None, task: int, ease: float) ->
     used = 60 if budget is None else round(budget * (0.9 if method in ("mcts", "beam") else 0.98)) - task
     right = ease + gain + 0.09 * np.log2((budget or 250) / 250) > 0
     return {
-        "world": world, "tier": "seen", "kind": f"k{task % 12}", "task": f"{world}-{task}", "method": method,
-        "budget": budget, "of": "generated", "success": bool(right), "passed": bool(right or ease + 0.8 > 0),
-        "answer": str(task), "samples": max(1, used // 60),
+        "world": world,
+        "tier": "seen",
+        "kind": f"k{task % 12}",
+        "task": f"{world}-{task}",
+        "method": method,
+        "budget": budget,
+        "of": "generated",
+        "success": bool(right),
+        "passed": bool(right or ease + 0.8 > 0),
+        "answer": str(task),
+        "samples": max(1, used // 60),
         "ended_by": "done" if budget is None else "generated",
-        "spent": {"generated": used, "computed": round(1.3 * used) + 40, "expansions": used // 12, "evaluations": 0,
-                  "seconds": used / 1000},
-        "cpu_s": used / (1500 if method == "samples" else 900), "dropped": int(method == "mcts" and task == 3),
-    }  # fmt: skip
+        "spent": {
+            "generated": used,
+            "computed": round(1.3 * used) + 40,
+            "expansions": used // 12,
+            "evaluations": 0,
+            "seconds": used / 1000,
+        },
+        "cpu_s": used / (1500 if method == "samples" else 900),
+        "dropped": int(method == "mcts" and task == 3),
+    }

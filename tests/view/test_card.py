@@ -74,9 +74,19 @@ def test_the_figures_are_those_of_the_run(data):
     assert ["learning", "3", f"{learned:,.0f}", "0", "2,700,000"] in tokens
     assert ["train.lr", "0.004"] in settings
     assert results[0] == [
-        "world", "tier", "split", "tasks", "success", "95 % interval", "before exploring", "control",
-        "difference, 95 %", "random", "blind replay", "expert",
-    ]  # fmt: skip
+        "world",
+        "tier",
+        "split",
+        "tasks",
+        "success",
+        "95 % interval",
+        "before exploring",
+        "control",
+        "difference, 95 %",
+        "random",
+        "blind replay",
+        "expert",
+    ]
     rows = {(row.world, row.tier, row.arm, row.round): row for row in data.results}
     for cells in results[1:]:
         row = rows[cells[0], cells[1], "evolve", 2]
@@ -119,8 +129,9 @@ def test_an_empty_run_says_what_is_missing():
 
 
 def test_a_panel_with_errors_is_withheld(data):
-    spoiled = tuple(replace(row, mean=None, low=None, high=None, errors=3) if row.tier == "evo" else row
-                    for row in data.results)  # fmt: skip
+    spoiled = tuple(
+        replace(row, mean=None, low=None, high=None, errors=3) if row.tier == "evo" else row for row in data.results
+    )
     text = card(published(replace(data, results=spoiled)))
     assert len(front(text)["model-index"][0]["results"]) == 6
     (table,) = [table for table in tables(text) if table[0][0] == "world"]
@@ -144,18 +155,40 @@ def test_a_control_that_is_the_same_policy_is_called_that(data):
 
 def test_everything_in_a_run_may_be_hostile(data):
     rows = tuple(replace(row, world=EVIL, tier=EVIL, split=EVIL) for row in data.results)
-    info = RunInfo(EVIL, EVIL, EVIL, EVIL, EVIL, (EVIL, "--to=/srv/ana/x"), ("evolve", EVIL), {EVIL: EVIL},
-                   {EVIL: [EVIL], "policy": EVIL, "worlds": [EVIL], "data": EVIL})  # fmt: skip
+    info = RunInfo(
+        EVIL,
+        EVIL,
+        EVIL,
+        EVIL,
+        EVIL,
+        (EVIL, "--to=/srv/ana/x"),
+        ("evolve", EVIL),
+        {EVIL: EVIL},
+        {EVIL: [EVIL], "policy": EVIL, "worlds": [EVIL], "data": EVIL},
+    )
     stages = tuple(replace(row, name=row.name if row.verb == "evaluate" else EVIL) for row in data.stages)
     shown = replace(data.examples[0].steps[0], observation=EVIL)
-    hostile = replace(data, info=info, results=rows, stages=stages, notes=(EVIL,), floors={(EVIL, EVIL): {EVIL: 0.5}},
-                      examples=(replace(data.examples[0], steps=(shown,)),))  # fmt: skip
+    hostile = replace(
+        data,
+        info=info,
+        results=rows,
+        stages=stages,
+        notes=(EVIL,),
+        floors={(EVIL, EVIL): {EVIL: 0.5}},
+        examples=(replace(data.examples[0], steps=(shown,)),),
+    )
     weights = replace(WEIGHTS, architecture=EVIL, dtype=EVIL, dialect=EVIL, shape={EVIL: 1})
     text = card(replace(published(hostile), name=EVIL, source=EVIL, license=License(EVIL, EVIL, EVIL), weights=weights))
     found = front(text)
     assert set(found) == {
-        "library_name", "pipeline_tag", "license", "license_name", "license_link", "tags", "model-index"
-    }  # fmt: skip
+        "library_name",
+        "pipeline_tag",
+        "license",
+        "license_name",
+        "license_link",
+        "tags",
+        "model-index",
+    }
     tokens = MarkdownIt("commonmark").enable("table").parse(text.split("\n---\n", 1)[1])
     kinds = {one.type for token in tokens for one in (token, *(token.children or ()))}
     assert not kinds & {"html_block", "html_inline", "link_open", "image", "em_open", "hr", "code_block"}

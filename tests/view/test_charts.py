@@ -22,7 +22,7 @@ from evolvent.view.charts import (
     strip_scale,
     ticks,
     timeline,
-)  # fmt: skip
+)
 
 FRAME = Frame("success", "round", x_range=(0, 2), y_range=(0, 1), percent=True, width=148, height=140)
 # The drawing area of FRAME is x 38..138 and y 10..110.

@@ -136,8 +136,9 @@ def test_a_conversation_over_http():
         second = Page(client.post(here, data={"text": "go north"}).text)
         talk = Conversation()
         for text in ("you see a lamp", "go north"):
-            talk = talk.after(Speaker(Fixed(Voice(policy, "small")), sampling=Sampling(temperature=0.0),
-                                      max_tokens=5).say(talk, text))  # fmt: skip
+            talk = talk.after(
+                Speaker(Fixed(Voice(policy, "small")), sampling=Sampling(temperature=0.0), max_tokens=5).say(talk, text)
+            )
         for one in talk.exchanges:
             assert one.said in second.text("said mine") and one.reply in second.text("said theirs")
         assert second.text("voice") == "speaking from small"
@@ -273,8 +274,16 @@ class Tab:
     """A tab of Chromium, driven over its debugging protocol."""
 
     def __init__(self, program, profile):
-        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-                 "--disable-component-update", "--disable-sync", "--remote-debugging-port=0"]  # fmt: skip
+        flags = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--remote-debugging-port=0",
+        ]
         command = [program, *flags, f"--user-data-dir={profile}", "about:blank"]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         self.link, self.count, self.session, self.events = None, 0, None, []
@@ -312,8 +321,14 @@ class Tab:
     def type(self, text):
         self.call("Input.insertText", text=text)
         for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", windowsVirtualKeyCode=13,
-                      **({"text": "\r"} if kind == "keyDown" else {}))  # fmt: skip
+            self.call(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key="Enter",
+                code="Enter",
+                windowsVirtualKeyCode=13,
+                **({"text": "\r"} if kind == "keyDown" else {}),
+            )
 
     def close(self):
         self.process.terminate()

@@ -32,18 +32,29 @@ def drawn(tokens: list[dict[str, Any]]) -> tuple[str, list[ElementTree.Element]]
 
 def test_colours_go_by_the_strongest_advantage_of_the_iteration() -> None:
     shades = {
-        0.5: "credit-up shade-5", 0.41: "credit-up shade-5", 0.4: "credit-up shade-4", 0.02: "credit-up shade-1",
-        0.019: "credit-0", 0.0: "credit-0", -0.05: "credit-down shade-1", -0.5: "credit-down shade-5",
-    }  # fmt: skip
+        0.5: "credit-up shade-5",
+        0.41: "credit-up shade-5",
+        0.4: "credit-up shade-4",
+        0.02: "credit-up shade-1",
+        0.019: "credit-0",
+        0.0: "credit-0",
+        -0.05: "credit-down shade-1",
+        -0.5: "credit-down shade-5",
+    }
     _, spans = drawn([token("x", advantage) for advantage in shades])
     assert [span.get("class") for span in spans] == [f"credit {style}" for style in shades.values()]
     _, (unknown, left_out) = drawn([token("x", None), token("y", 0.5, learned=False)])
     assert [unknown.get("class"), left_out.get("class")] == ["credit credit-0", "credit unlearned"]
     (picture,) = pictures(read_credit([credited(1, [token("x", 0.5)])]))
     assert credit_scale(picture) == [
-        ("credit-down shade-5", -0.5), ("credit-down shade-3", -0.3), ("credit-down shade-1", -0.1), ("credit-0", 0.0),
-        ("credit-up shade-1", 0.1), ("credit-up shade-3", 0.3), ("credit-up shade-5", 0.5),
-    ]  # fmt: skip
+        ("credit-down shade-5", -0.5),
+        ("credit-down shade-3", -0.3),
+        ("credit-down shade-1", -0.1),
+        ("credit-0", 0.0),
+        ("credit-up shade-1", 0.1),
+        ("credit-up shade-3", 0.3),
+        ("credit-up shade-5", 0.5),
+    ]
 
 
 def test_without_colours_a_title_and_a_table_have_the_numbers(run: Path) -> None:
@@ -75,8 +86,12 @@ def test_blank_tokens_are_seen() -> None:
 
 
 def test_iterations_come_in_order_and_those_of_other_practices_do_not(tmp_path: Path) -> None:
-    rows = [credited(20, [token("later", 0.1)]), credited(3, [token("early", 0.1)]), credited(4, [], episodes=[]),
-            credited(5, [token("elsewhere", 0.1)], stage="other")]  # fmt: skip
+    rows = [
+        credited(20, [token("later", 0.1)]),
+        credited(3, [token("early", 0.1)]),
+        credited(4, [], episodes=[]),
+        credited(5, [token("elsewhere", 0.1)], stage="other"),
+    ]
     text = page(read_run(write_practice(tmp_path, [iteration(1)], credit=rows)))
     assert re.findall(r"<summary>Iteration (\d+)", text) == ["3", "20"]
     assert text.index("early") < text.index("later")
@@ -86,13 +101,18 @@ def test_iterations_come_in_order_and_those_of_other_practices_do_not(tmp_path: 
 
 anything = st.recursive(
     st.one_of(st.none(), st.booleans(), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=6)),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(["iteration", "stage", "episodes", "turns", "tokens", "text", "advantage", "value", "return"]),
-        inner, max_size=4,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["iteration", "stage", "episodes", "turns", "tokens", "text", "advantage", "value", "return"]
+            ),
+            inner,
+            max_size=4,
+        )
     ),
     max_leaves=12,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -21,8 +21,10 @@ def test_values_arrive_typed(tmp_path: Path) -> None:
     data = read_run(write_run(tmp_path / "run", rounds=1, tasks=20))
     assert (data.info.method, data.info.seed, data.info.arms) == ("agentevol", "0", ("evolve", "control"))
     assert [(stage.arm, stage.round, stage.verb) for stage in data.stages[:3]] == [
-        ("base", 0, "fit"), ("base", 0, "evaluate"), ("evolve", 1, "collect")
-    ]  # fmt: skip
+        ("base", 0, "fit"),
+        ("base", 0, "evaluate"),
+        ("evolve", 1, "collect"),
+    ]
     assert {row.arm for row in data.results} == {"base", "evolve", "control"}
     assert all(len(row.outcomes) == row.n == 20 for row in data.results)
     assert data.floors["lookup", "evo"] == {"random": 0.04, "blind_replay": 0.03, "expert": 1.0}
@@ -86,14 +88,48 @@ def test_a_row_written_twice_counts_once(tmp_path: Path) -> None:
 
 
 keys = st.sampled_from(
-    ["index", "seconds", "name", "verb", "arm", "round", "counts", "time_s", "kind", "loss", "step", "world", "tier",
-     "n", "mean", "low", "high", "errors", "outcomes", "steps", "tokens", "logprob", "action", "config", "state",
-     "success", "stage", "task", "split", "generated", "reward"]
-)  # fmt: skip
+    [
+        "index",
+        "seconds",
+        "name",
+        "verb",
+        "arm",
+        "round",
+        "counts",
+        "time_s",
+        "kind",
+        "loss",
+        "step",
+        "world",
+        "tier",
+        "n",
+        "mean",
+        "low",
+        "high",
+        "errors",
+        "outcomes",
+        "steps",
+        "tokens",
+        "logprob",
+        "action",
+        "config",
+        "state",
+        "success",
+        "stage",
+        "task",
+        "split",
+        "generated",
+        "reward",
+    ]
+)
 scalars = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8),
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=8),
     st.sampled_from(["evolve", "base", "control", "fit", "evaluate", 0, 1, 2**70, -1, 1e308, -1e308]),
-)  # fmt: skip
+)
 values = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=5), max_leaves=12
 )

@@ -146,9 +146,16 @@ def test_report_replaces_the_file_whole_and_follows_the_run(run: Path, tmp_path:
 
 @pytest.mark.parametrize(
     ("logprob", "sampled", "name"),
-    [(-0.01, True, "unsure-0"), (-0.2, True, "unsure-1"), (-0.5, True, "unsure-2"), (-1.5, True, "unsure-3"),
-     (-9.0, True, "unsure-4"), (-9.0, False, "read"), (None, True, "read")],
-)  # fmt: skip
+    [
+        (-0.01, True, "unsure-0"),
+        (-0.2, True, "unsure-1"),
+        (-0.5, True, "unsure-2"),
+        (-1.5, True, "unsure-3"),
+        (-9.0, True, "unsure-4"),
+        (-9.0, False, "read"),
+        (None, True, "read"),
+    ],
+)
 def test_tokens_are_shaded_by_their_probability(logprob: float | None, sampled: bool, name: str) -> None:
     assert token_class(Token("x", sampled, logprob)) == name
 

@@ -19,10 +19,18 @@ ANY = st.recursive(
 
 @pytest.mark.parametrize(
     ("value", "number", "count", "rate"),
-    [(0.5, 0.5, 0, 0.5), (3, 3.0, 3, None), (True, 1.0, 1, 1.0), (-1, -1.0, None, None), ("3", None, None, None),
-     (1e100, None, None, None), (float("nan"), None, None, None), (10**400, None, None, None),
-     (2**53, 2.0**53, None, None)],
-)  # fmt: skip
+    [
+        (0.5, 0.5, 0, 0.5),
+        (3, 3.0, 3, None),
+        (True, 1.0, 1, 1.0),
+        (-1, -1.0, None, None),
+        ("3", None, None, None),
+        (1e100, None, None, None),
+        (float("nan"), None, None, None),
+        (10**400, None, None, None),
+        (2**53, 2.0**53, None, None),
+    ],
+)
 def test_numbers(value: object, number: float | None, count: int | None, rate: float | None) -> None:
     assert (as_number(value), as_count(value), as_rate(value)) == (number, count, rate)
 

@@ -13,12 +13,31 @@ from markdown_it import MarkdownIt
 from evolvent.view.markdown import escaped, grid, named, one_line, quoted
 
 EVIL = (
-    "<script>alert(1)</script>", "[click](javascript:alert(1))", "![x](https://evil.example/pixel.png)",
-    "`a` **b** _c_", "a | b \\| c \\", "line\n# heading\n---\n- item", "<https://evil.example>",
-    "&lt;b&gt; &amp;", "\u202egnp.exe\x1b[2J", "$$x$$ ~~y~~ ~z~", "``` \nfence", "\ud800 lone", "a\u2028b\x85c\x7fd",
-    "@everyone #1 www.evil.example", "!!python/object:os", "- *x", "{{ jinja }} {% x %}", "'\"", "yes", "null", "1e3",
-    ": key", "# comment", "%TAG",
-)  # fmt: skip
+    "<script>alert(1)</script>",
+    "[click](javascript:alert(1))",
+    "![x](https://evil.example/pixel.png)",
+    "`a` **b** _c_",
+    "a | b \\| c \\",
+    "line\n# heading\n---\n- item",
+    "<https://evil.example>",
+    "&lt;b&gt; &amp;",
+    "\u202egnp.exe\x1b[2J",
+    "$$x$$ ~~y~~ ~z~",
+    "``` \nfence",
+    "\ud800 lone",
+    "a\u2028b\x85c\x7fd",
+    "@everyone #1 www.evil.example",
+    "!!python/object:os",
+    "- *x",
+    "{{ jinja }} {% x %}",
+    "'\"",
+    "yes",
+    "null",
+    "1e3",
+    ": key",
+    "# comment",
+    "%TAG",
+)
 texts = st.one_of(st.sampled_from(EVIL), st.text(max_size=60), st.text("\\`*_[]()<>&|~$@#!:/.w \n-+=1", max_size=30))
 
 

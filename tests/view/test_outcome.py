@@ -65,10 +65,13 @@ def test_different_tasks_are_never_paired() -> None:
 
 def test_the_headline_is_the_plain_mean_over_held_out_panels() -> None:
     data = report_of(
-        result("evolve", 1, [1.0] * 10, world="a"), result("control", 1, [0.0] * 10, world="a"),
-        result("evolve", 1, [1.0, 0.0] * 20, world="b"), result("control", 1, [0.0, 1.0] * 20, world="b"),
-        result("evolve", 1, [0.0] * 10, tier="seen"), result("control", 1, [1.0] * 10, tier="seen"),
-    )  # fmt: skip
+        result("evolve", 1, [1.0] * 10, world="a"),
+        result("control", 1, [0.0] * 10, world="a"),
+        result("evolve", 1, [1.0, 0.0] * 20, world="b"),
+        result("control", 1, [0.0, 1.0] * 20, world="b"),
+        result("evolve", 1, [0.0] * 10, tier="seen"),
+        result("control", 1, [1.0] * 10, tier="seen"),
+    )
     head = headline(data, panels(data))
     assert head.tiers == ("evo",)
     assert (head.main, head.control) == (0.75, 0.25)
@@ -113,15 +116,27 @@ def test_kinds_count_wins_and_start_with_the_largest_gap() -> None:
 
 
 def test_pairs_take_turns_and_use_the_last_round() -> None:
-    data = ReportData(examples=(
-        episode("t1", "base", 0, False), episode("t2", "base", 0, False), episode("t3", "base", 0, True),
-        episode("t4", "base", 0, None), episode("t9", "base", 0, True),
-        episode("t1", "evolve", 1, False), episode("t1", "evolve", 2, True), episode("t2", "evolve", 2, True),
-        episode("t3", "evolve", 2, False), episode("t4", "evolve", 2, True), episode("t1", "control", 2, False),
-    ))  # fmt: skip
+    data = ReportData(
+        examples=(
+            episode("t1", "base", 0, False),
+            episode("t2", "base", 0, False),
+            episode("t3", "base", 0, True),
+            episode("t4", "base", 0, None),
+            episode("t9", "base", 0, True),
+            episode("t1", "evolve", 1, False),
+            episode("t1", "evolve", 2, True),
+            episode("t2", "evolve", 2, True),
+            episode("t3", "evolve", 2, False),
+            episode("t4", "evolve", 2, True),
+            episode("t1", "control", 2, False),
+        )
+    )
     shown = pairs(data)
     assert [(pair.after.task, pair.change) for pair in shown] == [
-        ("t1", "solved now"), ("t3", "lost"), ("t4", "not scored"), ("t2", "solved now")
-    ]  # fmt: skip
+        ("t1", "solved now"),
+        ("t3", "lost"),
+        ("t4", "not scored"),
+        ("t2", "solved now"),
+    ]
     assert {pair.after.round for pair in shown} == {2}
     assert len(pairs(data, most=2)) == 2

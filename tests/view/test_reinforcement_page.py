@@ -132,9 +132,16 @@ def test_what_was_not_measured_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value", "text"),
-    [("success", 0.0, "0 %"), ("success", 0.004, "0.4 %"), ("clipped", 0.305, "30 %"), ("kl", 1e-14, "about 0"),
-     ("kl", 0.0, "0"), ("explained", -0.184, "−0.184"), ("return", 12345.6, "12,346")],
-)  # fmt: skip
+    [
+        ("success", 0.0, "0 %"),
+        ("success", 0.004, "0.4 %"),
+        ("clipped", 0.305, "30 %"),
+        ("kl", 1e-14, "about 0"),
+        ("kl", 0.0, "0"),
+        ("explained", -0.184, "−0.184"),
+        ("return", 12345.6, "12,346"),
+    ],
+)
 def test_numbers_as_people_read_them(name: str, value: float, text: str) -> None:
     assert told(name, value) == text
 
@@ -153,9 +160,10 @@ def test_iterations_that_were_done_again_count_once(run: Path) -> None:
 def test_curves_are_over_iterations_steps_and_tokens_with_what_was_measured(run: Path) -> None:
     found = shown(run)
     assert [(one.title, one.caption) for one in found.learning] == [
-        (name, f"by {axis}") for name in ("Success", "Return")
+        (name, f"by {axis}")
+        for name in ("Success", "Return")
         for axis in ("iteration", "environment steps", "tokens generated")
-    ]  # fmt: skip
+    ]
     by_iteration, by_steps, by_tokens = (str(one.chart) for one in found.learning[:3])
     for chart, last, half in ((by_iteration, "12", "6"), (by_steps, "360", "180"), (by_tokens, "720", "360")):
         assert re.search(rf"Success, [a-z ]+ {last}: 60 %", chart)
@@ -167,8 +175,15 @@ def test_curves_are_over_iterations_steps_and_tokens_with_what_was_measured(run:
 
 
 def test_a_mean_over_panels_is_of_all_of_them(tmp_path: Path) -> None:
-    results = [result(0, 0.2, arm="base"), result(0, 0.4, arm="base", tier="combo"), result(5, 0.9),
-               result(8, 0.5), result(8, None, tier="combo"), result(9, 0.5), result(9, 0.7, tier="combo")]  # fmt: skip
+    results = [
+        result(0, 0.2, arm="base"),
+        result(0, 0.4, arm="base", tier="combo"),
+        result(5, 0.9),
+        result(8, 0.5),
+        result(8, None, tier="combo"),
+        result(9, 0.5),
+        result(9, 0.7, tier="combo"),
+    ]
     found = shown(write_practice(tmp_path, [iteration(step) for step in range(1, 10)], results=results))
     chart = str(found.learning[0].chart)
     assert re.findall(r"measured, iteration (\d+): (\d+) %", chart) == [("0", "30"), ("9", "60")]
@@ -190,8 +205,15 @@ def test_a_return_that_says_the_same_as_success_is_not_drawn_twice(tmp_path: Pat
 def test_updates_are_small_multiples_with_thresholds_that_are_near(tmp_path: Path) -> None:
     rows = [iteration(step, kl=0.08, clipped=0.001 * step, value_error=0.5) for step in range(1, 9)]
     found = {one.title: str(one.chart) for one in shown(write_practice(tmp_path, rows)).updates}
-    for title in ("Entropy of a token, nats", "KL divergence of updates", "Clipped ratios, %", "Explained variance",
-                  "Value loss", "Loss", "Gradient norm"):  # fmt: skip
+    for title in (
+        "Entropy of a token, nats",
+        "KL divergence of updates",
+        "Clipped ratios, %",
+        "Explained variance",
+        "Value loss",
+        "Loss",
+        "Gradient norm",
+    ):
         assert title in found
     assert "threshold: 0.1" in found["KL divergence of updates"]
     assert "threshold" not in found["Clipped ratios, %"], "30 % is far above 0.8 %"

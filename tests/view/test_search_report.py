@@ -21,18 +21,40 @@ from evolvent.view.searches import SearchRow, cells, search_row
 
 
 def row(task: str, method: str, success: bool | None, **more: Any) -> SearchRow:
-    given = {"world": "w", "kind": task[0], "task": task, "method": method, "budget": 100, "of": "generated",
-             "success": success, "passed": True, "ended_by": "done", "cpu_s": 2.0,
-             "spent": {"generated": 10, "computed": 20, "expansions": 3}, **more}  # fmt: skip
+    given = {
+        "world": "w",
+        "kind": task[0],
+        "task": task,
+        "method": method,
+        "budget": 100,
+        "of": "generated",
+        "success": success,
+        "passed": True,
+        "ended_by": "done",
+        "cpu_s": 2.0,
+        "spent": {"generated": 10, "computed": 20, "expansions": 3},
+        **more,
+    }
     found = search_row(given)
     assert found is not None
     return found
 
 
 def test_a_cell_by_hand():
-    rows = [row("a1", "mcts", True), row("a2", "mcts", False, ended_by="generated", dropped=2,
+    rows = [
+        row("a1", "mcts", True),
+        row(
+            "a2",
+            "mcts",
+            False,
+            ended_by="generated",
+            dropped=2,
             samples=4,
-            spent={"generated": 30, "computed": 40, "expansions": 5}, passed=False, cpu_s=1.0)]  # fmt: skip
+            spent={"generated": 30, "computed": 40, "expansions": 5},
+            passed=False,
+            cpu_s=1.0,
+        ),
+    ]
     (cell,) = cells(rows)
     assert (cell.n, cell.errors, cell.rate, cell.passed) == (2, 0, wilson(1, 2), 0.5)
     assert (cell.generated, cell.computed, cell.expansions, cell.cpu_s) == (20, 30, 4, 1.5)
@@ -64,12 +86,24 @@ def test_cells_stand_by_world_then_baselines_first_then_budget():
     given = [("mcts", 500), ("mcts", 100), ("best_of_n", 100), ("beam", 100), ("greedy", None), ("samples", 100)]
     found = cells([row("a", method, True, budget=budget) for method, budget in given])
     assert [(cell.method, cell.budget) for cell in found] == [
-        ("greedy", None), ("samples", 100), ("best_of_n", 100), ("mcts", 100), ("mcts", 500), ("beam", 100),
-    ]  # fmt: skip
+        ("greedy", None),
+        ("samples", 100),
+        ("best_of_n", 100),
+        ("mcts", 100),
+        ("mcts", 500),
+        ("beam", 100),
+    ]
 
 
-@pytest.mark.parametrize("given", [{}, {"world": "w"}, {"world": "w", "task": "t", "method": "m", "budget": "many"},
-                                   {"world": "w", "task": [], "method": "m"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"world": "w"},
+        {"world": "w", "task": "t", "method": "m", "budget": "many"},
+        {"world": "w", "task": [], "method": "m"},
+    ],
+)
 def test_lines_that_tell_of_no_search_are_none(given):
     assert search_row(given) is None
 
@@ -130,14 +164,39 @@ HOSTILE = "</style></details><script>alert(1)</script><b onclick=x>\u202e{{ 7*7 
 def test_files_of_anybody_are_text(tmp_path: Path):
     folder = write_searches(tmp_path / "run", tasks=4)
     lines = [json.loads(line) for line in (folder / "searches.jsonl").read_text(encoding="utf-8").splitlines()]
-    bad = [{**line, **dict.fromkeys(("world", "method", "of", "answer", "ended_by", "kind", "tier"), HOSTILE),
-            "success": None, "error": HOSTILE} for line in lines[:3]]  # fmt: skip
-    odd = [{"world": 3, "method": True, "task": "x", "budget": 1e99}, {"world": "w", "method": "m", "task": "t",
-           "spent": {"generated": -4, "computed": "x"}, "cpu_s": "inf", "samples": "x"}, 7, None]  # fmt: skip
+    bad = [
+        {
+            **line,
+            **dict.fromkeys(("world", "method", "of", "answer", "ended_by", "kind", "tier"), HOSTILE),
+            "success": None,
+            "error": HOSTILE,
+        }
+        for line in lines[:3]
+    ]
+    odd = [
+        {"world": 3, "method": True, "task": "x", "budget": 1e99},
+        {
+            "world": "w",
+            "method": "m",
+            "task": "t",
+            "spent": {"generated": -4, "computed": "x"},
+            "cpu_s": "inf",
+            "samples": "x",
+        },
+        7,
+        None,
+    ]
     text = "".join(json.dumps(line) + "\n" for line in [*lines, *bad, *odd]) + '{"torn'
     (folder / "searches.jsonl").write_text(text, encoding="utf-8")
-    write_tree(folder, "hostile", {**tree_row(searched_tree(depth=2)), "title": HOSTILE, "ended_by": HOSTILE},
-               world=HOSTILE, method=HOSTILE, answer=HOSTILE, task="s")  # fmt: skip
+    write_tree(
+        folder,
+        "hostile",
+        {**tree_row(searched_tree(depth=2)), "title": HOSTILE, "ended_by": HOSTILE},
+        world=HOSTILE,
+        method=HOSTILE,
+        answer=HOSTILE,
+        task="s",
+    )
     (folder / "trees" / "torn.json").write_text('{"tree": ', encoding="utf-8")
     shown = page(read_run(folder))
     found = outline(shown)

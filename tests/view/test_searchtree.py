@@ -17,12 +17,24 @@ from evolvent.search.tree import Tree
 from evolvent.view.searchtree import draw_tree, read_tree
 
 ROW: dict[str, Any] = {
-    "title": "t", "nodes": 6, "parent": [-1, 0, 0, 1, 1, 3], "action": ["", "left", "right", "far", "near", "last"],
-    "visits": [9, 3, 5, 2, 1, 0], "mean": [0.5, 0.4, 0.6, 0.45, None, None], "value": [None, 0.3, 0.6, 0.5, 0.25, None],
-    "prior": [1, 0.2, 0.8, 0.5, 0.5, 1], "count": [1, 1, 1, 3, 1, 1], "hidden": [0, 2, 0, 0, 0, 0], "terminal": [5],
-    "dead": [4], "chosen": [0, 1, 3, 5], "finished": [[5, 2], [77, 1]], "ended_by": "done", "spent": {"generated": 7},
+    "title": "t",
+    "nodes": 6,
+    "parent": [-1, 0, 0, 1, 1, 3],
+    "action": ["", "left", "right", "far", "near", "last"],
+    "visits": [9, 3, 5, 2, 1, 0],
+    "mean": [0.5, 0.4, 0.6, 0.45, None, None],
+    "value": [None, 0.3, 0.6, 0.5, 0.25, None],
+    "prior": [1, 0.2, 0.8, 0.5, 0.5, 1],
+    "count": [1, 1, 1, 3, 1, 1],
+    "hidden": [0, 2, 0, 0, 0, 0],
+    "terminal": [5],
+    "dead": [4],
+    "chosen": [0, 1, 3, 5],
+    "finished": [[5, 2], [77, 1]],
+    "ended_by": "done",
+    "spent": {"generated": 7},
     "dropped": {"count": 3, "first": [[1, "bad", "its value is nan"], [None, "x", "y"]]},
-}  # fmt: skip
+}
 
 
 class Shape(HTMLParser):
@@ -88,8 +100,13 @@ def test_thousands_of_nodes_fit_in_a_megabyte():
     """6,000 nodes with a sentence each, of which 4,000 are kept."""
     tree = Tree(0)
     for node in range(1500):
-        tree.grow(node, [Child(0, f"so after step {node} there are {pick} and {node * pick} of them left;", value=0.5)
-                         for pick in range(4)])  # fmt: skip
+        tree.grow(
+            node,
+            [
+                Child(0, f"so after step {node} there are {pick} and {node * pick} of them left;", value=0.5)
+                for pick in range(4)
+            ],
+        )
         tree.backup(node, 0.25)
     row = tree_row(SearchResult(tree, (), None, Spent()), most=4000)
     assert (len(row["parent"]), row["nodes"]) == (4000, 6001)
@@ -136,9 +153,20 @@ def test_the_scale_is_that_of_the_values():
 
 @pytest.mark.parametrize(
     "broken",
-    [None, [], "x", {}, {"parent": []}, {"parent": [0]}, {"parent": [-1, 1]}, {"parent": [-1, -1]},
-     {"parent": [-1, "0"]}, {"parent": [-1, None]}, {"parent": 3}],
-)  # fmt: skip
+    [
+        None,
+        [],
+        "x",
+        {},
+        {"parent": []},
+        {"parent": [0]},
+        {"parent": [-1, 1]},
+        {"parent": [-1, -1]},
+        {"parent": [-1, "0"]},
+        {"parent": [-1, None]},
+        {"parent": 3},
+    ],
+)
 def test_what_is_no_tree_is_none(broken):
     assert read_tree(broken) is None
 

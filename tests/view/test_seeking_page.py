@@ -22,11 +22,24 @@ from evolvent.worlds.plume.world import PlumeWorld
 WORLD = PlumeWorld()
 START = Start(WORLD.tasks("train", "seen")[0])
 HOSTILE = '<script>alert(1)</script>" onload="x\u202e&{{ 7*7 }}'
-ROW = {"name": "dqn", "success": [0.9, 0.8, 0.95], "false_cessation": [0.01, 0.0, 0.02], "withheld": 1, "unfinished": 2,
-       "episodes": 30, "steps": [40.0, 38.0, 42.0], "distance": [40.0, None, None],
-       "decision_ms": [0.01, 0.009, 0.011]}  # fmt: skip
-DATA = {"title": "a search", "facts": {"Sensor": "s"}, "learned": ["dqn"], "rows": [ROW],
-        "curve": [[100.0, 0.1, 0.2, 90.0], [200.0, 0.5, 0.5, 60.0]]}  # fmt: skip
+ROW = {
+    "name": "dqn",
+    "success": [0.9, 0.8, 0.95],
+    "false_cessation": [0.01, 0.0, 0.02],
+    "withheld": 1,
+    "unfinished": 2,
+    "episodes": 30,
+    "steps": [40.0, 38.0, 42.0],
+    "distance": [40.0, None, None],
+    "decision_ms": [0.01, 0.009, 0.011],
+}
+DATA = {
+    "title": "a search",
+    "facts": {"Sensor": "s"},
+    "learned": ["dqn"],
+    "rows": [ROW],
+    "curve": [[100.0, 0.1, 0.2, 90.0], [200.0, 0.5, 0.5, 60.0]],
+}
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +112,9 @@ def test_a_film_shows_each_moment_in_turn_and_stays_on_the_last(one):
     text = str(belief_film(one, 3))
     frames = re.findall(
         r'<g class="moment( last)?" style="animation:film-3(-last)? ([\d.]+)s step-end infinite;'
-        r'animation-delay:-([\d.]+)s">', text,
-    )  # fmt: skip
+        r'animation-delay:-([\d.]+)s">',
+        text,
+    )
     shown = moments(one, min(60, len(one.looks)))
     assert len(frames) == len(shown) and len({loop for _, _, loop, _ in frames}) == 1
     loop = float(frames[0][2])

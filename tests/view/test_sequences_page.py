@@ -13,19 +13,34 @@ from evolvent.worlds.stitching import Stitching, demonstrations
 from tests.sequence_support import ragged
 
 DATA = {
-    "title": "Decision Transformer on <b>cartpole", "facts": {"World": "cartpole", "Seed": "0"}, "random": 20.0,
-    "expert": 500.0, "data": [10.0, 100.0, 400.0], "played": [30.0, 50.0, 90.0],
+    "title": "Decision Transformer on <b>cartpole",
+    "facts": {"World": "cartpole", "Seed": "0"},
+    "random": 20.0,
+    "expert": 500.0,
+    "data": [10.0, 100.0, 400.0],
+    "played": [30.0, 50.0, 90.0],
     "history": [{"update": 10.0, "loss": 0.7}, {"update": 20.0, "loss": 0.5}],
-    "rows": [{"asked": asked, "returns": [asked - 5, asked + 7], "mean": asked + 1, "score": 12.34}
-             for asked in (100.0, 200.0)],
-}  # fmt: skip
+    "rows": [
+        {"asked": asked, "returns": [asked - 5, asked + 7], "mean": asked + 1, "score": 12.34}
+        for asked in (100.0, 200.0)
+    ],
+}
 
 
 def test_the_page_holds_its_numbers():
     page = sequence_page(DATA, [("An episode", "<svg></svg>")])
     assert "<b>cartpole" not in page and "&lt;b&gt;cartpole" in page and "<script" not in page
-    for text in ("101.00", "95.00 to 107.00", "12.34", 'id="asked"', 'id="learning"', 'id="episodes"', "as asked",
-                 "best in the data", "played online"):  # fmt: skip
+    for text in (
+        "101.00",
+        "95.00 to 107.00",
+        "12.34",
+        'id="asked"',
+        'id="learning"',
+        'id="episodes"',
+        "as asked",
+        "best in the data",
+        "played online",
+    ):
         assert text in page
     plain = {**DATA, "played": [], "history": [], "rows": [{**DATA["rows"][0], "asked": None}]}
     page = sequence_page(plain)
@@ -64,6 +79,8 @@ def test_the_best_and_the_worst_are_drawn():
 
 
 def test_a_title_is_text():
-    for picture in (frames("cartpole", np.zeros((2, 4), np.float32), title="<script>\u202e"),
-                    maze_path(np.eye(3, dtype=np.float32), title="<script>\u202e")):  # fmt: skip
+    for picture in (
+        frames("cartpole", np.zeros((2, 4), np.float32), title="<script>\u202e"),
+        maze_path(np.eye(3, dtype=np.float32), title="<script>\u202e"),
+    ):
         assert "<script" not in picture and "&lt;script&gt;[U+202E]" in picture

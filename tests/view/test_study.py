@@ -30,9 +30,16 @@ def interval(mean, half=0.05, n=100):
 
 def arm(name, mean, **more):
     seeds = {str(seed): mean + 0.01 * (seed - 3) for seed in range(6)}
-    row = {"name": name, "question": f"why {name}?", "interval": interval(mean), "by_seed": seeds, "finished": 6,
-           "failed": 0,
-           "tokens": {"generated": 600, "computed": 24_000_000, "trained": 6000}, "cpu_s": 7200.0}  # fmt: skip
+    row = {
+        "name": name,
+        "question": f"why {name}?",
+        "interval": interval(mean),
+        "by_seed": seeds,
+        "finished": 6,
+        "failed": 0,
+        "tokens": {"generated": 600, "computed": 24_000_000, "trained": 6000},
+        "cpu_s": 7200.0,
+    }
     return row | more
 
 
@@ -53,19 +60,32 @@ def data():
     """A finished study of four arms on two panels."""
     means = {"base": 0.2, "evolve": 0.6, "control": 0.4, "upper": 0.9}
     panels = [("lookup", "evo"), ("maze", "seen")]
-    rates = [{"arm": name, "world": world, "tier": tier, "tasks": 40, "seeds": 6, "interval": interval(mean)}
-             for world, tier in panels for name, mean in means.items()]  # fmt: skip
+    rates = [
+        {"arm": name, "world": world, "tier": tier, "tasks": 40, "seeds": 6, "interval": interval(mean)}
+        for world, tier in panels
+        for name, mean in means.items()
+    ]
     pairs = [("evolve", "control", 0.2), ("evolve", "base", 0.4)]
     differences = [difference(*pair) for pair in (*pairs, ("base", "control", -0.2), ("upper", "control", 0.5))]
     differences += [difference(*pair, world="lookup") for pair in pairs]
     differences += [difference(*pair, world, tier) for pair in pairs for world, tier in panels]
     return {
-        "study": "pilot", "digest": "0123456789abcdef", "seeds": list(range(6)), "threshold": 0.05, "budget": 5_000_000,
+        "study": "pilot",
+        "digest": "0123456789abcdef",
+        "seeds": list(range(6)),
+        "threshold": 0.05,
+        "budget": 5_000_000,
         "primary": {"arm": "evolve", "control": "control", "tiers": ["evo"], "base": "base", "upper": "upper"},
-        "verdict": "improves", "sentence": "evolve improves on control.", "difference": differences[0], "p": 0.03125,
-        "room": 0.4, "arms": [arm(name, mean) for name, mean in means.items()], "rates": rates,
-        "differences": differences, "unfinished": [],
-    }  # fmt: skip
+        "verdict": "improves",
+        "sentence": "evolve improves on control.",
+        "difference": differences[0],
+        "p": 0.03125,
+        "room": 0.4,
+        "arms": [arm(name, mean) for name, mean in means.items()],
+        "rates": rates,
+        "differences": differences,
+        "unfinished": [],
+    }
 
 
 @pytest.fixture
@@ -127,10 +147,23 @@ def test_the_page_is_well_formed_and_needs_nothing_else(data):
 
 def test_every_figure_is_on_the_page(data):
     text = study_page(data)
-    for shown in ("pilot", "0123456789abcdef", "5 points", "5,000,000 computed tokens", "24 of 24 arms and seeds",
-                  "evolve improves on control.", "40 %", "60.0 %<small>55.0 to 65.0</small>", "why upper?", "2.00",
-                  "+20.0<small>+15.0 to +25.0</small>", "−20.0<small>−25.0 to −15.0</small>", "4.00M", "lookup",
-                  "Every arm finished every seed."):  # fmt: skip
+    for shown in (
+        "pilot",
+        "0123456789abcdef",
+        "5 points",
+        "5,000,000 computed tokens",
+        "24 of 24 arms and seeds",
+        "evolve improves on control.",
+        "40 %",
+        "60.0 %<small>55.0 to 65.0</small>",
+        "why upper?",
+        "2.00",
+        "+20.0<small>+15.0 to +25.0</small>",
+        "−20.0<small>−25.0 to −15.0</small>",
+        "4.00M",
+        "lookup",
+        "Every arm finished every seed.",
+    ):
         assert shown in text, shown
     seeds = text[text.index('id="seeds"') :]
     assert all(f'<td class="num">{100 * (0.6 + 0.01 * (seed - 3)):.1f}</td>' in seeds for seed in range(6))
@@ -160,11 +193,18 @@ def test_hostile_names_stay_text(hostile):
 
 def test_a_study_that_has_not_begun(data):
     nothing = data | {
-        "rates": [], "differences": [], "difference": None, "p": None, "room": None, "verdict": "no verdict: nothing",
-        "arms": [arm(row["name"], 0, interval=None, by_seed={}, finished=0, tokens={}, cpu_s=0.0)
-                 for row in data["arms"]],
-        "unfinished": [{"arm": "base", "seed": 3, "why": "not played yet"}], "budget": None,
-    }  # fmt: skip
+        "rates": [],
+        "differences": [],
+        "difference": None,
+        "p": None,
+        "room": None,
+        "verdict": "no verdict: nothing",
+        "arms": [
+            arm(row["name"], 0, interval=None, by_seed={}, finished=0, tokens={}, cpu_s=0.0) for row in data["arms"]
+        ],
+        "unfinished": [{"arm": "base", "seed": 3, "why": "not played yet"}],
+        "budget": None,
+    }
     text = study_page(nothing)
     outline(text)
     assert "No panel has been played yet." in text and "no finished seed" in text and "not played yet" in text

@@ -5,8 +5,15 @@ from __future__ import annotations
 from evolvent.view.teams import team_page
 from evolvent.worlds.teams.base import Mark, Scene
 
-ROW = {"name": "mat", "world": "rescue", "episodes": 64, "lost": 2, "return": [0.75, 0.7, 0.8],
-       "success": [0.5, 0.4, 0.6], "optimum": [1.0, False]}  # fmt: skip
+ROW = {
+    "name": "mat",
+    "world": "rescue",
+    "episodes": 64,
+    "lost": 2,
+    "return": [0.75, 0.7, 0.8],
+    "success": [0.5, 0.4, 0.6],
+    "optimum": [1.0, False],
+}
 
 
 def data(**changes):
@@ -16,8 +23,18 @@ def data(**changes):
 
 def test_what_a_page_says():
     page = team_page(data(), [("sample 3", [Scene((0, 0, 2, 2), (Mark("circle", 1, 1, 0.5, "agent"),))])])
-    for text in ("mat on rescue", "0.750", "0.700 to 0.800", "≤ 1.000", "50.0", "40.0 to 60.0", "Return of an episode",
-                 "sample 3", "and 2 lost", "●</b> an agent"):  # fmt: skip
+    for text in (
+        "mat on rescue",
+        "0.750",
+        "0.700 to 0.800",
+        "≤ 1.000",
+        "50.0",
+        "40.0 to 60.0",
+        "Return of an episode",
+        "sample 3",
+        "and 2 lost",
+        "●</b> an agent",
+    ):
         assert text in page, text
     assert "prey" not in page and "Length of an episode" not in page and "<script" not in page
     assert page.count('class="team-strip"') == 1
@@ -33,8 +50,10 @@ def test_exact_optima_and_silent_worlds():
 
 def test_names_are_text():
     evil = '<img src=x onerror=alert(1)>\u202e"'
-    page = team_page(data(title=evil, facts={evil: evil}, rows=[{**ROW, "name": evil, "world": evil}]),
-                     [(evil, [Scene((0, 0, 1, 1), ())])])  # fmt: skip
+    page = team_page(
+        data(title=evil, facts={evil: evil}, rows=[{**ROW, "name": evil, "world": evil}]),
+        [(evil, [Scene((0, 0, 1, 1), ())])],
+    )
     assert "<img" not in page and "\u202e" not in page and "&lt;img" in page
 
 

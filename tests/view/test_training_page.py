@@ -21,9 +21,18 @@ from evolvent.view.document import _value as value
 from evolvent.view.training import Training, training_page
 
 OF_EVOLVE = (
-    "Success by round", "Before and after", "Base, after cloning", "Control", "train-matched", "Exploration",
-    "No panel has been evaluated", "Nothing to draw", "No stage has finished", "Tokens generated", "episode",
-)  # fmt: skip
+    "Success by round",
+    "Before and after",
+    "Base, after cloning",
+    "Control",
+    "train-matched",
+    "Exploration",
+    "No panel has been evaluated",
+    "Nothing to draw",
+    "No stage has finished",
+    "Tokens generated",
+    "episode",
+)
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +83,11 @@ def test_the_loss_at_the_end_is_the_mean_of_the_last_ten(run: Path) -> None:
 def test_memory_is_told_by_kind_and_the_rest_is_what_the_peak_has_beyond(run: Path) -> None:
     found = shown(run)
     assert [(kind.name, kind.size / MIB) for kind in found.memory] == [
-        ("parameters", 100), ("gradients", 100), ("optimizer state", 200), ("activations and the rest", 200),
-    ]  # fmt: skip
+        ("parameters", 100),
+        ("gradients", 100),
+        ("optimizer state", 200),
+        ("activations and the rest", 200),
+    ]
     assert (found.peak, found.process) == (900 * MIB, 300 * MIB)
     text = page(read_run(run))
     for words in ("optimizer state 200 MiB", "The peak is 900 MiB, of which 300 MiB were there before training"):
@@ -115,8 +127,9 @@ def test_the_same_number_under_other_settings_is_another_series(tmp_path: Path) 
     )
     found = shown(bare(tmp_path, [update(1, 1.0)], watched))
     assert [(one.settings, one.count, one.newest.value) for one in found.series] == [
-        ("aaaaaaaa", 1, 4.0), ("bbbbbbbb", 1, 9.0),
-    ]  # fmt: skip
+        ("aaaaaaaa", 1, 4.0),
+        ("bbbbbbbb", 1, 9.0),
+    ]
 
 
 def test_of_very_many_numbers_some_are_drawn_and_all_are_in_the_table(tmp_path: Path) -> None:
@@ -199,18 +212,36 @@ steps = st.one_of(st.integers(-3, 50), st.sampled_from([0.5, 1e99, -1e99, 2**70,
 numbers = st.one_of(st.none(), st.booleans(), st.floats(), st.sampled_from([0, 1, -1, 1e99, 1e-99, "x"]))
 fit_rows = st.builds(
     lambda row, step, loss, norm, lr: row | {"step": step, "loss": loss, "grad_norm": norm, "lr": lr, "skipped": loss},
-    st.sampled_from([update(1, 1.0), update(2, -5.0)]), steps, numbers, numbers, numbers,
-)  # fmt: skip
+    st.sampled_from([update(1, 1.0), update(2, -5.0)]),
+    steps,
+    numbers,
+    numbers,
+    numbers,
+)
 cost_rows = st.builds(
-    lambda step, share, peak, process: cost(1, 2.0) | {
-        "step": step, "gemm_share": share, "peak_bytes": peak, "process_bytes": process, "tokens_per_s": share,
-    },
-    steps, numbers, numbers, numbers,
-)  # fmt: skip
+    lambda step, share, peak, process: (
+        cost(1, 2.0)
+        | {
+            "step": step,
+            "gemm_share": share,
+            "peak_bytes": peak,
+            "process_bytes": process,
+            "tokens_per_s": share,
+        }
+    ),
+    steps,
+    numbers,
+    numbers,
+    numbers,
+)
 watched_rows = st.builds(
     lambda step, name, value, low, high: evaluated(1, "success", [(name, value, low, high)]) | {"step": step},
-    steps, st.sampled_from(["success/a/b", "perplexity", "<b>"]), numbers, numbers, numbers,
-)  # fmt: skip
+    steps,
+    st.sampled_from(["success/a/b", "perplexity", "<b>"]),
+    numbers,
+    numbers,
+    numbers,
+)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -261,9 +292,19 @@ def test_an_event_is_a_line_across_the_chart_on_a_wedge() -> None:
 
 def test_numbers_are_short() -> None:
     assert [value(number) for number in (None, 0.00039324, 7.9248, 1234.5, -2.5, 5e8)] == [
-        "–", "0.0003932", "7.925", "1,234", "−2.5", "5e+08",
-    ]  # fmt: skip
+        "–",
+        "0.0003932",
+        "7.925",
+        "1,234",
+        "−2.5",
+        "5e+08",
+    ]
     assert [size(number) for number in (None, 12, 3 * 2**20, 1.5 * 2**30, 999.4 * 2**30, 1020 * 2**20)] == [
-        "–", "12 B", "3 MiB", "1.5 GiB", "999 GiB", "1,020 MiB",
-    ]  # fmt: skip
+        "–",
+        "12 B",
+        "3 MiB",
+        "1.5 GiB",
+        "999 GiB",
+        "1,020 MiB",
+    ]
     assert (rate_of_work(9.1e10), rate_of_work(7.42e14)) == ("91 GFLOP/s", "742 TFLOP/s")

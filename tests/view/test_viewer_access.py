@@ -10,17 +10,30 @@ from viewed import TOKEN, viewed
 
 from tests.view.fabricated import write_run
 
-PATHS = ("/", "/boards", "/compare", "/pulse", "/health", "/static/viewer.js", "/run/0123456789ab", "/nowhere",
-         "/enter/", "/enter/a-token-of-24-charactert", "/run/x/rows", "/theme")  # fmt: skip
+PATHS = (
+    "/",
+    "/boards",
+    "/compare",
+    "/pulse",
+    "/health",
+    "/static/viewer.js",
+    "/run/0123456789ab",
+    "/nowhere",
+    "/enter/",
+    "/enter/a-token-of-24-charactert",
+    "/run/x/rows",
+    "/theme",
+)
 REFUSED = {
-    "no token": {}, "a wrong one": {"Authorization": "Bearer a-token-of-24-charactert"},
+    "no token": {},
+    "a wrong one": {"Authorization": "Bearer a-token-of-24-charactert"},
     "part of it": {"Authorization": f"Bearer {TOKEN[:-1]}"},
     "in a cookie of another name": {"Cookie": f"token={TOKEN}"},
     "a torn cookie": {"Cookie": "evolvent-\x7f=;;;"},
     "foreign host": {"Authorization": f"Bearer {TOKEN}", "Host": "evil.example"},
     "foreign origin": {"Authorization": f"Bearer {TOKEN}", "Origin": "http://evil.example"},
     "no origin at all": {"Authorization": f"Bearer {TOKEN}", "Origin": "null"},
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +81,16 @@ def test_it_only_reads(server):
             assert server.client.request(method, path).status_code == 405
 
 
-OUTSIDE = ("/run/..%2f..%2fsecret.txt", "/static/..%2fstyle.css", "/static/style.css", "/static/%2e%2e%2fapp.py",
-           "/run/secret.txt/trees", "/run/0123456789ab/rows", "/run/%2e%2e%2f/trees", "/run/")  # fmt: skip
+OUTSIDE = (
+    "/run/..%2f..%2fsecret.txt",
+    "/static/..%2fstyle.css",
+    "/static/style.css",
+    "/static/%2e%2e%2fapp.py",
+    "/run/secret.txt/trees",
+    "/run/0123456789ab/rows",
+    "/run/%2e%2e%2f/trees",
+    "/run/",
+)
 
 
 @pytest.mark.parametrize("path", OUTSIDE)
@@ -110,8 +131,16 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path):
         assert "private" not in server.get("/")
 
 
-@pytest.mark.parametrize(("back", "to"), [("/boards", "/boards"), ("//evil.example", "/"), ("/\\evil.example", "/"),
-                                          ("https://evil.example", "/"), ("/a\r\nset-cookie: x=1", "/")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("back", "to"),
+    [
+        ("/boards", "/boards"),
+        ("//evil.example", "/"),
+        ("/\\evil.example", "/"),
+        ("https://evil.example", "/"),
+        ("/a\r\nset-cookie: x=1", "/"),
+    ],
+)
 def test_the_theme_is_kept_and_leads_nowhere_else(server, back, to):
     answer = server.client.post("/theme", data={"theme": "dark", "back": back}, headers={"Origin": server.url})
     assert (answer.status_code, answer.headers["location"]) == (303, to)

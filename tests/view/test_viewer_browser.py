@@ -117,8 +117,10 @@ def test_a_filter_and_an_order_by_hand(tab, many):
     tab.go(many.door)
     tab.go(f"{many.url}/run/{many.key('large')}/trajectories")
     tab.until("document.getElementById('found').textContent === '100,000'")
-    tab.value("const s = document.querySelector('select[name=outcome]'); s.value = 'unscored';"
-              "s.dispatchEvent(new Event('change', { bubbles: true }))")  # fmt: skip
+    tab.value(
+        "const s = document.querySelector('select[name=outcome]'); s.value = 'unscored';"
+        "s.dispatchEvent(new Event('change', { bubbles: true }))"
+    )
     tab.until("document.getElementById('found').textContent === '2,000 of 100,000'")
     tab.value("document.querySelector('select[name=sort]').value = 'length-'")
     tab.value("document.querySelector('select[name=sort]').dispatchEvent(new Event('change', { bubbles: true }))")
@@ -255,8 +257,15 @@ def test_no_page_is_wider_than_its_window(tab, runs, width):
     tab.go(runs.door)
     tab.shape(width, 844)
     base, first, second = (f"/run/{runs.key(name)}" for name in ("stored", "first", "second"))
-    pages = ("/", "/boards", first, f"{base}/trajectories", f"{base}/trajectory?id=s/1/0", f"{first}/load",
-             f"/compare?run={first[5:]}&run={second[5:]}")  # fmt: skip
+    pages = (
+        "/",
+        "/boards",
+        first,
+        f"{base}/trajectories",
+        f"{base}/trajectory?id=s/1/0",
+        f"{first}/load",
+        f"/compare?run={first[5:]}&run={second[5:]}",
+    )
     for page in pages:
         tab.go(runs.url + page)
         assert tab.value("document.documentElement.scrollWidth") <= width, page

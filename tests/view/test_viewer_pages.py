@@ -33,8 +33,16 @@ def generation(*logprobs, spans=()):
 
 
 def played(name="evolve-1-collect-ab/t/0", task=TASK, won=True, steps=3, **more):
-    made = tuple(Step(f"you see {at}", f"go {at}", float(at == steps - 1), None if at else "let me think",
-                      (generation(-0.05, -0.5, -3.0, spans=(3, 5)),)) for at in range(steps))  # fmt: skip
+    made = tuple(
+        Step(
+            f"you see {at}",
+            f"go {at}",
+            float(at == steps - 1),
+            None if at else "let me think",
+            (generation(-0.05, -0.5, -3.0, spans=(3, 5)),),
+        )
+        for at in range(steps)
+    )
     return Trajectory(name, task, made, "the end", score=Score(2.0 * won, float(won), won), **more)
 
 
@@ -57,10 +65,15 @@ def folder(tmp_path_factory):
     write_run(root / "second", rounds=2, tasks=30, seed=1)
     write_practice(root / "deep" / "rl")
     one = played()
-    notes = [Annotation(one.id, "judge", Place(step=1), 0.5), Annotation(one.id, "spans", Place(0, 0, 1), -2.0),
-             Annotation(one.id, "spans", Place(0, 0, 0, 2), 1.0)]  # fmt: skip
-    others = [played(f"evolve-1-collect-ab/{n}/0", Task("maze", "1", {"n": n}, f"k{n % 3}", "seen"), n % 2 == 0, 2)
-              for n in range(230)]  # fmt: skip
+    notes = [
+        Annotation(one.id, "judge", Place(step=1), 0.5),
+        Annotation(one.id, "spans", Place(0, 0, 1), -2.0),
+        Annotation(one.id, "spans", Place(0, 0, 0, 2), 1.0),
+    ]
+    others = [
+        played(f"evolve-1-collect-ab/{n}/0", Task("maze", "1", {"n": n}, f"k{n % 3}", "seen"), n % 2 == 0, 2)
+        for n in range(230)
+    ]
     stored(root / "stored", [one, *others], notes)
     return root
 
@@ -145,8 +158,13 @@ def test_tokens_by_what_a_scorer_noted(server):
     text = server.get(f"/run/{server.key('stored')}/trajectory", id=played().id, colour="@spans")
     first = text.split('id="turn-1"')[1].split('id="turn-2"')[0]
     styles = re.findall(r'<span class="credit ([^"]+)"', first)
-    assert styles == ["credit-0 unlearned", "credit-0 unlearned", "credit-up shade-3", "credit-down shade-5",
-                      "credit-down shade-5"]  # fmt: skip
+    assert styles == [
+        "credit-0 unlearned",
+        "credit-0 unlearned",
+        "credit-up shade-3",
+        "credit-down shade-5",
+        "credit-down shade-5",
+    ]
     assert "spans −2" in first and 'aria-current="true">spans<' in text
 
 
@@ -159,8 +177,10 @@ def test_neighbours_keep_the_question(server):
 
 def test_credit_of_the_run_colours_its_trajectory(tmp_path):
     one = played("p/1/t/0", steps=1)
-    tokens = [{"text": text, "logp": -0.1, "advantage": a, "return": 1.0, "value": v, "learned": True}
-              for text, a, v in (("boss", 1.0, 0.25), ("nina", -0.5, 1.0))]  # fmt: skip
+    tokens = [
+        {"text": text, "logp": -0.1, "advantage": a, "return": 1.0, "value": v, "learned": True}
+        for text, a, v in (("boss", 1.0, 0.25), ("nina", -0.5, 1.0))
+    ]
     episode = {"trajectory": one.id, "turns": [{"step": 1, "observation": "", "reward": 1.0, "tokens": tokens}]}
     folder = stored(tmp_path / "rl", [one, played("p/1/u/0")])
     (folder / "credit.json").write_text(json.dumps([{"iteration": 1, "stage": "p", "episodes": [episode]}]))
@@ -168,19 +188,28 @@ def test_credit_of_the_run_colours_its_trajectory(tmp_path):
         base = f"/run/{server.key('rl')}/trajectory"
         credit = server.get(base, id=one.id, colour="credit")
         assert re.findall(r'class="credit (credit-\w+ shade-\d)" title="advantage', credit) == [
-            "credit-up shade-5", "credit-down shade-3"]  # fmt: skip
+            "credit-up shade-5",
+            "credit-down shade-3",
+        ]
         value = server.get(base, id=one.id, colour="value")
         assert re.findall(r'class="credit (credit-\w+ shade-\d)" title="value', value) == [
-            "credit-up shade-2", "credit-up shade-5"]  # fmt: skip
+            "credit-up shade-2",
+            "credit-up shade-5",
+        ]
         assert "nina" in value
         assert ">credit</a>" not in server.get(base, id="p/1/u/0", colour="credit"), "the run kept none of it"
 
 
 def test_finer_notes_go_before_coarser_ones():
     one = played(steps=2)
-    notes = [Annotation(one.id, "s", Place(), 1.0), Annotation(one.id, "s", Place(1), 2.0),
-             Annotation(one.id, "s", Place(1, 0, 1), 3.0), Annotation(one.id, "s", Place(1, 0, None, 4), 4.0),
-             Annotation(one.id, "s", Place(1, 0, 9), 9.0), Annotation(one.id, "label", Place(), "good")]  # fmt: skip
+    notes = [
+        Annotation(one.id, "s", Place(), 1.0),
+        Annotation(one.id, "s", Place(1), 2.0),
+        Annotation(one.id, "s", Place(1, 0, 1), 3.0),
+        Annotation(one.id, "s", Place(1, 0, None, 4), 4.0),
+        Annotation(one.id, "s", Place(1, 0, 9), 9.0),
+        Annotation(one.id, "label", Place(), "good"),
+    ]
     logprob, colour = colours_of(one, notes[::-1], {})
     assert (logprob.name, colour.name) == ("logprob", "@s")
     assert colour.numbers == {(0, 0): {2: 1.0, 3: 1.0, 4: 1.0}, (1, 0): {2: 2.0, 3: 3.0, 4: 4.0}}
@@ -193,10 +222,14 @@ def test_two_runs_task_by_task(server, folder):
     a, b = server.key("first"), server.key("second")
     text = server.client.get(f"/compare?run={a}&run={b}&which=b").text
     last = [
-        {(row.world, row.tier, task): won for row in read_run(folder / name).results
-         if row.arm == "evolve" and row.round == 2 for task, _, won in row.outcomes}
+        {
+            (row.world, row.tier, task): won
+            for row in read_run(folder / name).results
+            if row.arm == "evolve" and row.round == 2
+            for task, _, won in row.outcomes
+        }
         for name in ("first", "second")
-    ]  # fmt: skip
+    ]
     pairs = [(last[0][key], last[1][key]) for key in last[0]]
     counts = [pairs.count(want) for want in ((1, 1), (1, 0), (0, 1), (0, 0))]
     assert [int(n.replace(",", "")) for n in re.findall(r"<strong>([\d,]+)</strong>", text)] == counts
@@ -223,10 +256,18 @@ def test_curves_are_means_over_common_panels(tmp_path):
     for name, worlds in (("one", ("x", "y")), ("two", ("x",))):
         (tmp_path / name).mkdir()
         rows = [
-            {"arm": arm, "round": at, "world": world, "tier": "evo", "split": "test", "n": 4,
-             "mean": 0.25 * at + (world == "y") * 0.5}
-            for world in worlds for arm, at in (("base", 0), ("evolve", 1))
-        ]  # fmt: skip
+            {
+                "arm": arm,
+                "round": at,
+                "world": world,
+                "tier": "evo",
+                "split": "test",
+                "n": 4,
+                "mean": 0.25 * at + (world == "y") * 0.5,
+            }
+            for world in worlds
+            for arm, at in (("base", 0), ("evolve", 1))
+        ]
         (tmp_path / name / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         (tmp_path / name / "run.json").write_text(json.dumps({"name": name, "arms": ["evolve"]}))
     with viewed(tmp_path) as server:
@@ -253,25 +294,52 @@ def test_leaderboards_are_of_results_files(tmp_path, server):
 def belief(steps=5):
     rng = np.random.default_rng(0)
     looks = [
-        Look(place=(1.0 * at, 2.0), reading=0.1 * at, mean=np.array([3.0, 4.0]), covariance=np.eye(2),
-             spread=2.0 - 0.1 * at, score=None if not at else 1.0, particles=rng.random((7, 2)))
+        Look(
+            place=(1.0 * at, 2.0),
+            reading=0.1 * at,
+            mean=np.array([3.0, 4.0]),
+            covariance=np.eye(2),
+            spread=2.0 - 0.1 * at,
+            score=None if not at else 1.0,
+            particles=rng.random((7, 2)),
+        )
         for at in range(steps)
-    ]  # fmt: skip
-    return Trace(name="dcee <b>", area=((0.0, 10.0), (0.0, 8.0)), source=(6.0, 7.0), looks=looks, ended_by="agent",
-                 right=True, field=rng.random((4, 5)) + 0.01)  # fmt: skip
+    ]
+    return Trace(
+        name="dcee <b>",
+        area=((0.0, 10.0), (0.0, 8.0)),
+        source=(6.0, 7.0),
+        looks=looks,
+        ended_by="agent",
+        right=True,
+        field=rng.random((4, 5)) + 0.01,
+    )
 
 
 def test_beliefs_go_to_a_file_and_back():
     found = read_belief(json.loads(json.dumps(belief_document(belief()))))
     assert found is not None and (found.name, found.ended_by, found.right, found.area) == (
-        "dcee <b>", "agent", True, ((0.0, 10.0), (0.0, 8.0)))  # fmt: skip
+        "dcee <b>",
+        "agent",
+        True,
+        ((0.0, 10.0), (0.0, 8.0)),
+    )
     for one, other in zip(found.looks, belief().looks, strict=True):
         np.testing.assert_allclose(one.particles, other.particles, rtol=1e-3)
         assert (one.place, one.spread, one.score) == (other.place, pytest.approx(other.spread), other.score)
 
 
-BROKEN = ({}, [], None, {"area": "x"}, {"looks": []}, {"field": [[1], [2, 3]]}, {"area": [[1, 0], [0, 1]]},
-          {"source": [1e300, 0]}, {"field": [["a"]]})  # fmt: skip
+BROKEN = (
+    {},
+    [],
+    None,
+    {"area": "x"},
+    {"looks": []},
+    {"field": [[1], [2, 3]]},
+    {"area": [[1, 0], [0, 1]]},
+    {"source": [1e300, 0]},
+    {"field": [["a"]]},
+)
 
 
 @pytest.mark.parametrize("broken", BROKEN)

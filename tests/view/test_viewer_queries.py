@@ -22,18 +22,41 @@ from evolvent.view.words import Haystack
 def episode(number, *, stage="evolve-1-collect-ab", won=None, **more):
     """An episode with a few words of its own."""
     rng = np.random.default_rng(number)
-    task = Task(("lookup", "maze")[number % 2], "1", {"Number": number, "goal": f"Émile {number % 3}"},
-                f"kind {number % 4}", ("seen", "evo")[number % 2], ("train", "test")[number % 3 == 0])  # fmt: skip
+    task = Task(
+        ("lookup", "maze")[number % 2],
+        "1",
+        {"Number": number, "goal": f"Émile {number % 3}"},
+        f"kind {number % 4}",
+        ("seen", "evo")[number % 2],
+        ("train", "test")[number % 3 == 0],
+    )
     steps = tuple(
-        Step(f"seen {number}", f"Go {('north', 'south')[at % 2]} {number}", float(at), None,
-             (Generation(np.array([1, 2, 3], np.int32), np.array([False, True, True]),
-                         np.array([0.0, -0.5, -1.0], np.float32)),))
+        Step(
+            f"seen {number}",
+            f"Go {('north', 'south')[at % 2]} {number}",
+            float(at),
+            None,
+            (
+                Generation(
+                    np.array([1, 2, 3], np.int32),
+                    np.array([False, True, True]),
+                    np.array([0.0, -0.5, -1.0], np.float32),
+                ),
+            ),
+        )
         for at in range(number % 5 + 1)
-    )  # fmt: skip
+    )
     won = (True, False, None)[number % 3] if won is None else won
     unit = None if won is None else float(rng.random())
-    return Trajectory(f"{stage}/{task.id}/{number}", task, steps, f"the end of {number}", score=Score(unit, unit, won),
-                      sample=number, **more)  # fmt: skip
+    return Trajectory(
+        f"{stage}/{task.id}/{number}",
+        task,
+        steps,
+        f"the end of {number}",
+        score=Score(unit, unit, won),
+        sample=number,
+        **more,
+    )
 
 
 def failed(number):
@@ -80,27 +103,52 @@ def text_of(one):
     error = (one.error.kind, one.error.message) if one.error else ()
     said = [step.action for step in one.steps if isinstance(step.action, str)]
     final = one.final_observation if isinstance(one.final_observation, str) else ""
-    parts = [one.id, one.task.id, one.task.world, one.task.kind, one.group or "",
-             json.dumps(dict(one.task.spec), ensure_ascii=False), *said, final, *error]  # fmt: skip
+    parts = [
+        one.id,
+        one.task.id,
+        one.task.world,
+        one.task.kind,
+        one.group or "",
+        json.dumps(dict(one.task.spec), ensure_ascii=False),
+        *said,
+        final,
+        *error,
+    ]
     return "\n".join(parts).lower()
 
 
 def fits(one, query):
     outcome = {True: "solved", False: "failed", None: "unscored"}[one.success]
     stage = "/".join(one.id.split("/")[:-2])
-    values = {"world": one.task.world, "tier": one.task.tier, "split": one.task.split, "kind": one.task.kind,
-              "stage": stage, "ended_by": one.ended_by, "outcome": outcome}  # fmt: skip
+    values = {
+        "world": one.task.world,
+        "tier": one.task.tier,
+        "split": one.task.split,
+        "kind": one.task.kind,
+        "stage": stage,
+        "ended_by": one.ended_by,
+        "outcome": outcome,
+    }
     return all(word in text_of(one) for word in query.text.lower().split()) and all(
         values[name] == value for name, value in query.where.items()
     )
 
 
 QUERIES = [
-    Query(), Query("north"), Query("GO south 2"), Query("evolve-1"), Query("broke"), Query("wave"), Query("the 7"),
-    Query("nothing-like-it"), Query(where={"outcome": "solved"}), Query("go", {"world": "maze", "outcome": "failed"}),
-    Query(where={"ended_by": "error"}), Query(where={"stage": "control-2-evaluate-cd", "kind": "kind 1"}),
+    Query(),
+    Query("north"),
+    Query("GO south 2"),
+    Query("evolve-1"),
+    Query("broke"),
+    Query("wave"),
+    Query("the 7"),
+    Query("nothing-like-it"),
+    Query(where={"outcome": "solved"}),
+    Query("go", {"world": "maze", "outcome": "failed"}),
+    Query(where={"ended_by": "error"}),
+    Query(where={"stage": "control-2-evaluate-cd", "kind": "kind 1"}),
     Query(where={"split": "test", "tier": "evo"}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda query: f"{query.text} {dict(query.where)}")

@@ -8,9 +8,16 @@ from pathlib import Path
 from evolvent.worlds.bfcl.apis import APIS
 
 CATEGORIES = (
-    "simple_python", "parallel", "live_simple", "irrelevance", "live_relevance", "multi_turn_base",
-    "multi_turn_miss_func", "multi_turn_miss_param", "multi_turn_long_context",
-)  # fmt: skip
+    "simple_python",
+    "parallel",
+    "live_simple",
+    "irrelevance",
+    "live_relevance",
+    "multi_turn_base",
+    "multi_turn_miss_func",
+    "multi_turn_miss_param",
+    "multi_turn_long_context",
+)
 PAD = "These words stand behind every file. " * 40
 EXTRA = ("image_1.jpg", "image_2.jpg")
 
@@ -25,30 +32,50 @@ def function(name: str, **parameters: str) -> dict:
     return {"name": name, "description": f"Does {name}.", "parameters": schema}
 
 
-ROOM = {"root": {"home": {"type": "directory", "contents": {
-    "notes": {"type": "directory", "contents": {"a.txt": {"type": "file", "content": "beta\nalpha"}}},
-    "b.txt": {"type": "file", "content": "one line"},
-}}}}  # fmt: skip
+ROOM = {
+    "root": {
+        "home": {
+            "type": "directory",
+            "contents": {
+                "notes": {"type": "directory", "contents": {"a.txt": {"type": "file", "content": "beta\nalpha"}}},
+                "b.txt": {"type": "file", "content": "one line"},
+            },
+        }
+    }
+}
 CARD = {"balance": 1000.0, "card_number": "4000", "cardholder_name": "Ann Lee", "expiration_date": "01/30"}
 TRIP = {
-    "credit_card_list": {"card": CARD}, "access_token": "tok", "token_expires_in": 100, "token_type": "Bearer",
-    "token_scope": "read_write", "user_first_name": "Ann", "user_last_name": "Lee", "budget_limit": None,
+    "credit_card_list": {"card": CARD},
+    "access_token": "tok",
+    "token_expires_in": 100,
+    "token_type": "Bearer",
+    "token_scope": "read_write",
+    "user_first_name": "Ann",
+    "user_last_name": "Lee",
+    "budget_limit": None,
     "booking_record": {},
-}  # fmt: skip
+}
 
 WRITE = ["touch(file_name='c.txt')", "echo(content='alpha,beta', file_name='c.txt')", "rm(file_name='a.txt')"]
 COPY = ["cd(folder='notes')", "sort('a.txt')"]
 TURNS = {
     "0": (
-        {"GorillaFileSystem": ROOM}, ["GorillaFileSystem", "MathAPI"],
+        {"GorillaFileSystem": ROOM},
+        ["GorillaFileSystem", "MathAPI"],
         [user("Sort a.txt in notes."), user("Write its lines into c.txt instead."), user("How many bytes?")],
         [COPY, WRITE, ["du()"]],
     ),
     "1": (
-        {"TravelAPI": TRIP}, ["TravelAPI"],
+        {"TravelAPI": TRIP},
+        ["TravelAPI"],
         [user("Book economy from SFO to LAX for 2026-01-01 on my card."), user("Cancel it again.")],
-        [["book_flight(access_token='tok', card_id='card', travel_date='2026-01-01', travel_from='SFO', "
-          "travel_to='LAX', travel_class='economy')"], ["cancel_booking(access_token='tok', booking_id='{booked}')"]],
+        [
+            [
+                "book_flight(access_token='tok', card_id='card', travel_date='2026-01-01', travel_from='SFO', "
+                "travel_to='LAX', travel_class='economy')"
+            ],
+            ["cancel_booking(access_token='tok', booking_id='{booked}')"],
+        ],
     ),
     "2": (
         {"VehicleControlAPI": {"fuelLevel": 5.0}, "TwitterAPI": {"authenticated": True}},
@@ -56,7 +83,7 @@ TURNS = {
         [user("Fill in 10 gallons."), user("Post the level.")],
         [["fillFuelTank(10.0)"], ["post_tweet(content='15.0', tags=['#fuel'])"]],
     ),
-}  # fmt: skip
+}
 BOOKED = "3426812"  # the first number of seven digits of the data set's seed
 
 
@@ -97,24 +124,35 @@ def one_turn() -> dict[str, tuple[list[dict], list[dict]]]:
             [{"id": "parallel_0", "ground_truth": both}],
         ),
         "live_simple": (
-            [{"id": "live_simple_0-0-0", "question": [[{"role": "system", "content": "Be brief."}, *ask[0]]],
-              "function": [weather]}],
+            [
+                {
+                    "id": "live_simple_0-0-0",
+                    "question": [[{"role": "system", "content": "Be brief."}, *ask[0]]],
+                    "function": [weather],
+                }
+            ],
             [{"id": "live_simple_0-0-0", "ground_truth": [sunny]}],
         ),
         "irrelevance": ([{"id": "irrelevance_0", "question": [user("Tell a joke.")], "function": [pay]}], []),
         "live_relevance": ([{"id": "live_relevance_0-0-0", "question": ask, "function": [weather]}], []),
-    }  # fmt: skip
+    }
 
 
 def documents(folder: Path) -> None:
     """The function documents, with any type for every parameter."""
     for kind in APIS.values():
         rows = [
-            {"name": one.name, "description": f"Does {one.name}.",
-             "parameters": {"type": "dict", "properties": {name: {"type": "any"} for name in one.parameters},
-                            "required": list(one.required)}}
+            {
+                "name": one.name,
+                "description": f"Does {one.name}.",
+                "parameters": {
+                    "type": "dict",
+                    "properties": {name: {"type": "any"} for name in one.parameters},
+                    "required": list(one.required),
+                },
+            }
             for one in kind.operations.values()
-        ]  # fmt: skip
+        ]
         write(folder / "multi_turn_func_doc" / kind.document, rows)
 
 

@@ -18,16 +18,22 @@ from evolvent.worlds.code.world import Code
 
 ADDED = "sum(map(int, input().split()))"
 SUM = {
-    "problem_id": 7, "question": "Print the sum of two numbers.", "difficulty": "introductory", "url": "https://a.b/c",
+    "problem_id": 7,
+    "question": "Print the sum of two numbers.",
+    "difficulty": "introductory",
+    "url": "https://a.b/c",
     "solutions": json.dumps(["a, b = map(int, input().split())\nprint(a + b)\n", f"print({ADDED})"]),
-    "input_output": json.dumps({"inputs": ["1 2\n", "-3 3\n"], "outputs": ["3\n", "0\n"]}), "starter_code": "",
-}  # fmt: skip
+    "input_output": json.dumps({"inputs": ["1 2\n", "-3 3\n"], "outputs": ["3\n", "0\n"]}),
+    "starter_code": "",
+}
 CALL = {
-    "id": 8, "question": "Twice each.", "difficulty": "interview",
+    "id": 8,
+    "question": "Twice each.",
+    "difficulty": "interview",
     "starter_code": "class Solution:\n    def twice(self, a):",
     "solutions": json.dumps(["class Solution:\n    def twice(self, a: List[int]):\n        return [2 * x for x in a]"]),
     "input_output": json.dumps({"fn_name": "twice", "inputs": [[[1, 2]], [[]]], "outputs": [[[2, 4]], [[]]]}),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -41,28 +47,42 @@ def judged(boxes, source, **tests):
     return judge_exchanges(source, Exchanges(**given), boxes)
 
 
-@pytest.mark.parametrize("source", [
-    "print(sum(map(int, input().split())))", "import sys\nprint(sum(map(int, sys.stdin.read().split())))",
-    "import sys\nsys.stdout.write(str(sum(map(int, sys.stdin.buffer.readline().split()))))",
-    "import os\nos.write(1, str(sum(map(int, os.read(0, 99).split()))).encode())",
-    "print(sum(int(x) for line in open(0) for x in line.split()))",
-    "from __future__ import annotations\nif __name__ == '__main__':\n    print(3)\n    raise SystemExit(0)",
-    "import threading, time\nthreading.Thread(target=lambda: print(time.sleep(0.1) or 3)).start()",
-    "print(math.floor(3.5), end=' \\n\\n')",
-    "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'print(3)'])",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "source",
+    [
+        "print(sum(map(int, input().split())))",
+        "import sys\nprint(sum(map(int, sys.stdin.read().split())))",
+        "import sys\nsys.stdout.write(str(sum(map(int, sys.stdin.buffer.readline().split()))))",
+        "import os\nos.write(1, str(sum(map(int, os.read(0, 99).split()))).encode())",
+        "print(sum(int(x) for line in open(0) for x in line.split()))",
+        "from __future__ import annotations\nif __name__ == '__main__':\n    print(3)\n    raise SystemExit(0)",
+        "import threading, time\nthreading.Thread(target=lambda: print(time.sleep(0.1) or 3)).start()",
+        "print(math.floor(3.5), end=' \\n\\n')",
+        "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'print(3)'])",
+    ],
+)
 def test_programs_are_run_as_they_are_written(boxes, source):
     found = judged(boxes, source)
     assert found.correct, found.why
 
 
-@pytest.mark.parametrize(("source", "why"), [
-    ("print(4)", "got '4"), ("", "got ''"), ("print(3); print(3)", "got"), ("1 / 0", "ZeroDivisionError"),
-    ("def (", "SyntaxError"), ("while True: pass", "timeout|limit|killed"), ("import os; os._exit(0)", "killed"),
-    ("print(3); import os; os._exit(0)", "killed"), ("print('x' * 2_000_000)", "malformed"),
-    ("import sys\nsys.stdout.close()", "raised|got"), ("def ask_the_program(given):\n    return '3'", "got ''"),
-    ("import sys, candidate\ncandidate.ask_the_program = lambda given: '3'", "got ''"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("print(4)", "got '4"),
+        ("", "got ''"),
+        ("print(3); print(3)", "got"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("def (", "SyntaxError"),
+        ("while True: pass", "timeout|limit|killed"),
+        ("import os; os._exit(0)", "killed"),
+        ("print(3); import os; os._exit(0)", "killed"),
+        ("print('x' * 2_000_000)", "malformed"),
+        ("import sys\nsys.stdout.close()", "raised|got"),
+        ("def ask_the_program(given):\n    return '3'", "got ''"),
+        ("import sys, candidate\ncandidate.ask_the_program = lambda given: '3'", "got ''"),
+    ],
+)
 def test_wrong_programs_are_wrong(boxes, source, why):
     found = judged(boxes, source)
     assert found.correct is False and re.search(why, found.why), found.why
@@ -114,22 +134,52 @@ def test_functions(boxes):
     assert judged(boxes, always, **whole).correct is False
 
 
-@pytest.mark.parametrize(("got", "expected", "same"), [
-    ("1 2\n\n3  \n", "1 2\n3", True), ("1\n2", "1 2", False), ("0.3333333", "0.33333333", True), ("0.5", "0.6", False),
-    ("10000001", "10000002", False), ("nan", "0.0", False), ("1", "1.0", True), ("a.", "b.", False), ("", "", True),
-    ("2\n1", "1\n2", False), (3, "3", False), ("1_0.5", "10.5", False), ("\uff11.5", "1.5", False),
-    ("+.5", "0.5", True), ("1e3", "1000.", True), ("inf", "1.0", False), ("1.", "1.0", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("got", "expected", "same"),
+    [
+        ("1 2\n\n3  \n", "1 2\n3", True),
+        ("1\n2", "1 2", False),
+        ("0.3333333", "0.33333333", True),
+        ("0.5", "0.6", False),
+        ("10000001", "10000002", False),
+        ("nan", "0.0", False),
+        ("1", "1.0", True),
+        ("a.", "b.", False),
+        ("", "", True),
+        ("2\n1", "1\n2", False),
+        (3, "3", False),
+        ("1_0.5", "10.5", False),
+        ("\uff11.5", "1.5", False),
+        ("+.5", "0.5", True),
+        ("1e3", "1000.", True),
+        ("inf", "1.0", False),
+        ("1.", "1.0", True),
+    ],
+)
 def test_what_is_the_same_text(got, expected, same):
     assert same_text(got, expected) is same
 
 
-@pytest.mark.parametrize(("got", "expected", "same"), [
-    ((1, 2), [1, 2], True), (3, [3], True), ([3], [[3]], True), ({1: 2}, {"1": 2}, True), (0.1 + 0.2, 0.3, True),
-    ("3", 3, False), ([1], [1, 2], False), ({1: 2}, {"1": 2, "3": 4}, False), ("a", ["a"], True), (None, [], False),
-    ("x", 0.5, False), (10**400, 1.5, False), ([1.5], [10**400], False), ({1: "a", "1": "b"}, {"1": "b"}, False),
-    ({1: "a", 2: "b"}, {"2": "b", "1": "a"}, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("got", "expected", "same"),
+    [
+        ((1, 2), [1, 2], True),
+        (3, [3], True),
+        ([3], [[3]], True),
+        ({1: 2}, {"1": 2}, True),
+        (0.1 + 0.2, 0.3, True),
+        ("3", 3, False),
+        ([1], [1, 2], False),
+        ({1: 2}, {"1": 2, "3": 4}, False),
+        ("a", ["a"], True),
+        (None, [], False),
+        ("x", 0.5, False),
+        (10**400, 1.5, False),
+        ([1.5], [10**400], False),
+        ({1: "a", "1": "b"}, {"1": "b"}, False),
+        ({1: "a", 2: "b"}, {"2": "b", "1": "a"}, True),
+    ],
+)
 def test_what_is_the_same_value(got, expected, same):
     assert same_value(got, expected) is same
 
@@ -162,7 +212,12 @@ def test_rows_and_folders_read_alike(tmp_path):
     assert not problems and not wrong
     for row, other in zip(rows, others, strict=True):
         assert (row.text, row.tests, row.solution, row.digest, row.about) == (
-            other.text, other.tests, other.solution, other.digest, other.about)  # fmt: skip
+            other.text,
+            other.tests,
+            other.solution,
+            other.digest,
+            other.about,
+        )
     assert rows[0].name == "APPS/7" and len(rows[0].others) == 1 and "standard input" in rows[0].text
     assert rows[1].tests.function == "twice" and rows[1].text.endswith("def twice(self, a):")
 
@@ -189,14 +244,20 @@ def test_the_world_plays_them(tmp_path):
         world.close()
 
 
-@pytest.mark.parametrize(("change", "why"), [
-    ({"question": " "}, "without question"), ({"input_output": ""}, "without tests"),
-    ({"input_output": {"inputs": ["1"], "outputs": []}}, "as many inputs"), ({"input_output": "[1]"}, "another form"),
-    ({"solutions": "{}", "input_output": SUM["input_output"]}, ""), ({"solutions": "[1]"}, "list of programs"),
-    ({"input_output": {"fn_name": "a b", "inputs": [[1]], "outputs": [1]}}, "no function"),
-    ({"input_output": {"fn_name": "f", "inputs": [1], "outputs": [1]}}, "no arguments"),
-    ({"input_output": {"inputs": [None], "outputs": ["1"]}}, "no text"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"question": " "}, "without question"),
+        ({"input_output": ""}, "without tests"),
+        ({"input_output": {"inputs": ["1"], "outputs": []}}, "as many inputs"),
+        ({"input_output": "[1]"}, "another form"),
+        ({"solutions": "{}", "input_output": SUM["input_output"]}, ""),
+        ({"solutions": "[1]"}, "list of programs"),
+        ({"input_output": {"fn_name": "a b", "inputs": [[1]], "outputs": [1]}}, "no function"),
+        ({"input_output": {"fn_name": "f", "inputs": [1], "outputs": [1]}}, "no arguments"),
+        ({"input_output": {"inputs": [None], "outputs": ["1"]}}, "no text"),
+    ],
+)
 def test_rows_that_cannot_be_used(tmp_path, change, why):
     path = written(tmp_path / "a.jsonl", SUM, SUM | change)
     rows, problems = read_code(path)
@@ -237,4 +298,6 @@ def test_the_bench_measures_them(tmp_path, monkeypatch, capsys):
     assert main(["data", "convert", str(maths.parent), "--layout", "maths", "--to", str(to)]) == 0
     rows = [json.loads(line) for line in to.read_text().splitlines()]
     assert [(one["id"], one["answer"], one["level"]) for one in rows] == [
-        ("algebra/1.json:0", "2", 2), ("algebra/2.json:0", "2", 2)]  # fmt: skip
+        ("algebra/1.json:0", "2", 2),
+        ("algebra/2.json:0", "2", 2),
+    ]

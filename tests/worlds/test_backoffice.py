@@ -130,10 +130,12 @@ def saved_rows(state: State) -> list[set[Row]]:
 def test_one_more_change_anywhere_is_no_success(name: str) -> None:
     """The plan of the expert and a changed field, a deleted or a new record in any application."""
     extras = {
-        "customers": ["set level basic", "set level gold"], "orders": ["set item sofa", "set item vase"],
-        "invoices": ["set day 3", "set day 4"], "staff": ["set team sales", "set team finance"],
+        "customers": ["set level basic", "set level gold"],
+        "orders": ["set item sofa", "set item vase"],
+        "invoices": ["set day 3", "set day 4"],
+        "staff": ["set team sales", "set team finance"],
         "tickets": ["set topic noise", "set topic parts"],
-    }  # fmt: skip
+    }
     wrong = 0
     for _, kind in KINDS[::9]:
         task = task_of(kind, 1)
@@ -200,10 +202,29 @@ def test_a_snapshot_in_the_middle_of_a_form() -> None:
 
 
 HOSTILE = [
-    "", " ", "\x00", "set", "set amount", "set amount 7 8", "set amount -1", "set amount 1e3", "set amount 99999999999",
-    "set amount \u0663", "show 51; delete", "save\nsave", "open", "open open", "find", "done now", "delete all",
-    "' ; DROP TABLE orders ; --", "set state " + "x" * 10**5, "open orders " * 10**4, "\U0001f600 save", "none",
-]  # fmt: skip
+    "",
+    " ",
+    "\x00",
+    "set",
+    "set amount",
+    "set amount 7 8",
+    "set amount -1",
+    "set amount 1e3",
+    "set amount 99999999999",
+    "set amount \u0663",
+    "show 51; delete",
+    "save\nsave",
+    "open",
+    "open open",
+    "find",
+    "done now",
+    "delete all",
+    "' ; DROP TABLE orders ; --",
+    "set state " + "x" * 10**5,
+    "open orders " * 10**4,
+    "\U0001f600 save",
+    "none",
+]
 
 
 @settings(max_examples=80, deadline=None)
@@ -301,14 +322,20 @@ def test_the_canonical_form_knows_no_names() -> None:
         assert canonical_key(kind, Office(office.tables, bounds), jobs) != key
 
 
-@pytest.mark.parametrize(("spec", "wrong"), [
-    ({"kind": ["orders", "named", "ticket"], "seed": 0}, "no kind"), ({"kind": "orders", "seed": 0}, "no kind"),
-    ({"kind": ["orders", "named"], "seed": 0}, "no kind"), ({"kind": [], "seed": 0}, "no kind"),
-    ({"kind": [["orders"], "named", "set"], "seed": 0}, "no kind"),
-    ({"kind": ["staff", "of", "drop"], "seed": 0}, "no kind"), ({}, "no whole number"),
-    ({"kind": ["orders", "named", "set"], "seed": True}, "no whole number"),
-    ({"kind": ["orders", "named", "set"] * 2, "seed": 0}, "no kind"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("spec", "wrong"),
+    [
+        ({"kind": ["orders", "named", "ticket"], "seed": 0}, "no kind"),
+        ({"kind": "orders", "seed": 0}, "no kind"),
+        ({"kind": ["orders", "named"], "seed": 0}, "no kind"),
+        ({"kind": [], "seed": 0}, "no kind"),
+        ({"kind": [["orders"], "named", "set"], "seed": 0}, "no kind"),
+        ({"kind": ["staff", "of", "drop"], "seed": 0}, "no kind"),
+        ({}, "no whole number"),
+        ({"kind": ["orders", "named", "set"], "seed": True}, "no whole number"),
+        ({"kind": ["orders", "named", "set"] * 2, "seed": 0}, "no kind"),
+    ],
+)
 def test_specs_are_checked(spec: dict[str, object], wrong: str) -> None:
     with pytest.raises(ConfigError, match=wrong):
         WORLD.make(Task("backoffice", "1", spec))

@@ -17,16 +17,29 @@ from evolvent.worlds.backoffice.text import answer, say, understand
 from evolvent.worlds.backoffice.world import Scene
 
 CITIES = ("oslo", "rome")
-PEOPLE = Application("customers", "customer", (
-    Field("name", words=("adams", "baker"), listed=True), Field("city", words=CITIES, listed=True),
-), numbered=False, rows=1)  # fmt: skip
-ORDERS = Application("orders", "order", (
-    Field("number", "number", listed=True), Field("customer", "link", link="customers", listed=True),
-    Field("city", words=CITIES, needed=False), Field("state", words=("open", "shipped"), named=False),
-), numbered=True, rows=1)  # fmt: skip
-SMALL = Office(
-    ((("adams", "oslo"),), ((51, "adams", None, "open"),)), {}, {"customers": PEOPLE, "orders": ORDERS}
-)  # fmt: skip
+PEOPLE = Application(
+    "customers",
+    "customer",
+    (
+        Field("name", words=("adams", "baker"), listed=True),
+        Field("city", words=CITIES, listed=True),
+    ),
+    numbered=False,
+    rows=1,
+)
+ORDERS = Application(
+    "orders",
+    "order",
+    (
+        Field("number", "number", listed=True),
+        Field("customer", "link", link="customers", listed=True),
+        Field("city", words=CITIES, needed=False),
+        Field("state", words=("open", "shipped"), named=False),
+    ),
+    numbered=True,
+    rows=1,
+)
+SMALL = Office(((("adams", "oslo"),), ((51, "adams", None, "open"),)), {}, {"customers": PEOPLE, "orders": ORDERS})
 SHIP = Job("orders", Pick("named", "", 51), Change("finish", (("state", "shipped"),)))
 MOVE = Job("customers", Pick("of", "customer", None, "orders", 51), Change("set", (("city", "rome"),)))
 
@@ -38,9 +51,14 @@ FULL = Office(
         (("anna", "sales", "oslo", 12), ("boris", "sales", "rome", 14)),
         ((80, "baker", "noise", 4, None, "open"),),
     ),
-    {("customers", "credit"): (4, 20), ("orders", "amount"): (3, 18), ("invoices", "total"): (5, 16),
-     ("staff", "room"): (6, 30), ("tickets", "hours"): (3, 25)},
-)  # fmt: skip
+    {
+        ("customers", "credit"): (4, 20),
+        ("orders", "amount"): (3, 18),
+        ("invoices", "total"): (5, 16),
+        ("staff", "room"): (6, 30),
+        ("tickets", "hours"): (3, 25),
+    },
+)
 
 
 def play(office: Office, texts: str) -> tuple[State, str]:
@@ -61,9 +79,17 @@ def test_a_transcript_by_hand() -> None:
     assert describe(FULL, SHIP) == asked
     plan = solve(FULL, [SHIP])
     assert [step.action for step in plan] == [
-        "open orders", "show 51", "set state shipped", "save", "open customers", "show adams", "open orders",
-        "set city oslo", "save", "done",
-    ]  # fmt: skip
+        "open orders",
+        "show 51",
+        "set state shipped",
+        "save",
+        "open customers",
+        "show adams",
+        "open orders",
+        "set city oslo",
+        "save",
+        "done",
+    ]
     assert [step.thought for step in plan] == [
         f"next i have to {asked} . i open orders",
         "i open order 51",
@@ -93,29 +119,39 @@ def test_a_transcript_by_hand() -> None:
     ]
 
 
-@pytest.mark.parametrize(("texts", "refused"), [
-    ("open orders ; show 51 ; set amount 19 ; save", "amount must be from 3 to 18"),
-    ("open orders ; show 51 ; set amount 2 ; save", "amount must be from 3 to 18"),
-    ("open orders ; show 51 ; set day 29 ; save", "day must be from 1 to 28"),
-    ("open orders ; new ; set customer adams ; set amount 5 ; save", "item must be filled in"),
-    ("open orders ; new ; save", "customer must be filled in"),
-    ("open orders ; show 51 ; set state shipped ; set city rome ; save",
-     "a shipped order needs the city of its customer"),
-    ("open invoices ; show 70 ; set customer baker ; save", "an invoice needs the customer of its order"),
-    ("open invoices ; show 70 ; set state paid ; set day 4 ; save", "a paid invoice needs the day of its order"),
-    ("open invoices ; show 70 ; set order 60 ; set state paid ; save", "a paid invoice needs the day of its order"),
-    ("open tickets ; show 80 ; set state closed ; set agent boris ; save",
-     "a closed ticket needs the agent of its customer"),
-    ("open customers ; show adams ; delete", "orders refer to this customer"),
-    ("open customers ; show baker ; delete", "tickets refer to this customer"),
-    ("open orders ; show 51 ; delete", "invoices refer to this order"),
-    ("open staff ; show anna ; delete", "customers refer to this clerk"),
-    ("open staff ; new ; set name anna ; set team sales ; set city rome ; set room 9 ; save", "the name is taken"),
-    ("open tickets ; new ; set customer baker ; open tickets ; set topic noise ; save", "hours must be filled in"),
-    # a record that a form refers to may be gone by the time it is saved
-    ("open tickets ; new ; set customer adams ; set topic noise ; set hours 5 ; set agent boris ; open staff ; "
-     "show boris ; delete ; open tickets ; save", "there is no such agent"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("texts", "refused"),
+    [
+        ("open orders ; show 51 ; set amount 19 ; save", "amount must be from 3 to 18"),
+        ("open orders ; show 51 ; set amount 2 ; save", "amount must be from 3 to 18"),
+        ("open orders ; show 51 ; set day 29 ; save", "day must be from 1 to 28"),
+        ("open orders ; new ; set customer adams ; set amount 5 ; save", "item must be filled in"),
+        ("open orders ; new ; save", "customer must be filled in"),
+        (
+            "open orders ; show 51 ; set state shipped ; set city rome ; save",
+            "a shipped order needs the city of its customer",
+        ),
+        ("open invoices ; show 70 ; set customer baker ; save", "an invoice needs the customer of its order"),
+        ("open invoices ; show 70 ; set state paid ; set day 4 ; save", "a paid invoice needs the day of its order"),
+        ("open invoices ; show 70 ; set order 60 ; set state paid ; save", "a paid invoice needs the day of its order"),
+        (
+            "open tickets ; show 80 ; set state closed ; set agent boris ; save",
+            "a closed ticket needs the agent of its customer",
+        ),
+        ("open customers ; show adams ; delete", "orders refer to this customer"),
+        ("open customers ; show baker ; delete", "tickets refer to this customer"),
+        ("open orders ; show 51 ; delete", "invoices refer to this order"),
+        ("open staff ; show anna ; delete", "customers refer to this clerk"),
+        ("open staff ; new ; set name anna ; set team sales ; set city rome ; set room 9 ; save", "the name is taken"),
+        ("open tickets ; new ; set customer baker ; open tickets ; set topic noise ; save", "hours must be filled in"),
+        # a record that a form refers to may be gone by the time it is saved
+        (
+            "open tickets ; new ; set customer adams ; set topic noise ; set hours 5 ; set agent boris ; open staff ; "
+            "show boris ; delete ; open tickets ; save",
+            "there is no such agent",
+        ),
+    ],
+)
 def test_what_is_refused(texts: str, refused: str) -> None:
     """And nothing is changed by it."""
     state, seen = play(FULL, texts)
@@ -124,20 +160,38 @@ def test_what_is_refused(texts: str, refused: str) -> None:
     assert state == before
 
 
-@pytest.mark.parametrize(("texts", "told", "row"), [
-    ("open orders ; show 51 ; set amount 18 ; save", "saved order 51", (51, "adams", "lamp", 18, 3, None, "open")),
-    ("open orders ; new ; set customer baker ; set item vase ; set amount 3 ; save",
-     "saved order 61", (61, "baker", "vase", 3, None, None, "open")),
-    ("open invoices ; new ; set order 60 ; set customer adams ; set total 7 ; save", "saved invoice 71",
-     (71, "adams", 60, 7, None, "open")),
-    ("open staff ; new ; set name clara ; set team sales ; set city rome ; set room 9 ; save", "saved clerk clara",
-     ("clara", "sales", "rome", 9)),
-    # the number of a deleted record is not given again
-    ("open orders ; show 60 ; delete ; new ; set customer baker ; set item vase ; set amount 3 ; save",
-     "saved order 61", (61, "baker", "vase", 3, None, None, "open")),
-    ("open tickets ; show 80 ; set state closed ; set agent anna ; save", "saved ticket 80",
-     (80, "baker", "noise", 4, "anna", "closed")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("texts", "told", "row"),
+    [
+        ("open orders ; show 51 ; set amount 18 ; save", "saved order 51", (51, "adams", "lamp", 18, 3, None, "open")),
+        (
+            "open orders ; new ; set customer baker ; set item vase ; set amount 3 ; save",
+            "saved order 61",
+            (61, "baker", "vase", 3, None, None, "open"),
+        ),
+        (
+            "open invoices ; new ; set order 60 ; set customer adams ; set total 7 ; save",
+            "saved invoice 71",
+            (71, "adams", 60, 7, None, "open"),
+        ),
+        (
+            "open staff ; new ; set name clara ; set team sales ; set city rome ; set room 9 ; save",
+            "saved clerk clara",
+            ("clara", "sales", "rome", 9),
+        ),
+        # the number of a deleted record is not given again
+        (
+            "open orders ; show 60 ; delete ; new ; set customer baker ; set item vase ; set amount 3 ; save",
+            "saved order 61",
+            (61, "baker", "vase", 3, None, None, "open"),
+        ),
+        (
+            "open tickets ; show 80 ; set state closed ; set agent anna ; save",
+            "saved ticket 80",
+            (80, "baker", "noise", 4, "anna", "closed"),
+        ),
+    ],
+)
 def test_what_is_saved(texts: str, told: str, row: Row) -> None:
     state, seen = play(FULL, texts)
     assert seen.startswith(f"{told} . ")
@@ -155,7 +209,7 @@ def test_windows_and_pages() -> None:
     assert play(office, "open orders ; find item lamp")[1] == (
         "orders with item lamp page 1 of 1 : number customer item amount ; 51 adams lamp 6 ; 53 adams lamp 8 ; "
         "55 adams lamp 10"
-    )  # fmt: skip
+    )
     assert play(office, "open orders ; find item vase")[1].endswith(": number customer item amount ; nothing")
     assert play(office, "open orders ; find item lamp ; open staff ; open orders")[1].startswith(
         "orders with item lamp"
@@ -165,20 +219,36 @@ def test_windows_and_pages() -> None:
     assert play(office, "open invoices")[1].endswith("; nothing")
 
 
-@pytest.mark.parametrize(("texts", "text", "why"), [
-    ("", "show 51", "closed"), ("", "back", "closed"), ("", "open safe", "value"),
-    ("open orders", "save", "form"), ("open orders", "set amount 5", "form"), ("open orders", "delete", "form"),
-    ("open orders", "show 52", "record"), ("open orders", "show adams", "record"), ("open orders", "next", "last"),
-    ("open orders", "back", "first"), ("open orders", "find number 51", "field"),
-    ("open orders", "find day none", "value"),
-    ("open orders", "find colour red", "field"), ("open orders", "find item adams", "value"),
-    ("open orders ; show 51", "show 60", "table"), ("open orders ; show 51", "find item desk", "table"),
-    ("open orders ; show 51", "new", "table"), ("open orders ; show 51", "set number 52", "field"),
-    ("open orders ; show 51", "set item none", "value"), ("open orders ; show 51", "set amount 41", "value"),
-    ("open orders ; show 51", "set customer clark", "value"), ("open orders ; show 51", "set amount lamp", "value"),
-    ("open customers ; show adams", "set name baker", "field"), ("open orders ; new", "delete", "record"),
-    ("open orders ; new", "set number 99", "field"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("texts", "text", "why"),
+    [
+        ("", "show 51", "closed"),
+        ("", "back", "closed"),
+        ("", "open safe", "value"),
+        ("open orders", "save", "form"),
+        ("open orders", "set amount 5", "form"),
+        ("open orders", "delete", "form"),
+        ("open orders", "show 52", "record"),
+        ("open orders", "show adams", "record"),
+        ("open orders", "next", "last"),
+        ("open orders", "back", "first"),
+        ("open orders", "find number 51", "field"),
+        ("open orders", "find day none", "value"),
+        ("open orders", "find colour red", "field"),
+        ("open orders", "find item adams", "value"),
+        ("open orders ; show 51", "show 60", "table"),
+        ("open orders ; show 51", "find item desk", "table"),
+        ("open orders ; show 51", "new", "table"),
+        ("open orders ; show 51", "set number 52", "field"),
+        ("open orders ; show 51", "set item none", "value"),
+        ("open orders ; show 51", "set amount 41", "value"),
+        ("open orders ; show 51", "set customer clark", "value"),
+        ("open orders ; show 51", "set amount lamp", "value"),
+        ("open customers ; show adams", "set name baker", "field"),
+        ("open orders ; new", "delete", "record"),
+        ("open orders ; new", "set number 99", "field"),
+    ],
+)
 def test_what_is_impossible(texts: str, text: str, why: str) -> None:
     state = play(FULL, texts)[0] if texts else FULL.start
     act = understand(text)
@@ -213,8 +283,12 @@ def test_every_state_of_a_small_office(states: dict[State, int]) -> None:
     every |= {Act("open", name) for name in ("customers", "orders", "staff")}
     every |= {Act("show", "", key) for key in ("adams", "baker", 51, 52)}
     fields = ("name", "number", "city", "customer", "state")
-    every |= {Act(verb, field, value) for verb in ("set", "find") for field in fields
-              for value in (None, "adams", "baker", "oslo", "rome", "open", "shipped", 51)}  # fmt: skip
+    every |= {
+        Act(verb, field, value)
+        for verb in ("set", "find")
+        for field in fields
+        for value in (None, "adams", "baker", "oslo", "rome", "open", "shipped", 51)
+    }
     for state in list(states)[::7]:
         listed = set(acts(SMALL, state))
         assert listed <= every
@@ -252,30 +326,49 @@ def test_saved_records_stay_sound(states: dict[State, int]) -> None:
             assert state == "open" or city is not None
 
 
-@pytest.mark.parametrize(("job", "told"), [
-    (Job("orders", Pick("by", "item", "lamp"), Change("drop")), "delete the order with item lamp"),
-    (Job("orders", Pick("both", "customer", "adams", "item", "desk"),
-         Change("copy", (("city", None),), ("staff", "anna", "city"))),
-     "set the city of the order with customer adams and item desk to the city of clerk anna"),
-    (Job("customers", Pick("largest", "credit"), Change("ticket", (("topic", "noise"), ("hours", 5)))),
-     "add a ticket for the customer with the largest credit with topic noise and hours 5"),
-    (Job("orders", Pick("of", "order", None, "invoices", 70), Change("limit", (("amount", 33),))),
-     "set the amount of the order of invoice 70 to 33 or as near as can be"),
-    (Job("orders", Pick("named", "", 60), Change("invoice", (("total", 5),))),
-     "add an invoice for order 60 with total 5"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("job", "told"),
+    [
+        (Job("orders", Pick("by", "item", "lamp"), Change("drop")), "delete the order with item lamp"),
+        (
+            Job(
+                "orders",
+                Pick("both", "customer", "adams", "item", "desk"),
+                Change("copy", (("city", None),), ("staff", "anna", "city")),
+            ),
+            "set the city of the order with customer adams and item desk to the city of clerk anna",
+        ),
+        (
+            Job("customers", Pick("largest", "credit"), Change("ticket", (("topic", "noise"), ("hours", 5)))),
+            "add a ticket for the customer with the largest credit with topic noise and hours 5",
+        ),
+        (
+            Job("orders", Pick("of", "order", None, "invoices", 70), Change("limit", (("amount", 33),))),
+            "set the amount of the order of invoice 70 to 33 or as near as can be",
+        ),
+        (
+            Job("orders", Pick("named", "", 60), Change("invoice", (("total", 5),))),
+            "add an invoice for order 60 with total 5",
+        ),
+    ],
+)
 def test_jobs_in_words(job: Job, told: str) -> None:
     assert describe(FULL, job) == told
 
 
-@pytest.mark.parametrize("job", [
-    Job("orders", Pick("by", "customer", "adams"), Change("drop")),  # two of them
-    Job("orders", Pick("named", "", 51), Change("drop")),  # an invoice refers to it
-    Job("orders", Pick("named", "", 99), Change("drop")),
-    Job("orders", Pick("named", "", 51), Change("set", (("item", "lamp"),))),  # no change
-    Job("orders", Pick("named", "", 51), Change("set", (("amount", 30),))),  # out of bounds
-    Job("invoices", Pick("named", "", 70), Change("copy", (("day", None),), ("orders", 60, "day"))),  # nothing there
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "job",
+    [
+        Job("orders", Pick("by", "customer", "adams"), Change("drop")),  # two of them
+        Job("orders", Pick("named", "", 51), Change("drop")),  # an invoice refers to it
+        Job("orders", Pick("named", "", 99), Change("drop")),
+        Job("orders", Pick("named", "", 51), Change("set", (("item", "lamp"),))),  # no change
+        Job("orders", Pick("named", "", 51), Change("set", (("amount", 30),))),  # out of bounds
+        Job(
+            "invoices", Pick("named", "", 70), Change("copy", (("day", None),), ("orders", 60, "day"))
+        ),  # nothing there
+    ],
+)
 def test_jobs_that_cannot_be_done(job: Job) -> None:
     with pytest.raises(ConfigError, match="cannot be done"):
         Scene.of(FULL, [job])

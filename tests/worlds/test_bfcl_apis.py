@@ -35,8 +35,12 @@ def ask(api: Api, name: str, /, **arguments):
 
 
 def tree(**contents):
-    return {name: {"type": "file", "content": one} if isinstance(one, str) else
-            {"type": "directory", "contents": tree(**one)} for name, one in contents.items()}  # fmt: skip
+    return {
+        name: {"type": "file", "content": one}
+        if isinstance(one, str)
+        else {"type": "directory", "contents": tree(**one)}
+        for name, one in contents.items()
+    }
 
 
 def room(**contents) -> Files:
@@ -63,8 +67,10 @@ def test_files_are_made_read_and_removed():
     assert ask(files, "ls") == {"current_directory_content": ["b", "sub", "n.txt"]}
     assert "error" not in ask(files, "rm", file_name="b")
     assert ask(files, "find", name="n") == {"matches": ["./n.txt"]}
-    assert files.state == {"name": "top", "root": {"type": "directory", "contents": tree(sub={}) | {
-        "n.txt": {"type": "file", "content": "c\na\nb"}}}}  # fmt: skip
+    assert files.state == {
+        "name": "top",
+        "root": {"type": "directory", "contents": tree(sub={}) | {"n.txt": {"type": "file", "content": "c\na\nb"}}},
+    }
 
 
 def test_large_directories_are_told_in_larger_units():
@@ -101,8 +107,12 @@ def test_moving_and_copying():
     assert ask(files, "cat", file_name="x.txt") == {"file_content": "1"}  # a copy of its own
     ask(files, "cd", folder="/")
     before = copy.deepcopy(files.state)
-    for call in ({"source": "c", "destination": "b/n"}, {"source": "gone", "destination": "b"},
-                 {"source": "b", "destination": "c"}, {"source": "b", "destination": "b"}):  # fmt: skip
+    for call in (
+        {"source": "c", "destination": "b/n"},
+        {"source": "gone", "destination": "b"},
+        {"source": "b", "destination": "c"},
+        {"source": "b", "destination": "b"},
+    ):
         assert "error" in ask(files, "mv", **call)
     assert "error" in ask(files, "rmdir", dir_name="b")
     assert "error" in ask(files, "mkdir", dir_name="b")
@@ -210,8 +220,9 @@ def test_messages():
     for text in ("again", "Hi there", "last"):
         ask(api, "send_message", receiver_id="USR002" if text != "last" else "USR003", message=text)
     assert len(set(api.state["generated_ids"])) == 4 and 67410 in api.state["generated_ids"]
-    assert ask(api, "view_messages_sent") == {"messages": {"USR002": ["Hi there", "again", "Hi there"],
-                                                           "USR003": ["last"]}}  # fmt: skip
+    assert ask(api, "view_messages_sent") == {
+        "messages": {"USR002": ["Hi there", "again", "Hi there"], "USR003": ["last"]}
+    }
     assert ask(api, "search_messages", keyword="hi")["results"][0] == {"receiver_id": "USR002", "message": "Hi there"}
     assert ask(api, "get_message_stats") == {"stats": {"received_count": 4, "total_contacts": 2}}
     assert ask(api, "delete_message", receiver_id="USR002")["deleted_status"] is True
@@ -226,8 +237,12 @@ def test_messages():
 def test_posting():
     rain = {"id": 3, "username": "bob", "content": "Rain", "tags": ["#Wet"], "mentions": []}
     api = Posting({"username": "ann", "password": "p", "tweets": {"3": rain}, "tweet_counter": 7})
-    for name, arguments in (("post_tweet", {"content": "x"}), ("retweet", {"tweet_id": 3}), ("list_all_following", {}),
-                            ("comment", {"tweet_id": 3, "comment_content": "x"})):  # fmt: skip
+    for name, arguments in (
+        ("post_tweet", {"content": "x"}),
+        ("retweet", {"tweet_id": 3}),
+        ("list_all_following", {}),
+        ("comment", {"tweet_id": 3, "comment_content": "x"}),
+    ):
         assert "error" in ask(api, name, **arguments)
     assert ask(api, "authenticate_twitter", username="ann", password="q") == {"authentication_status": False}
     assert ask(api, "authenticate_twitter", username="ann", password="p") == {"authentication_status": True}
@@ -277,9 +292,16 @@ def test_trading():
     order = {"order_type": "Buy", "symbol": "ZETA", "price": 20, "amount": 10}
     assert "error" in ask(api, "place_order", **order)
     assert [ask(api, "trading_login", username="a", password="b")["status"] for _ in range(2)] == [
-        "logged in", "logged in before"]  # fmt: skip
+        "logged in",
+        "logged in before",
+    ]
     assert ask(api, "place_order", **order) == {
-        "order_id": 12446, "order_type": "Buy", "status": "Pending", "price": 20.0, "amount": 10}  # fmt: skip
+        "order_id": 12446,
+        "order_type": "Buy",
+        "status": "Pending",
+        "price": 20.0,
+        "amount": 10,
+    }
     assert ask(api, "get_order_details", order_id=12446) == {"id": 12446, **order, "status": "Open"}
     assert ask(api, "get_order_history") == {"history": [12345, 12446]}
     assert "error" in ask(api, "place_order", **order | {"amount": 501})  # 10,020 of 10,000
@@ -301,7 +323,8 @@ def test_trading():
     assert ask(api, "get_watchlist") == {"watchlist": ["TSLA"]}
     assert ask(api, "get_symbol_by_name", name="Tesla") == {"symbol": "TSLA"}
     assert ask(api, "filter_stocks_by_price", stocks=["TSLA", "ZETA", "NONE"], min_price=1, max_price=100) == {
-        "filtered_stocks": ["ZETA"]}  # fmt: skip
+        "filtered_stocks": ["ZETA"]
+    }
     changes = [ask(api, "notify_price_change", stocks=["TSLA"], threshold=one)["notification"] for one in (0.1, 0.2)]
     assert "TSLA" in changes[0] and "TSLA" not in changes[1]
     assert ask(api, "get_available_stocks", sector="Automobile") == {"stock_list": ["TSLA", "F", "GM"]}
@@ -321,16 +344,27 @@ def test_travel():
     card = ask(api, "register_credit_card", **given, card_verification_number=1)["card_id"]
     assert card == "262919693687"  # as gold answers of the data set say
     api.state["credit_card_list"][card]["balance"] = 1000.0
-    cost = {one: ask(api, "get_flight_cost", **{k: v for k, v in FLIGHT.items() if k != "access_token"},
-                     travel_class=one)["travel_cost_list"] for one in ("economy", "business", "first")}  # fmt: skip
+    cost = {
+        one: ask(api, "get_flight_cost", **{k: v for k, v in FLIGHT.items() if k != "access_token"}, travel_class=one)[
+            "travel_cost_list"
+        ]
+        for one in ("economy", "business", "first")
+    }
     assert cost == {"economy": [400.0], "business": [800.0], "first": [2000.0]}  # 2+2+6+1+1 is even: doubled
     booked = ask(api, "book_flight", **FLIGHT, card_id=card, travel_class="economy")
     assert (booked["booking_status"], len(booked["booking_id"])) == (True, 7)
     assert ask(api, "get_credit_card_balance", access_token="t", card_id=card) == {"card_balance": 600.0}
     invoice = ask(api, "retrieve_invoice", access_token="t", booking_id=booked["booking_id"])["invoice"]
     assert (invoice["travel_cost"], invoice["transaction_id"]) == (400.0, booked["transaction_id"])
-    for wrong in ({"travel_class": "first"}, {"travel_to": "QQQ"}, {"travel_to": "LHR"}, {"travel_date": "soon"},
-                  {"card_id": "9"}, {"access_token": "u"}, {"travel_class": "last"}):  # fmt: skip
+    for wrong in (
+        {"travel_class": "first"},
+        {"travel_to": "QQQ"},
+        {"travel_to": "LHR"},
+        {"travel_date": "soon"},
+        {"card_id": "9"},
+        {"access_token": "u"},
+        {"travel_class": "last"},
+    ):
         answer = ask(api, "book_flight", **{**FLIGHT, "card_id": card, "travel_class": "economy", **wrong})
         assert answer["booking_status"] is False, wrong
     insured = {"access_token": "t", "insurance_type": "all", "booking_id": booked["booking_id"], "card_id": card}
@@ -342,17 +376,27 @@ def test_travel():
     assert api.state["credit_card_list"][card]["balance"] == 950.0
     assert api.state["booking_record"] == {}
     assert ask(api, "compute_exchange_rate", base_currency="USD", target_currency="JPY", value=2) == {
-        "exchanged_value": 220.0}  # fmt: skip
+        "exchanged_value": 220.0
+    }
     assert ask(api, "compute_exchange_rate", base_currency="RMB", target_currency="USD", value=20000.0) == {
-        "exchanged_value": 2857.14}  # fmt: skip
+        "exchanged_value": 2857.14
+    }
     with pytest.raises(InvalidAction, match="exchanged"):
         ask(api, "compute_exchange_rate", base_currency="RMB", target_currency="JPY", value=1)
     with pytest.raises(InvalidAction, match="no flight"):
         ask(api, "get_flight_cost", travel_from="LAX", travel_to="LHR", travel_date="x", travel_class="economy")
     who = {"first_name": "Ann", "last_name": "Lee", "date_of_birth": "2000-01-01", "passport_number": "US1"}
-    verified = [ask(api, "verify_traveler_information", **who | change)["verification_status"] for change in (
-        {}, {"last_name": "Li"}, {"date_of_birth": "2006-09-02"}, {"date_of_birth": "2006-09-01"},
-        {"passport_number": "1"}, {"date_of_birth": "x"})]  # fmt: skip
+    verified = [
+        ask(api, "verify_traveler_information", **who | change)["verification_status"]
+        for change in (
+            {},
+            {"last_name": "Li"},
+            {"date_of_birth": "2006-09-02"},
+            {"date_of_birth": "2006-09-01"},
+            {"passport_number": "1"},
+            {"date_of_birth": "x"},
+        )
+    ]
     assert verified == [True, False, False, True, False, False]
     assert ask(api, "get_nearest_airport_by_city", location="Rome") == {"nearest_airport": "CIA"}
 
@@ -361,8 +405,13 @@ def test_the_numbers_are_those_that_gold_answers_name():
     card = {"c": {"balance": 1000.0}}
     api = Travel({**TOKEN, "credit_card_list": card})
     assert ask(api, "book_flight", **FLIGHT, card_id="c", travel_class="economy")["booking_id"] == "3426812"
-    assert ask(Travel({**TOKEN, "credit_card_list": card, "random_seed": 1}), "book_flight", **FLIGHT, card_id="c",
-               travel_class="economy")["booking_id"] == str(Random(1).randint(10**6, 10**7 - 1))  # fmt: skip
+    assert ask(
+        Travel({**TOKEN, "credit_card_list": card, "random_seed": 1}),
+        "book_flight",
+        **FLIGHT,
+        card_id="c",
+        travel_class="economy",
+    )["booking_id"] == str(Random(1).randint(10**6, 10**7 - 1))
 
 
 def test_vehicle():
@@ -377,7 +426,10 @@ def test_vehicle():
     assert "brake" in ask(api, "startEngine", ignitionMode="START")["error"]
     ask(api, "pressBrakePedal", pedalPosition=1)
     assert ask(api, "startEngine", ignitionMode="START") == {
-        "engineState": "running", "fuelLevel": 10.0, "batteryVoltage": 12.6}  # fmt: skip
+        "engineState": "running",
+        "fuelLevel": 10.0,
+        "batteryVoltage": 12.6,
+    }
     cruise = {"speed": 65, "activate": True, "distanceToNextVehicle": 100}
     assert ask(api, "setCruiseControl", **cruise)["currentSpeed"] == 65.0
     assert "error" in ask(api, "setCruiseControl", **cruise | {"speed": 66})
@@ -389,14 +441,25 @@ def test_vehicle():
     assert ask(api, "estimate_drive_feasibility_by_mileage", distance=1000) == {"canDrive": True}
     assert ask(api, "estimate_drive_feasibility_by_mileage", distance=1001) == {"canDrive": False}
     assert ask(api, "adjustClimateControl", temperature=50, unit="fahrenheit", fanSpeed=7, mode="heat") == {
-        "currentACTemperature": 50, "climateMode": "heat", "humidityLevel": 50.0}  # fmt: skip
+        "currentACTemperature": 50,
+        "climateMode": "heat",
+        "humidityLevel": 50.0,
+    }
     assert ask(api, "displayCarStatus", option="climate") == {
-        "currentACTemperature": 10.0, "fanSpeed": 7, "climateMode": "heat", "humidityLevel": 50.0}  # fmt: skip
+        "currentACTemperature": 10.0,
+        "fanSpeed": 7,
+        "climateMode": "heat",
+        "humidityLevel": 50.0,
+    }
     ask(api, "activateParkingBrake", mode="engage")
     assert ask(api, "displayCarStatus", option="parkingBrake") == {
-        "parkingBrakeStatus": "engaged", "parkingBrakeForce": 500.0, "slopeAngle": 10.0}  # fmt: skip
+        "parkingBrakeStatus": "engaged",
+        "parkingBrakeForce": 500.0,
+        "slopeAngle": 10.0,
+    }
     assert [ask(api, "estimate_distance", cityA=a, cityB=b) for a, b in (("83214", "74532"), ("74532", "83214"))] == [
-        {"distance": 750.0}] * 2  # fmt: skip
+        {"distance": 750.0}
+    ] * 2
     assert "error" in ask(api, "estimate_distance", cityA="1", cityB="2")
     assert ask(api, "get_zipcode_based_on_city", city="Rivermist") == {"zipcode": "83214"}
     assert ask(api, "check_tire_pressure")["healthy_tire_pressure"] is True  # 124 / 4 = 31
@@ -405,8 +468,9 @@ def test_vehicle():
     assert ask(api, "liter_to_gallon", liter=10) == {"gallon": pytest.approx(2.64172)}
     ask(api, "set_navigation", destination="1 Main Street")
     assert api.state["destination"] == "1 Main Street"
-    assert Vehicle({"doorStatus": {"driver": "locked"}, "remainingUnlockedDoors": 4}).state[
-        "remainingUnlockedDoors"] == 3  # fmt: skip
+    assert (
+        Vehicle({"doorStatus": {"driver": "locked"}, "remainingUnlockedDoors": 4}).state["remainingUnlockedDoors"] == 3
+    )
 
 
 def test_long_context_makes_results_long_and_changes_nothing_else():
@@ -459,24 +523,35 @@ def test_an_operation_is_written_as_its_form():
 
 def test_results_are_rendered_as_the_data_set_does():
     assert [rendered(one) for one in ("x", {"a": None}, None, [1, "x"], 1.0)] == [
-        "x", '{"a": null}', "None", "[1, 'x']", "1.0"]  # fmt: skip
+        "x",
+        '{"a": null}',
+        "None",
+        "[1, 'x']",
+        "1.0",
+    ]
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 20000) | st.floats(-10, 3000) | st.text(max_size=4)
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 20000)
+    | st.floats(-10, 3000)
+    | st.text(max_size=4)
     | st.sampled_from(["USR001", "AAPL", "SFO", "LAX", "economy", "t", "c", "a", "b.txt", "driver", "2026-01-01"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2), max_leaves=4,
-)  # fmt: skip
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
 BEGINNINGS = {
     "GorillaFileSystem": {"root": {"r": {"type": "directory", "contents": tree(a={"b.txt": "x"}, c="y")}}},
     "TravelAPI": {**TOKEN, "credit_card_list": {"c": {"balance": 9000.0}}},
     "TwitterAPI": {
-        "authenticated": True, "tweets": {"1": {"username": "j", "content": "x", "tags": [], "mentions": []}},
+        "authenticated": True,
+        "tweets": {"1": {"username": "j", "content": "x", "tags": [], "mentions": []}},
     },
     "TicketAPI": {"current_user": "ann"},
     "TradingBot": {"authenticated": True},
     "MessageAPI": {"current_user": "USR001"},
-}  # fmt: skip
+}
 
 
 @settings(max_examples=150, deadline=None)

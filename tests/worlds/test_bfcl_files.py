@@ -16,9 +16,12 @@ from evolvent.worlds.bfcl.items import BAD_ITEMS, CATEGORIES, CallItem, TurnsIte
 TURNS = {
     "id": "multi_turn_miss_func_0",
     "question": [[{"role": "user", "content": "Make a."}], [], [{"role": "user", "content": "Now b."}]],
-    "initial_config": {"MathAPI": {}}, "involved_classes": ["MathAPI"], "path": ["MathAPI.add"],
-    "missed_function": {"1": ["add"]}, "excluded_function": ["mean"],
-}  # fmt: skip
+    "initial_config": {"MathAPI": {}},
+    "involved_classes": ["MathAPI"],
+    "path": ["MathAPI.add"],
+    "missed_function": {"1": ["add"]},
+    "excluded_function": ["mean"],
+}
 TURNS_ANSWER = {"id": TURNS["id"], "ground_truth": [[], ["add(a=1, b=2)"], ["add(a=2,b=2)", "add(a=3,b=2)"]]}
 
 
@@ -36,8 +39,11 @@ def test_the_published_counts():
     turns = sum(count for name, count in CATEGORIES.items() if name.startswith("multi_turn"))
     assert (relevance, turns, 4441 - relevance - turns) == (1140, 800, 2501)
     assert set(BAD_ITEMS) == {
-        "live_simple_106-63-0", "live_simple_112-68-0", "live_multiple_862-181-3", "live_multiple_964-207-0"
-    }  # fmt: skip
+        "live_simple_106-63-0",
+        "live_simple_112-68-0",
+        "live_multiple_862-181-3",
+        "live_multiple_964-207-0",
+    }
 
 
 def test_the_miniature_is_read(tmp_path):
@@ -62,24 +68,55 @@ def test_a_bad_line_is_told_and_the_others_go_on(tmp_path):
     path, answered = tmp_path / "BFCL_v4_multiple.json", tmp_path / "possible_answer" / "BFCL_v4_multiple.json"
     good, other = path.read_text(encoding="utf-8").split("\n")[:2]
     item, answer = json.loads(good), json.loads(answered.read_text(encoding="utf-8").split("\n")[0])
-    write(path, good, "{broken", "", "5", {"id": "alone"}, good, {**item, "id": "no answer"},
-          {**item, "id": "no tool", "function": []}, {**item, "id": "two turns", "question": [[], []]},
-          {**item, "id": "no text", "question": [[{"role": "user", "content": 5}]]},
-          {**item, "id": "twice", "function": item["function"] * 2},
-          {**item, "id": "no schema", "function": [{"name": "f"}]}, other, '"' + "[" * 100_000)  # fmt: skip
+    write(
+        path,
+        good,
+        "{broken",
+        "",
+        "5",
+        {"id": "alone"},
+        good,
+        {**item, "id": "no answer"},
+        {**item, "id": "no tool", "function": []},
+        {**item, "id": "two turns", "question": [[], []]},
+        {**item, "id": "no text", "question": [[{"role": "user", "content": 5}]]},
+        {**item, "id": "twice", "function": item["function"] * 2},
+        {**item, "id": "no schema", "function": [{"name": "f"}]},
+        other,
+        '"' + "[" * 100_000,
+    )
     rows = [{**answer, "id": name} for name in ("no tool", "two turns", "no text", "twice", "no schema")]
     write(answered, answer, *rows, "nonsense", {"id": "multiple_1", "ground_truth": [{"f": {"a": 1}}]})
     items = read_items(tmp_path, ("multiple",))
     assert [item.id for item in items.calls] == ["multiple_0"]
     assert [problem.where.split(", ")[-1] for problem in items.problems] == [
-        "line 7", "line 2", "line 4", "line 5", "line 6", "line 7", "line 8", "line 9", "line 10", "line 11", "line 12",
-        "line 13", "line 14",
-    ]  # fmt: skip
+        "line 7",
+        "line 2",
+        "line 4",
+        "line 5",
+        "line 6",
+        "line 7",
+        "line 8",
+        "line 9",
+        "line 10",
+        "line 11",
+        "line 12",
+        "line 13",
+        "line 14",
+    ]
     told = "\n".join(map(str, items.problems))
-    for words in ("no JSON", "without an id", "stands there twice", "no answer of this id", "of no tool",
-    "with several",
-                  "not text", "two functions with one name", "without a schema",
-                  "an expected call that is none"):  # fmt: skip
+    for words in (
+        "no JSON",
+        "without an id",
+        "stands there twice",
+        "no answer of this id",
+        "of no tool",
+        "with several",
+        "not text",
+        "two functions with one name",
+        "without a schema",
+        "an expected call that is none",
+    ):
         assert words in told
 
 
@@ -131,7 +168,7 @@ def test_documents_of_the_classes(tmp_path):
 def test_relevance():
     tool = read_item(
         {"id": "x", "question": [[]], "function": [{"name": "f", "parameters": {}}]}, None, "irrelevance"
-    ).tools  # fmt: skip
+    ).tools
     for category, called in (("irrelevance", False), ("live_irrelevance", False), ("live_relevance", True)):
         item = CallItem("x", category, (), tool)
         assert judge_calls(item, [Call("anything")]).valid is called
@@ -146,9 +183,11 @@ def mini(tmp_path_factory):
 
 def test_the_benchmark_on_the_miniature(mini):
     found = figures(mini, quick=False, peer=None)
-    assert found["gold_accepted"] == found["gold_total"] == sum(
-        len(rows) for name, rows in MINIATURE.items() if "relevance" not in name
-    )  # fmt: skip
+    assert (
+        found["gold_accepted"]
+        == found["gold_total"]
+        == sum(len(rows) for name, rows in MINIATURE.items() if "relevance" not in name)
+    )
     assert found["corrupted_accepted"] == found["corrupted_unreadable"] == 0
     assert set(found["corrupted_kinds"]) == set(CHANGES)  # every kind of wrong answer occurs
     assert found["corrupted_total"] > 150
@@ -171,12 +210,12 @@ def test_differences_to_the_peer_have_reasons(mini):
     ours = [judge(one) for one in asked]
     same = compare(asked, ours, [one.valid for one in ours])
     assert (same["verdicts"], same["differences"]) == (len(asked), 0)
-    theirs = ["TypeError" if one.change == "other_type" else not own.valid if one.change == "reversed" else own.valid
-              for one, own in zip(asked, ours, strict=True)]  # fmt: skip
+    theirs = [
+        "TypeError" if one.change == "other_type" else not own.valid if one.change == "reversed" else own.valid
+        for one, own in zip(asked, ours, strict=True)
+    ]
     told = compare(asked, ours, theirs)
-    assert told["reasons"] == {
-        "it takes the first expected call that fits, and then has none left for another call": 2
-    }  # fmt: skip
+    assert told["reasons"] == {"it takes the first expected call that fits, and then has none left for another call": 2}
     assert told["peer_crashes"]["TypeError"] > 0  # a crash refuses too, so it is no difference
     wrong = compare(asked[:1], [Verdict(False)], [True])
     assert wrong["listed"][0]["why"] == "unexplained"

@@ -113,7 +113,11 @@ def test_a_turn_without_gold_calls_is_done_but_not_judged(items):
     assert (asked.valid, asked.silent) == (True, False)
     filled = judge_turns(item, [[(Call("fillFuelTank", {"fuelAmount": 1.0}),)], *played(item)[1:]])
     assert (filled.valid, filled.kind, filled.path, filled.silent) == (
-        False, "state", "turn 1: VehicleControlAPI", False)  # fmt: skip
+        False,
+        "state",
+        "turn 1: VehicleControlAPI",
+        False,
+    )
 
 
 def test_empty_steps_are_no_calls(items):
@@ -178,11 +182,22 @@ def test_gold_calls(text, arguments):
 @pytest.mark.parametrize(
     "text",
     [
-        "", "pwd", "pwd(", "pwd() + pwd()", "open('x')", "echo(content=open('x'))", "echo('a', 'b', 'c')", "x.pwd()",
-        "echo('a', content='b')", "echo(*['a'])", "echo(**{'content': 'a'})", "echo(content=[x for x in 'ab'])",
-        "echo(content=1 if True else 2)", "(" * 3000,
+        "",
+        "pwd",
+        "pwd(",
+        "pwd() + pwd()",
+        "open('x')",
+        "echo(content=open('x'))",
+        "echo('a', 'b', 'c')",
+        "x.pwd()",
+        "echo('a', content='b')",
+        "echo(*['a'])",
+        "echo(**{'content': 'a'})",
+        "echo(content=[x for x in 'ab'])",
+        "echo(content=1 if True else 2)",
+        "(" * 3000,
     ],
-)  # fmt: skip
+)
 def test_what_is_no_gold_call_is_refused_and_not_run(text):
     with pytest.raises(SampleInvalid, match="gold call"):
         gold_call(text)

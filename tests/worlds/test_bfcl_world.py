@@ -78,9 +78,12 @@ def test_the_expert_solves_every_item_that_has_a_gold_answer(folder, form):
 def test_one_reply_decides_an_item_of_one_turn(world):
     task = task_of(world, "simple_python_0")
     for reply, kind in (
-        ("[get_weather(city='Oslo, Norway')]", ""), ("get_weather(city='Rome')", "value"), ("", "count"),
-        ("[get_weather(city='Oslo'), get_weather(city='Oslo')]", "count"), ("get_weather()", "missing"),
-    ):  # fmt: skip
+        ("[get_weather(city='Oslo, Norway')]", ""),
+        ("get_weather(city='Rome')", "value"),
+        ("", "count"),
+        ("[get_weather(city='Oslo'), get_weather(city='Oslo')]", "count"),
+        ("get_weather()", "missing"),
+    ):
         _, info, score = play(world, task, [reply])
         assert (info["verdict"]["kind"], score.success, score.raw) == (kind, not kind, float(not kind))
     relevance, irrelevance = task_of(world, "live_relevance_0-0-0"), task_of(world, "irrelevance_0")
@@ -151,8 +154,11 @@ def test_too_many_replies_with_calls_in_a_turn_end_the_episode(world):
     look = "displayCarStatus(option='fuel')"
     _, info, score = play(world, task, [look] * (MOST_STEPS + 1))
     assert (score.success, info["verdict"]["kind"]) == (False, "steps")
-    turns = [*["fillFuelTank(fuelAmount=10.0)", *[look] * (MOST_STEPS - 1), "done"],
-             "post_tweet(content='15.0', tags=['#fuel'])", "done"]  # fmt: skip
+    turns = [
+        *["fillFuelTank(fuelAmount=10.0)", *[look] * (MOST_STEPS - 1), "done"],
+        "post_tweet(content='15.0', tags=['#fuel'])",
+        "done",
+    ]
     assert play(world, task, turns)[2].success
 
 
@@ -215,7 +221,8 @@ def test_items_that_cannot_be_used_are_told_and_the_others_go_on(folder, tmp_pat
     path.write_text(path.read_text().replace("fillFuelTank(10.0)", "fillFuelTank(open('x'))"), encoding="utf-8")
     world = Bfcl(other, categories=CATEGORIES)
     assert [(one.where, len(world.tasks("test", "multi_turn"))) for one in world.problems] == [
-        ("multi_turn_base_2", 11)]  # fmt: skip
+        ("multi_turn_base_2", 11)
+    ]
     with pytest.raises(ConfigError):
         Bfcl(tmp_path, categories=CATEGORIES)
 

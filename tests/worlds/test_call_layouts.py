@@ -8,9 +8,14 @@ from evolvent.errors import ConfigError, SampleInvalid
 from evolvent.messages import Call, Message
 from evolvent.worlds.calls.layouts import read_hammer, read_hammer_row, read_nexus_raven, read_seal_tools
 
-FLAT = {"name": "getRate", "description": "A rate.", "parameters": {
-    "year": {"type": "int", "description": "which", "required": True},
-    "unit": {"type": "str", "description": "", "default": "kg"}}}  # fmt: skip
+FLAT = {
+    "name": "getRate",
+    "description": "A rate.",
+    "parameters": {
+        "year": {"type": "int", "description": "which", "required": True},
+        "unit": {"type": "str", "description": "", "default": "kg"},
+    },
+}
 CALL = {"name": "getRate", "arguments": {"year": 2020}}
 
 
@@ -25,10 +30,13 @@ def test_hammers_rows():
     assert sample.messages == (Message("user", "The rate?"),)
     assert len(sample.tools) == 1
     assert sample.tools[0].parameters == {
-        "type": "object", "required": ["year"],
-        "properties": {"year": {"type": "int", "description": "which"},
-                       "unit": {"type": "str", "description": "", "default": "kg"}},
-    }  # fmt: skip
+        "type": "object",
+        "required": ["year"],
+        "properties": {
+            "year": {"type": "int", "description": "which"},
+            "unit": {"type": "str", "description": "", "default": "kg"},
+        },
+    }
     assert sample.calls == (Call("getRate", {"year": 2020}),)
 
 
@@ -46,10 +54,13 @@ def test_seal_tools_in_hammers_layout():
 
 def test_conversations_as_in_api_bank():
     query = [
-        {"role": "user", "content": "Hi"}, {"role": "agent", "content": "Yes?"},
-        {"role": "assistant", "content": f"```{json.dumps([CALL])}```"}, {"role": "tool", "content": "3"},
-        {"role": "assistant", "content": "Three."}, {"role": "user", "content": "And 2021?"},
-    ]  # fmt: skip
+        {"role": "user", "content": "Hi"},
+        {"role": "agent", "content": "Yes?"},
+        {"role": "assistant", "content": f"```{json.dumps([CALL])}```"},
+        {"role": "tool", "content": "3"},
+        {"role": "assistant", "content": "Three."},
+        {"role": "user", "content": "And 2021?"},
+    ]
     sample = read_hammer_row({"query": query, "tools": [FLAT], "answers": []}, "x")
     assert [message.role for message in sample.messages] == [
         "user",
@@ -66,15 +77,17 @@ def test_conversations_as_in_api_bank():
 
 
 BAD = [
-    5, {"query": "q", "tools": []}, {"query": "q", "tools": "[", "answers": []}, {"query": "q",
-    "tools": {}, "answers": []},
-    {"query": "q", "tools": [{"name": "f"}], "answers": []}, {"query": "q",
-    "tools": [FLAT], "answers": [{"name": "f"}]},
+    5,
+    {"query": "q", "tools": []},
+    {"query": "q", "tools": "[", "answers": []},
+    {"query": "q", "tools": {}, "answers": []},
+    {"query": "q", "tools": [{"name": "f"}], "answers": []},
+    {"query": "q", "tools": [FLAT], "answers": [{"name": "f"}]},
     {"query": "q", "tools": [FLAT], "answers": [{"name": "f", "arguments": {}}]},
     {"query": [{"role": "king", "content": ""}], "tools": [FLAT], "answers": []},
     {"query": 5, "tools": [FLAT], "answers": []},
     {"query": "q", "tools": [{"name": "f", "parameters": {"a": 5}}], "answers": []},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("row", BAD)
@@ -98,8 +111,10 @@ def test_files_in_hammers_layout(tmp_path):
 
 
 def test_seal_tools(tmp_path):
-    tools = [{"api_name": f"t{n}", "api_description": "d", "parameters": {"a": {"type": "str"}}, "required": ["a"]}
-             for n in range(9)]  # fmt: skip
+    tools = [
+        {"api_name": f"t{n}", "api_description": "d", "parameters": {"a": {"type": "str"}}, "required": ["a"]}
+        for n in range(9)
+    ]
     items = [
         {"id": f"dev-{n}", "query": "q", "calling": [{"api": f"t{n}", "parameters": {"a": "x"}}]} for n in range(9)
     ]
@@ -122,12 +137,21 @@ def test_seal_tools(tmp_path):
 
 
 def test_nexus_raven(tmp_path):
-    arguments = [{"name": "email", "type": "str", "required": True, "description": "whose", "default": "None"},
-                 {"name": "key", "type": "str", "required": False, "description": "", "default": "None"}]  # fmt: skip
-    functions = [{"dataset": "mail", "name": "look", "description": "Looks.", "args_dicts": arguments},
-                 {"dataset": "mail", "name": "report", "description": "", "args_dicts": []}]  # fmt: skip
-    query = {"dataset": "mail", "prompt": "Look at a@b.", "python_function_name": "look",
-             "python_args_dict": '{"email": "a@b"}', "context_functions": ["report", "look"]}  # fmt: skip
+    arguments = [
+        {"name": "email", "type": "str", "required": True, "description": "whose", "default": "None"},
+        {"name": "key", "type": "str", "required": False, "description": "", "default": "None"},
+    ]
+    functions = [
+        {"dataset": "mail", "name": "look", "description": "Looks.", "args_dicts": arguments},
+        {"dataset": "mail", "name": "report", "description": "", "args_dicts": []},
+    ]
+    query = {
+        "dataset": "mail",
+        "prompt": "Look at a@b.",
+        "python_function_name": "look",
+        "python_args_dict": '{"email": "a@b"}',
+        "context_functions": ["report", "look"],
+    }
     bad = [{**query, "context_functions": ["gone"]}, {**query, "python_args_dict": "["}, {**query, "dataset": "post"}]
     samples, problems = read_nexus_raven(
         write(tmp_path / "queries.jsonl", [query, *bad], lines=True), write(tmp_path / "functions.json", functions)

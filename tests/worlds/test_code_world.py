@@ -17,17 +17,27 @@ from evolvent.worlds.manifest import Manifest, manifests, sha256_of, verified
 
 PROMPT = 'import math\n\n\ndef half(x: int) -> int:\n    """Half of x, rounded down."""\n'
 HUMANEVAL = {
-    "task_id": "Made/0", "prompt": PROMPT, "entry_point": "half",
+    "task_id": "Made/0",
+    "prompt": PROMPT,
+    "entry_point": "half",
     "canonical_solution": "    return math.floor(x / 2)\n",
     "test": "def check(candidate):\n    assert candidate(5) == 2\n    assert candidate(-3) == -2\n",
-}  # fmt: skip
+}
 MBPP = {
-    "task_id": 7, "prompt": "Write a function that doubles.",
+    "task_id": 7,
+    "prompt": "Write a function that doubles.",
     "code": "def helper(x):\n    return x\n\n\ndef twice(x):\n    return 2 * helper(x)\n",
-    "test_list": ["assert twice(2) == 4", "assert twice(0) == 0"], "test_imports": [],
-}  # fmt: skip
-FULL = {"task_id": 8, "text": "Add.", "code": "def add(a, b):\n    return a + b", "test_setup_code": "",
-        "test_list": ["assert add(1, 2) == 3"], "challenge_test_list": []}  # fmt: skip
+    "test_list": ["assert twice(2) == 4", "assert twice(0) == 0"],
+    "test_imports": [],
+}
+FULL = {
+    "task_id": 8,
+    "text": "Add.",
+    "code": "def add(a, b):\n    return a + b",
+    "test_setup_code": "",
+    "test_list": ["assert add(1, 2) == 3"],
+    "challenge_test_list": [],
+}
 WEAK = MBPP | {"task_id": 9, "test_list": ["assert twice(Pair(1, 2)) == 4"]}
 
 
@@ -53,20 +63,34 @@ def verdict(world, place, said):
     return played.success
 
 
-@pytest.mark.parametrize("said", [
-    "    return x // 2", "return x // 2", "return x // 2\n\n\nprint(half(3))\n",
-    "```python\ndef half(x):\n    return x // 2\n```",
-    "It is easy.\n```\ndef half(x):\n    return math.floor(x / 2)\n```\nDone.", "half = lambda x: x // 2",
-    "if x < 0:\n        return (x - 1) // 2 if x % 2 else x // 2\n    return x // 2",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "said",
+    [
+        "    return x // 2",
+        "return x // 2",
+        "return x // 2\n\n\nprint(half(3))\n",
+        "```python\ndef half(x):\n    return x // 2\n```",
+        "It is easy.\n```\ndef half(x):\n    return math.floor(x / 2)\n```\nDone.",
+        "half = lambda x: x // 2",
+        "if x < 0:\n        return (x - 1) // 2 if x % 2 else x // 2\n    return x // 2",
+    ],
+)
 def test_responses_of_both_kinds_are_right(world, said):
     assert verdict(world, 0, said) == 1.0
 
 
-@pytest.mark.parametrize("said", [
-    "return x / 2", "def half(x):\n    return 2", "nothing at all", "```python\ndef other(x):\n    return x // 2\n```",
-    "raise SystemExit(0)", "x" * 60_000, "import os\nos._exit(0)",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "said",
+    [
+        "return x / 2",
+        "def half(x):\n    return 2",
+        "nothing at all",
+        "```python\ndef other(x):\n    return x // 2\n```",
+        "raise SystemExit(0)",
+        "x" * 60_000,
+        "import os\nos._exit(0)",
+    ],
+)
 def test_wrong_responses_are_wrong(world, said):
     assert verdict(world, 0, said) == 0.0
 
@@ -103,9 +127,10 @@ def test_programs_of_responses():
     assert program_of("def f(:\n  broken", "f", prompt="def f():\n") == "def f(:\n  broken"
     assert program_of("anything", "f") == "anything"
     for said in (
-        "```python3\ndef f(x):\n    return 1\n```\nas asked", "```Python\r\ndef f(x):\r\n    return 1\r\n```",
+        "```python3\ndef f(x):\n    return 1\n```\nas asked",
+        "```Python\r\ndef f(x):\r\n    return 1\r\n```",
         "```python\ndef f(x):\n    return 1\n```\nfor example\n```\n>>> f(2)\n1\n```",
-    ):  # fmt: skip
+    ):
         assert program_of(said, "f", prompt="def f(x):\n") == "def f(x):\n    return 1\n", said
     future = program_of(
         "from __future__ import annotations\ndef f(x):\n    return 1", "f", prompt="import re\ndef f(x):\n"
@@ -116,8 +141,15 @@ def test_programs_of_responses():
 
 
 def test_rows_that_cannot_be_used(tmp_path):
-    rows = [HUMANEVAL, [], {"task_id": 1}, HUMANEVAL | {"test": "def check("}, MBPP | {"test_list": []},
-            MBPP | {"test_list": ["assert a(1) == b(2)"], "code": ""}, HUMANEVAL | {"test": "pass"}]  # fmt: skip
+    rows = [
+        HUMANEVAL,
+        [],
+        {"task_id": 1},
+        HUMANEVAL | {"test": "def check("},
+        MBPP | {"test_list": []},
+        MBPP | {"test_list": ["assert a(1) == b(2)"], "code": ""},
+        HUMANEVAL | {"test": "pass"},
+    ]
     found, problems = read_code(written(tmp_path, "all.jsonl", *rows))
     assert len(found) == 1 and len(problems) == 6
     with pytest.raises(ConfigError) as caught:
@@ -166,8 +198,11 @@ def test_manifests_are_whole():
     found = manifests()
     assert {"humaneval", "mbpp-sanitized", "gsm8k-test", "gsm8k-train", "math-500"} <= set(found)
     assert {name for name, one in found.items() if not one.sha256} == {
-        "apps-train", "apps-test", "math-train", "math-test"
-    }, "sets that this library has not seen"  # fmt: skip
+        "apps-train",
+        "apps-test",
+        "math-train",
+        "math-test",
+    }, "sets that this library has not seen"
     for name, one in found.items():
         assert name == one.name and one.items > 0 and one.licence
         assert not one.sha256 or (16 <= len(one.sha256) <= 64 and int(one.sha256, 16))

@@ -29,9 +29,17 @@ def test_an_episode_by_hand() -> None:
     first, info = env.reset()
     assert first == "craft 2 y using 1 a, 2 b\ncraft 1 x using 2 y, 1 c\ncraft 3 z using 1 c\n\nGoal: craft x."
     assert info["admissible"] == (
-        "get 1 a", "get 2 a", "get 1 b", "get 2 b", "get 1 c", "get 2 c", "craft 2 y using 1 a, 2 b",
-        "craft 1 x using 2 y, 1 c", "craft 3 z using 1 c", "inventory",
-    )  # fmt: skip
+        "get 1 a",
+        "get 2 a",
+        "get 1 b",
+        "get 2 b",
+        "get 1 c",
+        "get 2 c",
+        "craft 2 y using 1 a, 2 b",
+        "craft 1 x using 2 y, 1 c",
+        "craft 3 z using 1 c",
+        "inventory",
+    )
     rows = [
         ("inventory", "Inventory: nothing", 0.0, None),
         ("get 2 a", "Got 2 a", 0.0, None),
@@ -213,8 +221,10 @@ def test_folder_world(tmp_path) -> None:  # type: ignore[no-untyped-def]
 def test_key_ignores_names() -> None:
     world = Crafting()
     names = {"a": "p", "b": "q", "c": "r", "x": "s", "y": "t", "z": "u"}
-    lines = [" ".join(names.get(word.strip(","), word.strip(",")) + "," * word.endswith(",") for word in line.split())
-             for line in SPEC["recipes"]]  # fmt: skip
+    lines = [
+        " ".join(names.get(word.strip(","), word.strip(",")) + "," * word.endswith(",") for word in line.split())
+        for line in SPEC["recipes"]
+    ]
     other = Task("crafting", "1", {"recipes": lines[::-1], "goal": "s"})
     assert lines[0] == "craft 2 t using 1 p, 2 q"
     assert world.key(TASK) == world.key(other)
@@ -241,8 +251,14 @@ def test_renamed_tasks_are_the_same_up_to_names() -> None:
 
 
 def test_tasks_of_other_worlds_and_books_are_refused() -> None:
-    for spec in ({}, {"goal": "x"}, {"goal": "x", "recipes": []}, {"goal": "x", "recipes": ["get 1 a"]},
-                 {"goal": 3, "recipes": SPEC["recipes"]}, {"goal": "x", "recipes": "craft 1 x using 1 a"}):  # fmt: skip
+    for spec in (
+        {},
+        {"goal": "x"},
+        {"goal": "x", "recipes": []},
+        {"goal": "x", "recipes": ["get 1 a"]},
+        {"goal": 3, "recipes": SPEC["recipes"]},
+        {"goal": "x", "recipes": "craft 1 x using 1 a"},
+    ):
         with pytest.raises(ConfigError, match="not a task of the world 'crafting'"):
             Crafting().make(Task("crafting", "1", spec))
     with pytest.raises(ConfigError, match="not a task"):

@@ -56,9 +56,11 @@ def test_the_canonical_form():
     """Omitted clauses are absent, parameters stand in any order, defaults are filled in."""
     wanted = "scale standard ; select pca 5 ; model forest trees 50 depth none ; end"
     for text in (
-        wanted, "scale standard;select pca 5;model forest;end", "SCALE Standard ; Select PCA 5 ; model forest depth "
-        "none trees 50 ; END", "  scale standard ; select pca 5 ; model forest trees 50 ; end\n",
-    ):  # fmt: skip
+        wanted,
+        "scale standard;select pca 5;model forest;end",
+        "SCALE Standard ; Select PCA 5 ; model forest depth none trees 50 ; END",
+        "  scale standard ; select pca 5 ; model forest trees 50 ; end\n",
+    ):
         assert str(read_pipeline(text)) == wanted
     plain = {"logreg": "C 1", "knn": "k 5", "tree": "depth none", "forest": "trees 50 depth none", "gnb": ""}
     for model, params in plain.items():
@@ -110,8 +112,13 @@ def test_any_text_is_a_pipeline_or_refused_with_known_words(text):
 def test_what_is_said_of_any_word_in_any_place_is_known(word):
     """A policy over the world's words must be able to read the answer to what it wrote."""
     known = set(WORLD.vocabulary())
-    for text in (f"{word} ; end", f"scale {word} ; end", f"select {word} 2 ; end", f"model {word} ; end",
-                 *(f"model {model} {word} 1 ; end" for model in MODELS)):  # fmt: skip
+    for text in (
+        f"{word} ; end",
+        f"scale {word} ; end",
+        f"select {word} 2 ; end",
+        f"model {word} ; end",
+        *(f"model {model} {word} 1 ; end" for model in MODELS),
+    ):
         found = read_pipeline(text)
         assert isinstance(found, Pipeline) or set(words_of(found)) <= known
 
@@ -149,8 +156,11 @@ def test_a_table_survives_its_file_and_damage_is_seen(tmp_path: Path):
     small().write(path)
     again = read_table(path)
     assert (again.scores, again.facts, again.sklearn, again.digest) == (
-        small().scores, small().facts, "0", small().digest
-    )  # fmt: skip
+        small().scores,
+        small().facts,
+        "0",
+        small().digest,
+    )
     assert small(knn=0.7501).digest != small().digest
     read = pq.read_table(path)
     changed = read.set_column(2, "auc", [[0.75, 0.6]])

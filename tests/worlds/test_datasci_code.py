@@ -114,11 +114,21 @@ def test_a_box_never_gets_the_labels_of_what_is_asked():
         assert not {row.tobytes() for row in learned} & {row.tobytes() for row in rows_asked(request)}
 
 
-@pytest.mark.parametrize(("value", "said"), [
-    (None, "got NoneType"), ([[0.5, 0.5]], "got 1"), ("x" * 60, "got str"), ({"auc": 1.0}, "got dict"),
-    ([[0.5]] * 60, "in each row"), ([[0.5, float("nan")]] * 60, "finite"), ([[1, 0]] * 60, "in each row"),
-    ([[0.5, True]] * 60, "in each row"), (Other("Always"), "got Other"), ([[0.5, Other("float")]] * 60, "in each row"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "got NoneType"),
+        ([[0.5, 0.5]], "got 1"),
+        ("x" * 60, "got str"),
+        ({"auc": 1.0}, "got dict"),
+        ([[0.5]] * 60, "in each row"),
+        ([[0.5, float("nan")]] * 60, "finite"),
+        ([[1, 0]] * 60, "in each row"),
+        ([[0.5, True]] * 60, "in each row"),
+        (Other("Always"), "got Other"),
+        ([[0.5, Other("float")]] * 60, "in each row"),
+    ],
+)
 def test_answers_that_are_none(value, said):
     data = load_set("rings")
     runner = Answering(lambda request: Outcome("value", value))
@@ -129,9 +139,10 @@ def test_answers_that_are_none(value, said):
 
 def test_failures_are_the_next_observation():
     for outcome, said in (
-        (Outcome("raised", error="ValueError"), "ValueError"), (Outcome("timeout", error="late"), "timeout: late"),
+        (Outcome("raised", error="ValueError"), "ValueError"),
+        (Outcome("timeout", error="late"), "timeout: late"),
         (Outcome("killed", error="signal 9", unsafe=True), "killed: signal 9"),
-    ):  # fmt: skip
+    ):
         world = DataSciCode(Answering(lambda request, outcome=outcome: outcome), table=TABLE, horizon=2)
         env = world.make(task_of(world))
         env.reset()
@@ -211,8 +222,9 @@ def test_a_model_or_a_function_is_what_counts(world: DataSciCode):
     )
     turned = world.judge(
         "from sklearn.tree import DecisionTreeClassifier\ndef predict(rows, labels, asked):\n"
-        "    return 1 - DecisionTreeClassifier(max_depth=4).fit(rows, labels).predict_proba(asked)\n", task,
-    )  # fmt: skip
+        "    return 1 - DecisionTreeClassifier(max_depth=4).fit(rows, labels).predict_proba(asked)\n",
+        task,
+    )
     assert good.area is not None and turned.area is not None
     assert good.area > 0.9 and turned.area < 0.1
     lying = world.judge("print('auc 1.0')\ndef predict(rows, labels, asked):\n    return 1.0\n", task)

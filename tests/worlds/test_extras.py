@@ -44,10 +44,13 @@ def games(tmp_path):
 
 
 MAKERS = {
-    "babyai": lambda folder: MiniGridBabyAI(), "sciworld": lambda folder: SciWorld(),
-    "textworld": TextGames, "alfworld": AlfWorld, "textarena": lambda folder: TextArena(),
+    "babyai": lambda folder: MiniGridBabyAI(),
+    "sciworld": lambda folder: SciWorld(),
+    "textworld": TextGames,
+    "alfworld": AlfWorld,
+    "textarena": lambda folder: TextArena(),
     "reasoning": lambda folder: ReasoningGym("leg_counting"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("extra", MAKERS)
@@ -305,8 +308,12 @@ class Asks(Compares):
 
 def test_scorers_that_run_answers_are_found():
     assert [runs_answers(kind) for kind in (Compares, Evaluates, Parses, HandsOn, Asks)] == [
-        False, True, True, True, False
-    ]  # fmt: skip
+        False,
+        True,
+        True,
+        True,
+        False,
+    ]
     assert runs_answers(type("Made", (), {}))
 
 

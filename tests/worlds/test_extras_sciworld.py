@@ -220,8 +220,12 @@ def test_indices_and_specs(world):
     assert dict(world.indexed(30).spec) == {"task": "melt", "variation": 0}
     with pytest.raises(ConfigError, match="0 to 4638"):
         world.indexed(10**6)
-    wrong = ({"task": "boil"}, {"task": "boil", "variation": 30}, {"task": "fly", "variation": 0},
-             {"task": "boil", "variation": 0, "simplify": "very"})  # fmt: skip
+    wrong = (
+        {"task": "boil"},
+        {"task": "boil", "variation": 30},
+        {"task": "fly", "variation": 0},
+        {"task": "boil", "variation": 0, "simplify": "very"},
+    )
     for spec in wrong:
         with pytest.raises(ConfigError):
             world.make(Task("sciworld", world.version, spec))

@@ -142,8 +142,10 @@ def test_the_database_holds_every_fact() -> None:
 def test_one_join_gives_the_answer_of_the_walk() -> None:
     facts = draw_facts(("boss", "home", "country"), 8)
     database = FactsDatabase(facts)
-    query = ("SELECT city.country FROM person AS a JOIN person AS b ON a.boss = b.id "
-             "JOIN city ON b.home = city.id WHERE a.id = ?")  # fmt: skip
+    query = (
+        "SELECT city.country FROM person AS a JOIN person AS b ON a.boss = b.id "
+        "JOIN city ON b.home = city.id WHERE a.id = ?"
+    )
     assert database._connection.execute(query, (facts.start,)).fetchone() == (facts.walk()[-1],)
     database.close()
 

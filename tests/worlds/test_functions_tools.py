@@ -292,18 +292,26 @@ def test_operations_by_hand() -> None:
     assert after.rows("hotel")[0] == rated
     assert done("share_hotel", {"number": 12, "people": ["ben", "ines"]}, STATE)[1]["people"] == ["ben", "ines"]
     assert done("move_appointment", {"number": 20, "day": "sunday"}, STATE)[1] == {
-        "number": 20, "day": "sunday", "hour": 12, "doctor": "anna"
-    }  # fmt: skip
+        "number": 20,
+        "day": "sunday",
+        "hour": 12,
+        "doctor": "anna",
+    }
     assert STATE.rows("hotel") == ROWS  # nothing changes in place
 
 
 def test_operations_on_lists_by_hand() -> None:
-    state = State(0, {
-        "lamp": ({"number": 50, "room": "hall", "colour": "red", "brightness": 20},),
-        "race": ({"number": 70, "city": "rome", "distance": 5.2, "day": "monday"},
-                 {"number": 60, "city": "lima", "distance": 9.5, "day": "friday"}),
-        "document": ({"number": 11, "topic": "art", "pages": 3, "format": "pdf"},),
-    })  # fmt: skip
+    state = State(
+        0,
+        {
+            "lamp": ({"number": 50, "room": "hall", "colour": "red", "brightness": 20},),
+            "race": (
+                {"number": 70, "city": "rome", "distance": 5.2, "day": "monday"},
+                {"number": 60, "city": "lima", "distance": 9.5, "day": "friday"},
+            ),
+            "document": ({"number": 11, "topic": "art", "pages": 3, "format": "pdf"},),
+        },
+    )
     changed = done("update_lamp", {"number": 50, "changes": {"room": "attic", "brightness": 80}}, state)[1]
     assert changed == {"number": 50, "room": "attic", "colour": "red", "brightness": 80}
     assert done("rank_race", {"by": "city"}, state)[1] == [60, 70]

@@ -31,21 +31,29 @@ from evolvent.worlds.functions.world import Functions
 from evolvent.worlds.panel import Sizes, digest
 
 SMALL = Sizes(train=40, dev=20, test=20)
-HOTEL = Tool("find_hotel", "search for a hotel", {
-    "type": "object",
-    "properties": {
-        "city": {"type": "string", "description": "the city"},
-        "nights": {"type": "integer", "description": "number of nights"},
-        "breakfast": {"type": "boolean", "description": "whether breakfast is included", "default": False},
+HOTEL = Tool(
+    "find_hotel",
+    "search for a hotel",
+    {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "description": "the city"},
+            "nights": {"type": "integer", "description": "number of nights"},
+            "breakfast": {"type": "boolean", "description": "whether breakfast is included", "default": False},
+        },
+        "required": ["city", "nights"],
+        "additionalProperties": False,
     },
-    "required": ["city", "nights"],
-    "additionalProperties": False,
-})  # fmt: skip
-CANCEL = Tool("cancel_hotel", "call off a hotel", {
-    "type": "object",
-    "properties": {"number": {"type": "integer", "description": "number of the hotel"}},
-    "required": ["number"],
-})  # fmt: skip
+)
+CANCEL = Tool(
+    "cancel_hotel",
+    "call off a hotel",
+    {
+        "type": "object",
+        "properties": {"number": {"type": "integer", "description": "number of the hotel"}},
+        "required": ["number"],
+    },
+)
 OSLO = Call("find_hotel", {"city": "oslo", "nights": 3})
 ROME = Call("find_hotel", {"city": "rome", "nights": 2, "breakfast": True})
 
@@ -131,10 +139,16 @@ def test_every_form_reads_what_it_writes() -> None:
 
 
 def test_names_are_resolved_by_their_spelling_also_nested_ones() -> None:
-    tool = Tool("make__one", "", {"properties": {
-        "to_do": {"type": "object", "properties": {"due_day": {"type": "string"}}},
-        "_all": {"type": "array", "items": {"type": "object", "properties": {"x_y": {}}}},
-    }})  # fmt: skip
+    tool = Tool(
+        "make__one",
+        "",
+        {
+            "properties": {
+                "to_do": {"type": "object", "properties": {"due_day": {"type": "string"}}},
+                "_all": {"type": "array", "items": {"type": "object", "properties": {"x_y": {}}}},
+            }
+        },
+    )
     (found,) = resolved(decode_words('make one(to do={"due day": "monday"}, all=[{"x y": 1}], other=2)'), [tool])
     assert found == Call("make__one", {"to_do": {"due_day": "monday"}, "_all": [{"x_y": 1}], "other": 2})
     assert resolved([Call("unknown", {"a": 1})], [tool]) == (Call("unknown", {"a": 1}),)
@@ -440,9 +454,15 @@ def test_a_server_of_tools_plays_it() -> None:
     assert reward_of(task, action_of(world(), OSLO, tools)) == 1
 
 
-@pytest.mark.parametrize(("gold", "wrong"), [
-    ({"o": {"n": [1, 2]}}, {"o": {"n": 1}}), ({"v": "1.5"}, {"v": "15"}), ({"v": "a-b"}, {"v": "ab"}), ({"v": ""}, {}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("gold", "wrong"),
+    [
+        ({"o": {"n": [1, 2]}}, {"o": {"n": 1}}),
+        ({"v": "1.5"}, {"v": "15"}),
+        ({"v": "a-b"}, {"v": "ab"}),
+        ({"v": ""}, {}),
+    ],
+)
 def test_values_are_judged_exactly(gold, wrong) -> None:
     """BFCL's answers list what is accepted and forgive spelling; values of a generator are what they are."""
     inner = {"type": "object", "properties": {"n": {"type": "array", "items": {"type": "integer"}}}}

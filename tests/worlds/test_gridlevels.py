@@ -62,8 +62,10 @@ def test_the_forty_levels_of_agentgym_in_its_order() -> None:
     assert set(LEVELS) <= set(NAMES)
     assert len(NAMES) == len(set(NAMES)) == 96
     assert (LEVELS[0], LEVELS[11], LEVELS[39]) == (
-        "BabyAI-GoToRedBallGrey-v0", "BabyAI-Open-v0", "BabyAI-BossLevelNoUnlock-v0"
-    )  # fmt: skip
+        "BabyAI-GoToRedBallGrey-v0",
+        "BabyAI-Open-v0",
+        "BabyAI-BossLevelNoUnlock-v0",
+    )
 
 
 def test_names_with_and_without_their_ends() -> None:

@@ -129,21 +129,31 @@ def test_sides_are_those_of_the_first_room_and_moment() -> None:
 def test_walks_are_counted_as_babyai_does() -> None:
     board = read_map(ROOM)
     for text, walks in (
-        ("go to the red ball", 1), ("put the red ball next to the blue key", 2),
+        ("go to the red ball", 1),
+        ("put the red ball next to the blue key", 2),
         ("open the red door and pick up a ball, then put a ball next to a key", 4),
-    ):  # fmt: skip
+    ):
         assert read_mission(text, board).walks == walks
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "", "go", "go to red ball", "go to the purple ball", "pick up the door", "open the box", "pick up the goal",
-        "put the red ball next to the moon", "put the door next to the red ball",
+        "",
+        "go",
+        "go to red ball",
+        "go to the purple ball",
+        "pick up the door",
+        "open the box",
+        "pick up the goal",
+        "put the red ball next to the moon",
+        "put the door next to the red ball",
         "go to the red ball then open the door",
-        "go to the red ball, then go to the box, then go to the key", "GO TO THE RED BALL", "go to the ball behind you",
+        "go to the red ball, then go to the box, then go to the key",
+        "GO TO THE RED BALL",
+        "go to the ball behind you",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_mission_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         read_mission(text, read_map(ROOM))

@@ -35,9 +35,16 @@ def carry_out(board: Board, pose: Pose, name: str, *, plain: bool = True) -> lis
 def test_what_is_possible_in_a_room() -> None:
     board = read_map(ROOM)
     assert names(board) == [
-        "turn left", "turn right", "move forward", "go to blue key 1", "pick up blue key 1", "go to red ball 1",
-        "pick up red ball 1", "go to red ball 2", "pick up red ball 2",
-    ]  # fmt: skip
+        "turn left",
+        "turn right",
+        "move forward",
+        "go to blue key 1",
+        "pick up blue key 1",
+        "go to red ball 1",
+        "pick up red ball 1",
+        "go to red ball 2",
+        "pick up red ball 2",
+    ]
     assert names(board, plain=False)[4] == "pickup blue key 1"
     last = carry_out(board, board.start, "pick up red ball 2")[-1]
     assert board.place(last.at) in ((4, 2), (3, 3))

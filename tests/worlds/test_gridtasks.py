@@ -37,14 +37,19 @@ def test_pairs_of_kinds_worked_by_hand() -> None:
     assert pairs_of(one) == {("pick", "type"), ("pick", "door"), ("type", "door")}
     put = Kind((AtomKind("put", "full-colour", "view"),))
     assert pairs_of(put) == {
-        ("put", "full-"), ("put", "-colour"), ("put", "view"), ("full-", "view"), ("-colour", "view"),
+        ("put", "full-"),
+        ("put", "-colour"),
+        ("put", "view"),
+        ("full-", "view"),
+        ("-colour", "view"),
         ("full-", "-colour"),
-    }  # fmt: skip
+    }
     two = Kind((AtomKind("go", "full", "view"), AtomKind("open", "full", "view")), "after")
     assert str(two) == "go full view after open full view"
     assert {("go", "after"), ("after", "open"), ("go first", "open")} <= pairs_of(two)
-    three = Kind((AtomKind("go", "full", "view"), AtomKind("pick", "type", "view"), AtomKind("go", "type", "view")),
-                 "and then")  # fmt: skip
+    three = Kind(
+        (AtomKind("go", "full", "view"), AtomKind("pick", "type", "view"), AtomKind("go", "type", "view")), "and then"
+    )
     assert str(three) == "go full view and pick type view then go type view"
     assert {("go", "and"), ("and", "pick"), ("pick", "then"), ("then", "go")} <= pairs_of(three)
 

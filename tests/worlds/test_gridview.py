@@ -51,8 +51,14 @@ def test_the_view_reaches_six_ahead_and_three_aside_and_never_back() -> None:
     grid = [["##"] * 19, *([["##"] + [".."] * 17 + ["##"] for _ in range(17)]), ["##"] * 19]
     grid[9][9] = "^."
     for (x, y), text in {
-        (9, 3): "rb", (9, 2): "gb", (6, 9): "bk", (5, 9): "pk", (12, 3): "yx", (13, 3): "ex", (9, 10): "rk",
-    }.items():  # fmt: skip
+        (9, 3): "rb",
+        (9, 2): "gb",
+        (6, 9): "bk",
+        (5, 9): "pk",
+        (12, 3): "yx",
+        (13, 3): "ex",
+        (9, 10): "rk",
+    }.items():
         grid[y][x] = text
     assert short(*("".join(row) for row in grid)) == "see blue key left 3 , red ball ahead 6 , yellow box right 9"
 
@@ -66,8 +72,9 @@ def test_nearest_first_then_further_ahead_then_further_left_and_numbers_follow()
 def test_doors_are_numbered_by_colour_and_by_colour_and_state() -> None:
     board = read_map(["############", "##rc..ro..##", "##..^.....##", "##rl......##", "############"])
     assert [(s.name, s.nth, s.full, s.nth_full) for s in look(board, board.start).things] == [
-        ("red door", 1, "red closed door", 1), ("red door", 2, "red open door", 1)
-    ]  # fmt: skip
+        ("red door", 1, "red closed door", 1),
+        ("red door", 2, "red open door", 1),
+    ]
 
 
 def test_what_is_held_is_told_first_and_the_goal_is_seen() -> None:

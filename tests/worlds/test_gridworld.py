@@ -99,11 +99,13 @@ def test_strict_missions_end_by_a_mistake() -> None:
 @pytest.mark.parametrize(
     ("text", "action"),
     [
-        ("  GO  to Blue key 1 ", "go to blue key 1"), ("go to the blue key", "go to blue key 1"),
-        ("pickup blue key 1", "pick up blue key 1"), ("pick up a red ball 2", "pick up red ball 2"),
+        ("  GO  to Blue key 1 ", "go to blue key 1"),
+        ("go to the blue key", "go to blue key 1"),
+        ("pickup blue key 1", "pick up blue key 1"),
+        ("pick up a red ball 2", "pick up red ball 2"),
         ("Turn Left", "turn left"),
     ],
-)  # fmt: skip
+)
 def test_other_spellings_are_understood(text: str, action: str) -> None:
     one, other = start(mission="go to a ball"), start(mission="go to a ball")
     assert one.step(text) == other.step(action)
@@ -112,8 +114,11 @@ def test_other_spellings_are_understood(text: str, action: str) -> None:
 
 def test_doors_with_and_without_their_state() -> None:
     rows = ["##########", "##......##", "##>.....rc", "##......ro", "##########"]
-    short = {"toggle and go through red closed door 1": "toggle and go through red door 1",
-             "go to red open door 1": "go to red door 2", "go to the red open door": "go to red door 2"}  # fmt: skip
+    short = {
+        "toggle and go through red closed door 1": "toggle and go through red door 1",
+        "go to red open door 1": "go to red door 2",
+        "go to the red open door": "go to red door 2",
+    }
     for text, action in short.items():
         one, other = (start(rows, "open the door on your right") for _ in range(2))
         assert one.step(text) == other.step(action)
@@ -134,16 +139,20 @@ WALLED = ["########", "##<.rb##", "########"]
 @pytest.mark.parametrize(
     ("rows", "hold", "text", "answer"),
     [
-        (ROOM, None, "drop", "you hold nothing"), (ROOM, "gx", "pick up blue key 1", "you hold something already"),
-        (ROOM, None, "go to green ball 1", "you see no such thing"), (ROOM, None, "toggle", "that cannot be done here"),
+        (ROOM, None, "drop", "you hold nothing"),
+        (ROOM, "gx", "pick up blue key 1", "you hold something already"),
+        (ROOM, None, "go to green ball 1", "you see no such thing"),
+        (ROOM, None, "toggle", "that cannot be done here"),
         (HOUSE, None, "toggle and go through red door 1", "the door is locked"),
         (HOUSE, None, "go through red door 1", "that cannot be done here"),
-        (WALLED, None, "move forward", "there is no way"), (WALLED, None, "go to red ball 1", "you see no such thing"),
-        (ROOM, None, "go to red ball 3", "there is no way"), (ROOM, None, "pick up", "that cannot be done here"),
+        (WALLED, None, "move forward", "there is no way"),
+        (WALLED, None, "go to red ball 1", "you see no such thing"),
+        (ROOM, None, "go to red ball 3", "there is no way"),
+        (ROOM, None, "pick up", "that cannot be done here"),
         (ROOM, None, "fly", "expected an action such as turn left or go to red ball 1"),
         (ROOM, None, "", "expected an action such as turn left or go to red ball 1"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_done_is_answered_with_a_reason(
     rows: list[str], hold: str | None, text: str, answer: str
 ) -> None:
@@ -250,17 +259,21 @@ def test_bad_settings_are_reported_together() -> None:
 @pytest.mark.parametrize(
     ("spec", "match"),
     [
-        ({}, "map: None is no map"), ({"map": ROOM}, "mission: None"), ({"map": "rows", "mission": "go"}, "no map"),
-        ({"map": ROOM, "mission": "dance"}, "not a mission"), ({"map": [], "mission": "go to the key"}, "no rectangle"),
+        ({}, "map: None is no map"),
+        ({"map": ROOM}, "mission: None"),
+        ({"map": "rows", "mission": "go"}, "no map"),
+        ({"map": ROOM, "mission": "dance"}, "not a mission"),
+        ({"map": [], "mission": "go to the key"}, "no rectangle"),
         ({"map": ROOM, "mission": "go to the box"}, "not on the map"),
         ({"map": ROOM, "mission": 3, "tries": 0}, "tries: 0"),
         ({"map": ROOM, "mission": "go to a key", "colour": 1}, "colour: unknown"),
         ({"map": ROOM, "mission": "go to a key", "inside": [[1, 2]]}, "fills no boxes"),
         ({"map": ROOM, "mission": "go to a key", "hold": "red"}, "cannot be carried"),
-        ({"level": "GoToObjj", "seed": 0}, "did you mean"), ({"level": "GoToObj"}, "seed: None"),
+        ({"level": "GoToObjj", "seed": 0}, "did you mean"),
+        ({"level": "GoToObj"}, "seed: None"),
         ({"level": 3, "seed": True, "more": 1}, "level: 3 is no name"),
     ],
-)  # fmt: skip
+)
 def test_broken_specs_are_refused(spec: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         WORLD.make(Task("gridworld", "1", spec))

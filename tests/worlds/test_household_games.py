@@ -20,7 +20,7 @@ from evolvent.worlds.household.games import (
     read_folder,
     read_game,
     write_game,
-)  # fmt: skip
+)
 from evolvent.worlds.household.kinds import possible_goals
 from evolvent.worlds.household.pddl import problem_text, read_problem
 from evolvent.worlds.household.plans import plan
@@ -76,8 +76,10 @@ def test_a_game_as_alfworld_writes_it(tmp_path):
     )
     assert game.object_names == ("book 2", "book 1", "chair 1", "desklamp 1")
     assert [speaker.say(action) for action in plan(game) or ()] == [
-        "go to shelf 2", "take book 1 from shelf 2", "use desklamp 1",
-    ]  # fmt: skip
+        "go to shelf 2",
+        "take book 1 from shelf 2",
+        "use desklamp 1",
+    ]
 
 
 @given(st.sampled_from(possible_goals()), st.integers(0, 9999), st.sampled_from(["small", "large"]))
@@ -220,9 +222,13 @@ def test_the_splits_of_alfworld(tmp_path):
     world = HouseholdWorld("0.3", games=tmp_path)
     found = {(split, tier): len(world.tasks(split, tier)) for tier in world.tiers for split in ("train", "dev", "test")}
     assert found == {
-        ("train", "seen"): 3, ("dev", "seen"): 1, ("test", "seen"): 2,
-        ("train", "combo"): 0, ("dev", "combo"): 0, ("test", "combo"): 2,
-    }  # fmt: skip
+        ("train", "seen"): 3,
+        ("dev", "seen"): 1,
+        ("test", "seen"): 2,
+        ("train", "combo"): 0,
+        ("dev", "combo"): 0,
+        ("test", "combo"): 2,
+    }
     assert len(HouseholdWorld(games=tmp_path, sizes=Sizes(2, 0, 1)).tasks("train", "seen")) == 2
     assert (world.name, world.vocabulary(), world.horizon) == ("alfworld-03", None, 30)
     for task in (*world.tasks("train", "seen"), *world.tasks("test", "combo")):

@@ -103,9 +103,11 @@ def test_environments_keep_their_promises():
 def test_tasks_that_are_none():
     name, good = WORLD.name, dict(WORLD.tasks("dev", "combo")[0].spec)
     for change, what in (
-        ({"noun": "bread"}, "is no noun"), ({"goal": ["clean", "plate", "shelf"]}, "is no goal"), ({"seed": "1"}, "no "
-        "whole number"), ({"size": "alfworld"}, "not the size"),
-    ):  # fmt: skip
+        ({"noun": "bread"}, "is no noun"),
+        ({"goal": ["clean", "plate", "shelf"]}, "is no goal"),
+        ({"seed": "1"}, "no whole number"),
+        ({"size": "alfworld"}, "not the size"),
+    ):
         with pytest.raises(ConfigError, match=what):
             WORLD.make(Task(name, "1", {**good, **change}))
     with pytest.raises(ConfigError) as caught:

@@ -45,17 +45,21 @@ def kitchen() -> Layout:
     """Five pieces of furniture; the ids are such that cabinet 2 comes before cabinet 1."""
     found = layout(
         {
-            "cabinet_bar_1": ("loc_bar_1", True), "cabinet_bar_2": ("loc_bar_2", True),
-            "countertop_bar_1": ("loc_bar_3", False), "sink_bar_1_bar_sinkbasin": ("loc_bar_4", False),
-            "microwave_bar_1": ("loc_bar_5", True), "fridge_bar_1": ("loc_bar_6", True),
+            "cabinet_bar_1": ("loc_bar_1", True),
+            "cabinet_bar_2": ("loc_bar_2", True),
+            "countertop_bar_1": ("loc_bar_3", False),
+            "sink_bar_1_bar_sinkbasin": ("loc_bar_4", False),
+            "microwave_bar_1": ("loc_bar_5", True),
+            "fridge_bar_1": ("loc_bar_6", True),
         },
         {
             "apple_bar_1": ("countertop_bar_1", "loc_bar_3", "pchs"),
             "apple_bar_2": ("cabinet_bar_1", "loc_bar_1", "pchs"),
-            "mug_bar_1": ("cabinet_bar_1", "loc_bar_1", "pch"), "knife_bar_1": ("countertop_bar_1", "loc_bar_3", "pc"),
+            "mug_bar_1": ("cabinet_bar_1", "loc_bar_1", "pch"),
+            "knife_bar_1": ("countertop_bar_1", "loc_bar_3", "pc"),
             "desklamp_bar_1": ("countertop_bar_1", "loc_bar_3", "t"),
         },
-    )  # fmt: skip
+    )
     found.properties["coolable"] = {"apple_bar_1", "mug_bar_1"}
     found.properties["isreceptacleobject"] = {"mug_bar_1"}
     found.holds -= {("microwave", "knife"), ("sinkbasin", "desklamp")}
@@ -78,9 +82,13 @@ def play(game: Game, dialect: str, *actions: str) -> list[str]:
 def test_names_are_numbered_from_the_highest_down():
     ids = ["mug_bar__plus_1", "mug_bar__minus_9", "sink_bar_3", "sink_bar_3_bar_sinkbasin", "mug_bar_0", "agent1"]
     assert names_of_ids(ids) == {
-        "mug_bar_0": "mug 3", "mug_bar__minus_9": "mug 2", "mug_bar__plus_1": "mug 1",
-        "sink_bar_3": "sink 1", "sink_bar_3_bar_sinkbasin": "sinkbasin 1", "agent1": "agent1",
-    }  # fmt: skip
+        "mug_bar_0": "mug 3",
+        "mug_bar__minus_9": "mug 2",
+        "mug_bar__plus_1": "mug 1",
+        "sink_bar_3": "sink 1",
+        "sink_bar_3_bar_sinkbasin": "sinkbasin 1",
+        "agent1": "agent1",
+    }
 
 
 GOAL = Goal("cool", "apple", "cabinet")
@@ -94,10 +102,28 @@ def test_a_whole_episode_word_for_word():
         "1, a fridge 1, a microwave 1, and a sinkbasin 1.\n\nYour task is to: put a cool apple in cabinet."
     )
     assert play(
-        game, "0.4", "look", "go to cabinet 2", "look", "open cabinet 2", "go to cabinet 2", "close cabinet 2",
-        "examine cabinet 2", "go to countertop 1", "take apple 2 from countertop 1", "inventory", "examine apple 2",
-        "cool apple 2 with fridge 1", "go to fridge 1", "cool apple 2 with fridge 1", "examine apple 2",
-        "go to cabinet 1", "move apple 2 to cabinet 1", "open cabinet 1", "put apple 2 in/on cabinet 1", "inventory",
+        game,
+        "0.4",
+        "look",
+        "go to cabinet 2",
+        "look",
+        "open cabinet 2",
+        "go to cabinet 2",
+        "close cabinet 2",
+        "examine cabinet 2",
+        "go to countertop 1",
+        "take apple 2 from countertop 1",
+        "inventory",
+        "examine apple 2",
+        "cool apple 2 with fridge 1",
+        "go to fridge 1",
+        "cool apple 2 with fridge 1",
+        "examine apple 2",
+        "go to cabinet 1",
+        "move apple 2 to cabinet 1",
+        "open cabinet 1",
+        "put apple 2 in/on cabinet 1",
+        "inventory",
     ) == [
         "You are in the middle of a room. Looking quickly around you, you see nothing.",
         "You arrive at cabinet 2. The cabinet 2 is closed.",
@@ -119,29 +145,45 @@ def test_a_whole_episode_word_for_word():
         "You open the cabinet 1. The cabinet 1 is open. In it, you see nothing.",
         "You move the apple 2 to the cabinet 1.",
         "You are not carrying anything.",
-    ]  # fmt: skip
+    ]
 
 
 def test_the_older_dialect():
     """Arrivals name places, numbered like everything: seven of them, the last id first."""
     game = Game(kitchen(), GOAL, "put a cool apple in cabinet")
     assert play(
-        game, "0.3", "go to countertop 1", "take knife 1 from countertop 1", "go to sinkbasin 1",
-        "move knife 1 to sinkbasin 1", "put knife 1 in cabinet 1", "help",
+        game,
+        "0.3",
+        "go to countertop 1",
+        "take knife 1 from countertop 1",
+        "go to sinkbasin 1",
+        "move knife 1 to sinkbasin 1",
+        "put knife 1 in cabinet 1",
+        "help",
     ) == [
         "You arrive at loc 4. On the countertop 1, you see a apple 2, a desklamp 1, and a knife 1.",
         "You pick up the knife 1 from the countertop 1.",
         "You arrive at loc 3. On the sinkbasin 1, you see nothing.",
         "You put the knife 1 in/on the sinkbasin 1.",
-        NOTHING, NOTHING,
-    ]  # fmt: skip
+        NOTHING,
+        NOTHING,
+    ]
     state = apply(game, game.start, Action("go", game.number["countertop 1"]))
     state = apply(game, state, Action("take", game.object_number["knife 1"], game.number["countertop 1"]))
     assert Speaker(game, DIALECTS["0.3"]).legal(state) == (
-        "examine countertop 1", "examine knife 1", "go to cabinet 1", "go to cabinet 2", "go to fridge 1",
-        "go to microwave 1", "go to sinkbasin 1", "inventory", "look", "put knife 1 in/on countertop 1",
-        "slice apple 2 with knife 1", "use desklamp 1",
-    )  # fmt: skip
+        "examine countertop 1",
+        "examine knife 1",
+        "go to cabinet 1",
+        "go to cabinet 2",
+        "go to fridge 1",
+        "go to microwave 1",
+        "go to sinkbasin 1",
+        "inventory",
+        "look",
+        "put knife 1 in/on countertop 1",
+        "slice apple 2 with knife 1",
+        "use desklamp 1",
+    )
     assert "help" in Speaker(game, DIALECTS["0.4"]).legal(state)
     assert play(game, "0.4", "help") == [HELP]
 
@@ -150,25 +192,57 @@ def test_how_a_held_object_looks():
     """Each state of it, in the order of ALFWorld's conditions; heat and cold take turns, cleaning stays."""
     game = Game(kitchen(), GOAL, "x")
     said = play(
-        game, "0.4", "go to countertop 1", "use desklamp 1", "use desklamp 1", "take knife 1 from countertop 1",
-        "slice apple 2 with knife 1", "move knife 1 to countertop 1", "take apple 2 from countertop 1",
-        "examine apple 2", "go to microwave 1", "heat apple 2 with microwave 1", "examine apple 2",
-        "go to sinkbasin 1", "clean apple 2 with sinkbasin 1", "examine apple 2", "go to fridge 1",
-        "cool apple 2 with fridge 1", "examine apple 2", "examine knife 1",
-    )  # fmt: skip
+        game,
+        "0.4",
+        "go to countertop 1",
+        "use desklamp 1",
+        "use desklamp 1",
+        "take knife 1 from countertop 1",
+        "slice apple 2 with knife 1",
+        "move knife 1 to countertop 1",
+        "take apple 2 from countertop 1",
+        "examine apple 2",
+        "go to microwave 1",
+        "heat apple 2 with microwave 1",
+        "examine apple 2",
+        "go to sinkbasin 1",
+        "clean apple 2 with sinkbasin 1",
+        "examine apple 2",
+        "go to fridge 1",
+        "cool apple 2 with fridge 1",
+        "examine apple 2",
+        "examine knife 1",
+    )
     assert [text for text in said if text.startswith(("You turn", "You sliced", "This", NOTHING))] == [
-        "You turn on the desklamp 1.", "You turn on the desklamp 1.", "You sliced the apple 2 with the knife 1.",
-        "This is a sliced apple 2.", "This is a hot sliced apple 2.", "This is a hot and clean sliced apple 2.",
-        "This is a cool and clean sliced apple 2.", NOTHING,
-    ]  # fmt: skip
+        "You turn on the desklamp 1.",
+        "You turn on the desklamp 1.",
+        "You sliced the apple 2 with the knife 1.",
+        "This is a sliced apple 2.",
+        "This is a hot sliced apple 2.",
+        "This is a hot and clean sliced apple 2.",
+        "This is a cool and clean sliced apple 2.",
+        NOTHING,
+    ]
     whole = play(
-        game, "0.4", "go to cabinet 2", "open cabinet 2", "take apple 1 from cabinet 2", "go to sinkbasin 1",
-        "clean apple 1 with sinkbasin 1", "examine apple 1", "go to microwave 1", "heat apple 1 with microwave 1",
-        "examine apple 1", "go to fridge 1", "cool apple 1 with fridge 1",
-    )  # fmt: skip
+        game,
+        "0.4",
+        "go to cabinet 2",
+        "open cabinet 2",
+        "take apple 1 from cabinet 2",
+        "go to sinkbasin 1",
+        "clean apple 1 with sinkbasin 1",
+        "examine apple 1",
+        "go to microwave 1",
+        "heat apple 1 with microwave 1",
+        "examine apple 1",
+        "go to fridge 1",
+        "cool apple 1 with fridge 1",
+    )
     assert (whole[5], whole[8], whole[10]) == (
-        "This is a clean apple 1.", "This is a hot and clean apple 1.", NOTHING,
-    )  # apple 1 cannot be cooled  # fmt: skip
+        "This is a clean apple 1.",
+        "This is a hot and clean apple 1.",
+        NOTHING,
+    )  # apple 1 cannot be cooled
     mug = play(game, "0.4", "go to cabinet 2", "open cabinet 2", "take mug 1 from cabinet 2", "examine mug 1")
     assert mug[-1] == "This is a normal mug 1. In it, you see nothing."
 
@@ -181,8 +255,19 @@ def test_receptacles_that_share_a_place():
     )
     game = Game(found, Goal("put", "pen", "bed"), "x")
     assert play(
-        game, "0.4", "go to drawer 1", "go to drawer 2", "look", "open drawer 2", "take pen 1 from drawer 2",
-        "open drawer 1", "move pen 1 to drawer 1", "look", "take pen 1 from drawer 1", "move pen 1 to drawer 2", "look",
+        game,
+        "0.4",
+        "go to drawer 1",
+        "go to drawer 2",
+        "look",
+        "open drawer 2",
+        "take pen 1 from drawer 2",
+        "open drawer 1",
+        "move pen 1 to drawer 1",
+        "look",
+        "take pen 1 from drawer 1",
+        "move pen 1 to drawer 2",
+        "look",
     ) == [
         "You arrive at drawer 1. The drawer 1 is closed.",
         NOTHING,
@@ -195,29 +280,52 @@ def test_receptacles_that_share_a_place():
         "You pick up the pen 1 from the drawer 1.",
         "You move the pen 1 to the drawer 2.",
         "You are facing the drawer 2, and drawer 1. Next to it, you see a pen 1.",
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(
     ("goal", "actions", "wins_at"),
     [
-        (Goal("put", "apple", "sinkbasin"), "go to countertop 1;take apple 2 from countertop 1;go to sinkbasin 1;"
-         "move apple 2 to sinkbasin 1", 3),
-        (Goal("clean", "mug", "fridge"), "go to cabinet 2;open cabinet 2;take mug 1 from cabinet 2;go to fridge 1;"
-         "open fridge 1;move mug 1 to fridge 1;take mug 1 from fridge 1;go to sinkbasin 1;clean mug 1 with sinkbasin 1;"
-         "go to fridge 1;move mug 1 to fridge 1", 10),
-        (Goal("heat", "mug", "cabinet"), "go to cabinet 2;open cabinet 2;take mug 1 from cabinet 2;go to microwave 1;"
-         "heat mug 1 with microwave 1;go to fridge 1;cool mug 1 with fridge 1;go to cabinet 2;move mug 1 to cabinet 2",
-         None),
-        (Goal("cool", "apple", "cabinet"), "go to countertop 1;take apple 2 from countertop 1;go to fridge 1;"
-         "cool apple 2 with fridge 1;open fridge 1;move apple 2 to fridge 1;go to cabinet 2;open cabinet 2", None),
-        (Goal("two", "apple", "cabinet"), "go to countertop 1;take apple 2 from countertop 1;go to cabinet 1;"
-         "open cabinet 1;move apple 2 to cabinet 1;take apple 2 from cabinet 1;go to cabinet 2;open cabinet 2;"
-         "move apple 2 to cabinet 2", 8),
-        (Goal("look", "mug", "desklamp"), "go to countertop 1;use desklamp 1;go to cabinet 2;open cabinet 2;"
-         "take mug 1 from cabinet 2;go to countertop 1", 5),
+        (
+            Goal("put", "apple", "sinkbasin"),
+            "go to countertop 1;take apple 2 from countertop 1;go to sinkbasin 1;move apple 2 to sinkbasin 1",
+            3,
+        ),
+        (
+            Goal("clean", "mug", "fridge"),
+            "go to cabinet 2;open cabinet 2;take mug 1 from cabinet 2;go to fridge 1;"
+            "open fridge 1;move mug 1 to fridge 1;take mug 1 from fridge 1;go to sinkbasin 1;"
+            "clean mug 1 with sinkbasin 1;go to fridge 1;move mug 1 to fridge 1",
+            10,
+        ),
+        (
+            Goal("heat", "mug", "cabinet"),
+            "go to cabinet 2;open cabinet 2;take mug 1 from cabinet 2;go to microwave 1;"
+            "heat mug 1 with microwave 1;go to fridge 1;cool mug 1 with fridge 1;"
+            "go to cabinet 2;move mug 1 to cabinet 2",
+            None,
+        ),
+        (
+            Goal("cool", "apple", "cabinet"),
+            "go to countertop 1;take apple 2 from countertop 1;go to fridge 1;"
+            "cool apple 2 with fridge 1;open fridge 1;move apple 2 to fridge 1;go to cabinet 2;open cabinet 2",
+            None,
+        ),
+        (
+            Goal("two", "apple", "cabinet"),
+            "go to countertop 1;take apple 2 from countertop 1;go to cabinet 1;"
+            "open cabinet 1;move apple 2 to cabinet 1;take apple 2 from cabinet 1;go to cabinet 2;open cabinet 2;"
+            "move apple 2 to cabinet 2",
+            8,
+        ),
+        (
+            Goal("look", "mug", "desklamp"),
+            "go to countertop 1;use desklamp 1;go to cabinet 2;open cabinet 2;"
+            "take mug 1 from cabinet 2;go to countertop 1",
+            5,
+        ),
     ],
-)  # fmt: skip
+)
 def test_when_a_goal_is_reached(goal, actions, wins_at):
     game = Game(kitchen(), goal, goal.say())
     speaker, state, reached = Speaker(game, DIALECTS["0.4"]), game.start, []
@@ -306,8 +414,13 @@ def test_what_is_legal_is_possible_and_nothing_else(goal, seed, rng):
         every |= {Action("slice", o, k) for o in things for k in things}
         every |= {Action(verb) for verb in ("look", "inventory", "help")}
         assert {action for action in every if possible(game, state, action)} == set(found)
-        state = apply(game, state, rng.choice([action for action in found if action.verb not in ("go", "look")]
-                                              if rng.random() < 0.5 else found))  # fmt: skip
+        state = apply(
+            game,
+            state,
+            rng.choice(
+                [action for action in found if action.verb not in ("go", "look")] if rng.random() < 0.5 else found
+            ),
+        )
         assert sum(mask.bit_count() for mask in state.contents) + (state.held >= 0) == everything
         for r, contents in enumerate(state.contents):
             assert all(state.lying[game.place[r]] >> o & 1 for o in bits(contents))

@@ -19,9 +19,11 @@ from evolvent.worlds.panel import Sizes
 
 SMALL = Sizes(train=24, dev=24, test=24)
 WORLDS = [
-    HouseholdWorld(sizes=SMALL), HouseholdWorld("0.3", sizes=SMALL), HouseholdWorld(size="alfworld", sizes=SMALL),
+    HouseholdWorld(sizes=SMALL),
+    HouseholdWorld("0.3", sizes=SMALL),
+    HouseholdWorld(size="alfworld", sizes=SMALL),
     HouseholdNouns(sizes=SMALL),
-]  # fmt: skip
+]
 NAME = re.compile(r"[a-z]+ \d+")
 HELD = re.compile(r"I have ([a-z]+ \d+)\.")
 NONE = re.compile(r"I see no ([a-z]+) (?:in|on) ([a-z]+ \d+)\.")

@@ -81,9 +81,15 @@ def test_the_same_order_by_macro_actions():
     _, info = env.reset()
     rewards = []
     for action in (
-        "take the tomato", "put the tomato on board one", "chop the tomato", "take the chopped tomato",
-        "put the tomato on plate one", "take the lettuce", "put the lettuce on plate one", "deliver plate one",
-    ):  # fmt: skip
+        "take the tomato",
+        "put the tomato on board one",
+        "chop the tomato",
+        "take the chopped tomato",
+        "put the tomato on plate one",
+        "take the lettuce",
+        "put the lettuce on plate one",
+        "deliver plate one",
+    ):
         assert action in info["admissible"] and 3 <= len(action.split()) <= 7
         _, reward, over, _, info = env.step(action)
         rewards.append(round(reward, 9))
@@ -297,10 +303,12 @@ def test_the_right_delivery_can_be_all_that_is_paid():
 def test_tasks_and_settings_that_are_none():
     world = WORLDS["commands"]
     for spec, what in (
-        ({"order": ["boiled tomato"], "seed": 1}, "no order"), ({"order": [], "seed": 1}, "no order"),
-        ({"order": ["whole tomato", "chopped tomato"], "seed": 1}, "no order"), ({"order": "x", "seed": 1}, "no order"),
+        ({"order": ["boiled tomato"], "seed": 1}, "no order"),
+        ({"order": [], "seed": 1}, "no order"),
+        ({"order": ["whole tomato", "chopped tomato"], "seed": 1}, "no order"),
+        ({"order": "x", "seed": 1}, "no order"),
         ({"order": ["whole tomato"], "seed": True}, "no whole number"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ConfigError, match=what):
             world.make(Task("kitchen", "1", spec))
     with pytest.raises(ConfigError) as caught:

@@ -51,8 +51,9 @@ def test_math500_is_a_test_set_and_nothing_else(tmp_path):
     assert (half.kind, root.kind) == ("Prealgebra, level 2", "Algebra, level 5")
     assert world.question(half).text == HALF["problem"] and world.question(root).answer == "2\\sqrt{2}"
     assert world.question(half).rationale == (
-        "Half of it is $\\frac12 \\cdot \\frac23.$", "This is $\\boxed{\\frac{1}{3}}.$",
-    )  # fmt: skip
+        "Half of it is $\\frac12 \\cdot \\frac23.$",
+        "This is $\\boxed{\\frac{1}{3}}.$",
+    )
     assert all(play_actions(world, task, world.expert(task) or []) for task in (half, root))
     for said, right in (
         ("so \\boxed{1/3}", True),
@@ -169,15 +170,17 @@ def test_what_cannot_be_graded_is_not_scored(tmp_path, monkeypatch):
         ("One. Two! $x = 1. Y$ stays.\nThree", ("One.", "Two!", "$x = 1. Y$ stays.", "Three")),
         ("Of 3.5 and e.g. one.", ("Of 3.5 and e.g. one.",)),
         ("We have \\[a\n= b.\nSo\\] and go.  Then \\$5. End", ("We have \\[a = b. So\\] and go.", "Then \\$5.", "End")),
-        ("\\begin{align*}\na &= b \\\\[2mm]\n&= c. D\n\\end{align*}\nSo $c$.",
-         ("\\begin{align*} a &= b \\\\[2mm] &= c. D \\end{align*}", "So $c$.")),
-        ("Look. [asy]\ndraw((0,0)); label(\"$A$. B\");\n[/asy] Done. $x$ is it.", ("Look.", "Done.", "$x$ is it.")),
+        (
+            "\\begin{align*}\na &= b \\\\[2mm]\n&= c. D\n\\end{align*}\nSo $c$.",
+            ("\\begin{align*} a &= b \\\\[2mm] &= c. D \\end{align*}", "So $c$."),
+        ),
+        ('Look. [asy]\ndraw((0,0)); label("$A$. B");\n[/asy] Done. $x$ is it.', ("Look.", "Done.", "$x$ is it.")),
         ("As $x = 2.$ Also $y.$", ("As $x = 2.$", "Also $y.$")),
         ("So \\[x = 2.\\]Then go, as $x.$ goes", ("So \\[x = 2.\\]", "Then go, as $x.$ goes")),
         ("$$a\nb$$ C. D", ("$$a b$$ C.", "D")),
         ("", ()),
     ],
-)  # fmt: skip
+)
 def test_spans_are_sentences_and_lines_outside_of_formulas(solution, spans):
     assert sentences(solution) == spans
 

@@ -60,8 +60,15 @@ def test_episodes_pay_what_the_values_say():
 def test_a_walk():
     env = WORLD.make(from_state("closed"))
     seen = [env.reset()[0]]
-    for phrase in ("put the pan cake in", "open the mic ro wave", "close the mic ro wave", "Open the  mic ro wave",
-                   "put the pan cake in", "put the pan cake in", "bake"):  # fmt: skip
+    for phrase in (
+        "put the pan cake in",
+        "open the mic ro wave",
+        "close the mic ro wave",
+        "Open the  mic ro wave",
+        "put the pan cake in",
+        "put the pan cake in",
+        "bake",
+    ):
         seen.append(env.step(phrase)[0])
     assert seen[:-1] == ["closed", "closed", "open", "closed", "open", "full", "full"]
     assert seen[-1] == "expected open , put or close"

@@ -167,9 +167,19 @@ def rational_outcomes(state: tuple[Fraction, ...]) -> frozenset[Fraction]:
 class TestMoves:
     def test_worked_by_hand(self):
         assert [f"{move} = {move.result}" for move in moves((0, 2, 4))] == [
-            "2 + 0 = 2", "2 - 0 = 2", "4 - 2 = 2", "4 / 2 = 2", "4 + 0 = 4", "4 - 0 = 4", "4 + 2 = 6", "4 * 2 = 8",
-            "2 * 0 = 0", "4 * 0 = 0", "0 / 2 = 0", "0 / 4 = 0",
-        ]  # fmt: skip
+            "2 + 0 = 2",
+            "2 - 0 = 2",
+            "4 - 2 = 2",
+            "4 / 2 = 2",
+            "4 + 0 = 4",
+            "4 - 0 = 4",
+            "4 + 2 = 6",
+            "4 * 2 = 8",
+            "2 * 0 = 0",
+            "4 * 0 = 0",
+            "0 / 2 = 0",
+            "0 / 4 = 0",
+        ]
         assert moves((4, 2, 0)) == moves((0, 2, 4))
         assert [str(move) for move in moves((0, 0))] == ["0 + 0", "0 - 0", "0 * 0"]
         assert Move(4, "-", 2, 2, (0, 2)) in moves((0, 2, 4))

@@ -102,8 +102,10 @@ def test_deal_fills_panels_in_order_and_keeps_kinds_few() -> None:
     sizes = Sizes(train=100, dev=20, test=30, per_kind=5)
     panels = deal("toy", "1", numbers(), sizes=sizes, tiers=("seen",))
     assert {at: len(tasks) for at, tasks in panels.items()} == {
-        ("train", "seen"): 100, ("dev", "seen"): 20, ("test", "seen"): 30
-    }  # fmt: skip
+        ("train", "seen"): 100,
+        ("dev", "seen"): 20,
+        ("test", "seen"): 30,
+    }
     for (split, tier), tasks in panels.items():
         assert [task.spec["n"] for task in tasks] == sorted(task.spec["n"] for task in tasks)
         assert all((task.split, task.tier) == (split, tier) for task in tasks)
@@ -153,10 +155,18 @@ def test_digest_sees_every_change() -> None:
     one, two = Task("w", "1", {"a": 1}, "k"), Task("w", "1", {"a": 2}, "k")
     digests = {
         digest(tasks)
-        for tasks in ([], [one], [two], [one, two], [two, one], [Task("w", "2", {"a": 1}, "k")],
-                      [Task("w", "1", {"a": 1}, "j")], [Task("w", "1", {"a": 1}, "k", "evo")],
-                      [Task("w", "1", {"a": 1}, "k", "seen", "dev")])
-    }  # fmt: skip
+        for tasks in (
+            [],
+            [one],
+            [two],
+            [one, two],
+            [two, one],
+            [Task("w", "2", {"a": 1}, "k")],
+            [Task("w", "1", {"a": 1}, "j")],
+            [Task("w", "1", {"a": 1}, "k", "evo")],
+            [Task("w", "1", {"a": 1}, "k", "seen", "dev")],
+        )
+    }
     assert len(digests) == 9
     assert digest([one]) == digest([Task("w", "1", {"a": 1}, "k")])
 
@@ -228,9 +238,12 @@ def test_panels_do_not_depend_on_the_process(names: tuple[str, ...]) -> None:
     """Another hash seed than this process has, and worlds and tiers asked for in another order."""
     committed = json.loads(DIGESTS.read_text())
     run = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *names], env={**os.environ, "PYTHONHASHSEED": "1"},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [sys.executable, "-c", PROGRAM, *names],
+        env={**os.environ, "PYTHONHASHSEED": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     found = json.loads(run.stdout)
     assert {at.partition("/")[0] for at in found} == set(names)
     for at, value in found.items():

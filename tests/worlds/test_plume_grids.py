@@ -34,13 +34,16 @@ def test_interpolation_is_bilinear_and_zero_outside():
     np.testing.assert_allclose(grid(places), [0, 7, 2, 3.5, 2, 0, 0])
 
 
-@pytest.mark.parametrize(("text", "what"), [
-    ("a,b,c\n1,2,3\n", "line 1"),
-    (lines(ROWS) + "1,x,3\n", "line 8"),
-    (lines(ROWS) + "0,1,3\n", "line 8"),
-    (lines(ROWS) + "nan,1,3\n", "line 8"),
-    (lines(ROWS[:-1]), "missing"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("a,b,c\n1,2,3\n", "line 1"),
+        (lines(ROWS) + "1,x,3\n", "line 8"),
+        (lines(ROWS) + "0,1,3\n", "line 8"),
+        (lines(ROWS) + "nan,1,3\n", "line 8"),
+        (lines(ROWS[:-1]), "missing"),
+    ],
+)
 def test_broken_csv(tmp_path, text, what):
     (tmp_path / "a.csv").write_text(text, encoding="utf-8")
     with pytest.raises(SampleInvalid, match=what):

@@ -18,13 +18,16 @@ AUTOSTE = SourceTerm(40, 60, 1, 5, 4, math.pi / 2, 1, 8)
 SMALL = SourceTerm(15.5, 16.6, 0, 5, 2, math.pi / 4, 2, 10)
 
 
-@pytest.mark.parametrize(("source", "place", "expected"), [
-    (AUTOSTE, (40, 40, 1), 1.070000970e-2),
-    (AUTOSTE, (39, 60, 1), 5.220401164e-2),
-    (AUTOSTE, (40, 65, 1), 1.404636678e-10),
-    (SMALL, (0, 0, 0), 2.943626763e-3),
-    (SMALL, (10, 10, 0), 1.509910934e-2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("source", "place", "expected"),
+    [
+        (AUTOSTE, (40, 40, 1), 1.070000970e-2),
+        (AUTOSTE, (39, 60, 1), 5.220401164e-2),
+        (AUTOSTE, (40, 65, 1), 1.404636678e-10),
+        (SMALL, (0, 0, 0), 2.943626763e-3),
+        (SMALL, (10, 10, 0), 1.509910934e-2),
+    ],
+)
 def test_concentrations(source, place, expected):
     assert concentration(np.array(place, dtype=float), source.vector()) == pytest.approx(expected, rel=2e-9)
 
@@ -101,10 +104,18 @@ def test_the_global_generator_is_left_alone():
     np.testing.assert_array_equal(np.random.get_state()[1], before)
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    ("detect", 0.0), ("detect", 1.1), ("detect", math.nan), ("threshold", 0.0), ("sigma", -1.0),
-    ("sigma_fraction", -0.1), ("likelihood", "other"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("detect", 0.0),
+        ("detect", 1.1),
+        ("detect", math.nan),
+        ("threshold", 0.0),
+        ("sigma", -1.0),
+        ("sigma_fraction", -0.1),
+        ("likelihood", "other"),
+    ],
+)
 def test_sensors_that_cannot_be(name, value):
     with pytest.raises(ConfigError, match=name):
         replace(Sensor(), **{name: value})
@@ -127,9 +138,18 @@ def uniform(low, high):
 
 
 PRIOR = PlumePrior(
-    (uniform(0, 25), uniform(0, 25), uniform(0, 5), Marginal("gamma", 2, 5), Marginal("normal", 0.1, 1),
-     Marginal("normal", 1, 0.2), uniform(1, 3), uniform(5, 15)), ((0, 25), (0, 25)),
-)  # fmt: skip
+    (
+        uniform(0, 25),
+        uniform(0, 25),
+        uniform(0, 5),
+        Marginal("gamma", 2, 5),
+        Marginal("normal", 0.1, 1),
+        Marginal("normal", 1, 0.2),
+        uniform(1, 3),
+        uniform(5, 15),
+    ),
+    ((0, 25), (0, 25)),
+)
 
 
 def test_priors_draw_what_a_source_may_be():

@@ -58,8 +58,10 @@ def test_priors_know_the_announced_wind_and_not_the_source():
     task = TASKS[0]
     other = Task(task.world, task.version, {**task.spec, "source": [6, 7, 1, 4, 2.2, 0.7, 1.9, 9]}, split=task.split)
     assert WORLD.prior(task) == WORLD.prior(other)
-    errors = [[task.spec["source"][i] - task.spec["announced"][i - 4] for i in (4, 5)]
-              for task in WORLD.tasks("train", "seen")]  # fmt: skip
+    errors = [
+        [task.spec["source"][i] - task.spec["announced"][i - 4] for i in (4, 5)]
+        for task in WORLD.tasks("train", "seen")
+    ]
     np.testing.assert_allclose(np.std(errors, 0), WORLD.preset.announced, rtol=0.4)
 
 
@@ -67,8 +69,11 @@ def test_published_priors_lean_on_the_truth():
     leaning = WORLDS["plume/agdc"]
     marginals = leaning.prior(leaning.tasks("dev", "seen")[0]).marginals
     assert [(one.a, one.b) for one in marginals[4:]] == [
-        (2, 2), (pytest.approx(0.9 * math.pi / 4, abs=1e-5), pytest.approx(math.radians(10))), (2, 4), (8, 10)
-    ]  # fmt: skip
+        (2, 2),
+        (pytest.approx(0.9 * math.pi / 4, abs=1e-5), pytest.approx(math.radians(10))),
+        (2, 4),
+        (8, 10),
+    ]
 
 
 def test_an_episode_alone_is_the_episode_among_others():
@@ -227,10 +232,16 @@ def test_tasks_of_another_sensor_or_preset_are_refused():
         WORLDS["plume/75"].make(TASKS[0])
 
 
-@pytest.mark.parametrize("change", [
-    {"source": [1, 2]}, {"source": [30.0, 5, 0, 5, 2, 0, 2, 10]}, {"source": None}, {"announced": ["a", 1]},
-    {"source": [5, 5, 0, -5, 2, 0, 2, 10]},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"source": [1, 2]},
+        {"source": [30.0, 5, 0, 5, 2, 0, 2, 10]},
+        {"source": None},
+        {"announced": ["a", 1]},
+        {"source": [5, 5, 0, -5, 2, 0, 2, 10]},
+    ],
+)
 def test_specs_that_are_none(change):
     task = Task(WORLD.name, WORLD.version, {**TASKS[0].spec, **change})
     with pytest.raises(ConfigError):

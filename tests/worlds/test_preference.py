@@ -52,18 +52,42 @@ class TestLanguage:
 
     @pytest.mark.parametrize(
         "text",
-        ["", "the", "boat rests", "the boat", "the boat is", "the boat old", "the boat rests rests", "the boat sees",
-         "the boat sees the", "the old new boat rests", "the boat is old today", "the boat and rests", "boat the rests",
-         "the boat is near", "the boat near rests", "the boat sees the net today", "the boat is is"],
-    )  # fmt: skip
+        [
+            "",
+            "the",
+            "boat rests",
+            "the boat",
+            "the boat is",
+            "the boat old",
+            "the boat rests rests",
+            "the boat sees",
+            "the boat sees the",
+            "the old new boat rests",
+            "the boat is old today",
+            "the boat and rests",
+            "boat the rests",
+            "the boat is near",
+            "the boat near rests",
+            "the boat sees the net today",
+            "the boat is is",
+        ],
+    )
     def test_no_sentences(self, text):
         assert read_sentence(text.split()) is None
 
     @pytest.mark.parametrize(
         "text",
-        ["the boat rest", "the boats rests", "these boat rests", "one boats rest", "the boat near the gulls rest",
-         "the boat and the gull rests", "the boat sees these net", "the boats is old"],
-    )  # fmt: skip
+        [
+            "the boat rest",
+            "the boats rests",
+            "these boat rests",
+            "one boats rest",
+            "the boat near the gulls rest",
+            "the boat and the gull rests",
+            "the boat sees these net",
+            "the boats is old",
+        ],
+    )
     def test_sentences_whose_numbers_do_not_agree_are_read_and_say_so(self, text):
         found = read_sentence(text.split())
         assert found is not None and not found.agrees
@@ -103,11 +127,19 @@ class TestQuality:
     def test_worked_by_hand(self):
         """Two of three sentences whole, 11 of 17 words; boats named, gulls not; no link after the broken sentence."""
         found = parts("the boats sees the gulls . gulls the see . this new boat and the cow rest .")
-        assert found == pytest.approx({
-            "form": 14 / 18, "variety": 1.0, "agreement": 1 / 2, "topic": 3 / 4, "coverage": 1 / 4, "consistency": 0.0,
-            "thread": 1 / 3, "closing": 1.0,
-            "reward": 14 / 18 * (0.3 / 4 + 0.2 / 2 + 0.15 / 3 + 0.1 * 3 / 4 + 0.1),
-        })  # fmt: skip
+        assert found == pytest.approx(
+            {
+                "form": 14 / 18,
+                "variety": 1.0,
+                "agreement": 1 / 2,
+                "topic": 3 / 4,
+                "coverage": 1 / 4,
+                "consistency": 0.0,
+                "thread": 1 / 3,
+                "closing": 1.0,
+                "reward": 14 / 18 * (0.3 / 4 + 0.2 / 2 + 0.15 / 3 + 0.1 * 3 / 4 + 0.1),
+            }
+        )
 
     def test_length_counts(self):
         words = GOOD.split()
@@ -160,9 +192,15 @@ class TestWriting:
 
     @pytest.mark.parametrize(
         ("fault", "part"),
-        [("agreement", "agreement"), ("topic", "topic"), ("truth", "consistency"), ("repeat", "variety"),
-         ("forget", "coverage"), ("form", "form")],
-    )  # fmt: skip
+        [
+            ("agreement", "agreement"),
+            ("topic", "topic"),
+            ("truth", "consistency"),
+            ("repeat", "variety"),
+            ("forget", "coverage"),
+            ("form", "form"),
+        ],
+    )
     def test_each_fault_lowers_its_part_and_the_reward(self, fault, part):
         tasks = WORLD.tasks("test", "seen")
         found = [WORLD.quality(WORLD.continuation(task, faults=Faults(**{fault: 0.6})).split(), task) for task in tasks]
@@ -255,8 +293,10 @@ class TestWorld:
         found = audit(world)
         assert found.problems == ()
         assert all(tier.expert == 1.0 and (tier.replay or 0.0) <= 0.02 for tier in found.tiers.values())
-        entities = {tier: {len(read_prompt(world.prompt(task)).entities) for task in world.tasks("test", tier)}
-                    for tier in world.tiers}  # fmt: skip
+        entities = {
+            tier: {len(read_prompt(world.prompt(task)).entities) for task in world.tasks("test", tier)}
+            for tier in world.tiers
+        }
         assert entities == {"seen": {2, 3}, "evo": {2, 3}, "combo": {3}, "longer": {4}}
         keys = [world.key(task) for tier in world.tiers for split in SPLITS for task in world.tasks(split, tier)]
         assert len(keys) == len(set(keys))

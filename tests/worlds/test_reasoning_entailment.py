@@ -22,9 +22,9 @@ MODELS = [
     model for n in range(1, 9) for model in combinations(THINGS, n) if all(any(k in t for t in model) for k in KINDS)
 ]
 """Things of equal kinds cannot be told apart by statements: sets of different things are all the models there are."""
-STATEMENTS = st.builds(
-    Statement, st.sampled_from(FORMS), st.sampled_from(KINDS), st.sampled_from(KINDS)
-).filter(lambda one: one.subject != one.other)  # fmt: skip
+STATEMENTS = st.builds(Statement, st.sampled_from(FORMS), st.sampled_from(KINDS), st.sampled_from(KINDS)).filter(
+    lambda one: one.subject != one.other
+)
 
 
 def true_in(model: tuple[frozenset[str], ...], one: Statement) -> bool:
@@ -57,10 +57,12 @@ class TestSyllogisms:
     def test_the_old_moods(self):
         """Barbara, celarent, darii, ferio, and darapti, which needs things to exist."""
         for first, second, claim in (
-            ("all b are c", "all a are b", "all a are c"), ("no b are c", "all a are b", "no a are c"),
-            ("all b are c", "some a are b", "some a are c"), ("no b are c", "some a are b", "some a are not c"),
+            ("all b are c", "all a are b", "all a are c"),
+            ("no b are c", "all a are b", "no a are c"),
+            ("all b are c", "some a are b", "some a are c"),
+            ("no b are c", "some a are b", "some a are not c"),
             ("all b are c", "all b are a", "some a are c"),
-        ):  # fmt: skip
+        ):
             premises = [read(first), read(second)]
             assert follows(premises, read(claim)) is True
             assert follows(premises, read(claim).opposite) is False

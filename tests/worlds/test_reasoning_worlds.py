@@ -252,9 +252,15 @@ def test_panels_do_not_depend_on_the_process() -> None:
         "    print(digest(tasks), world.question(tasks[0]).text)\n"
     )
     printed = {
-        subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": seed}, check=True,
-                       capture_output=True, text=True).stdout for seed in ("0", "7")
-    }  # fmt: skip
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("0", "7")
+    }
     assert len(printed) == 1
     rules = WORLDS["rules"]
     tasks = [task for tier in reversed(rules.tiers) for task in rules.tasks("test", tier)]

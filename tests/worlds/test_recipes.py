@@ -53,21 +53,35 @@ def test_read_recipe_with_and_without_space_before_commas() -> None:
     assert read_recipe("  craft 2 oak  board using 1 a , 3 b c ") == expected
     assert str(expected) == "craft 2 oak board using 1 a, 3 b c"
     assert read_recipe("craft x using 1 a") == Recipe(1, "x", (Ingredient(1, "a"),))
-    for text in ("craft 1 x", "craft 1 x using a", "craft 1 x using 1 a,", "craft 1 x using 1 a,, 1 b", "get 1 a", "",
-                 "craft 1 x using -1 a", "craft 1 x using 12345 a", "craft 1 x using ² a"):  # fmt: skip
+    for text in (
+        "craft 1 x",
+        "craft 1 x using a",
+        "craft 1 x using 1 a,",
+        "craft 1 x using 1 a,, 1 b",
+        "get 1 a",
+        "",
+        "craft 1 x using -1 a",
+        "craft 1 x using 12345 a",
+        "craft 1 x using ² a",
+    ):
         assert read_recipe(text) is None, text
 
 
 def test_plan_by_hand() -> None:
     """3 chairs' worth by hand: 2 sticks need one craft of 4; planks 2 + 3 = 5 need two crafts of 4 from 2 logs."""
     known = book(
-        "craft 1 chair using 3 plank, 2 stick", "craft 4 stick using 2 plank", "craft 4 plank using 1 log",
-        "craft 1 raft using 9 log",
-    )  # fmt: skip
-    assert known.plan("chair") == (
-        "get 2 log", "craft 4 plank using 1 log", "craft 4 plank using 1 log", "craft 4 stick using 2 plank",
         "craft 1 chair using 3 plank, 2 stick",
-    )  # fmt: skip
+        "craft 4 stick using 2 plank",
+        "craft 4 plank using 1 log",
+        "craft 1 raft using 9 log",
+    )
+    assert known.plan("chair") == (
+        "get 2 log",
+        "craft 4 plank using 1 log",
+        "craft 4 plank using 1 log",
+        "craft 4 stick using 2 plank",
+        "craft 1 chair using 3 plank, 2 stick",
+    )
     assert known.depth == {"log": 0, "plank": 1, "stick": 2, "chair": 3, "raft": 1}
     assert known.raw == ("log",)
     assert [recipe.output for recipe in known.needed("chair")] == ["plank", "stick", "chair"]
@@ -76,15 +90,22 @@ def test_plan_by_hand() -> None:
 def test_plan_goes_recipe_by_recipe_and_gets_a_shared_item_once() -> None:
     known = book("craft 1 x using 1 a, 2 y", "craft 2 y using 3 a, 1 z", "craft 1 z using 2 c, 1 a")
     assert known.plan("x") == (
-        "get 2 c", "get 5 a", "craft 1 z using 2 c, 1 a", "craft 2 y using 3 a, 1 z", "craft 1 x using 1 a, 2 y"
-    )  # fmt: skip
+        "get 2 c",
+        "get 5 a",
+        "craft 1 z using 2 c, 1 a",
+        "craft 2 y using 3 a, 1 z",
+        "craft 1 x using 1 a, 2 y",
+    )
 
 
 def test_tags_are_satisfied_by_any_member_and_the_cheapest_is_planned() -> None:
     known = book(
-        "craft 1 box using 4 board", "craft 1 ash board using 2 ash log", "craft 1 elm board using 1 elm slab",
-        "craft 1 elm slab using 1 elm log", tags={"board": ["elm board", "ash board"]},
-    )  # fmt: skip
+        "craft 1 box using 4 board",
+        "craft 1 ash board using 2 ash log",
+        "craft 1 elm board using 1 elm slab",
+        "craft 1 elm slab using 1 elm log",
+        tags={"board": ["elm board", "ash board"]},
+    )
     assert known.plan("box")[-1] == "craft 1 box using 4 ash board"
     assert known.depth["box"] == 2
     assert known.raw == ("ash log", "elm log")
@@ -317,14 +338,28 @@ def tiny_folder(folder: Path, *, backwards: bool = False) -> Path:
         ("stick", shaped("stick", ["#", "#"], 4, **{"#": tag})),
         ("sword", shaped("sword", list("XX#"), X={"item": "minecraft:bar"}, **{"#": {"item": "minecraft:stick"}})),
         ("bar_from_nugget", shaped("bar", ["###"] * 3, **{"#": {"item": "minecraft:nugget"}})),
-        ("nugget", {"type": shapeless, "ingredients": [{"item": "minecraft:bar"}],
-                    "result": {"item": "minecraft:nugget"}}),
-        ("bar_from_block", {"type": shapeless, "ingredients": [{"item": "minecraft:bar_block"}],
-                            "result": {"item": "minecraft:bar", "count": 9}}),
-        ("torch", {"type": shapeless, "ingredients": [{"item": "minecraft:stick"}, {"tag": "minecraft:coals"}],
-                   "result": "minecraft:torch"}),
+        (
+            "nugget",
+            {"type": shapeless, "ingredients": [{"item": "minecraft:bar"}], "result": {"item": "minecraft:nugget"}},
+        ),
+        (
+            "bar_from_block",
+            {
+                "type": shapeless,
+                "ingredients": [{"item": "minecraft:bar_block"}],
+                "result": {"item": "minecraft:bar", "count": 9},
+            },
+        ),
+        (
+            "torch",
+            {
+                "type": shapeless,
+                "ingredients": [{"item": "minecraft:stick"}, {"tag": "minecraft:coals"}],
+                "result": "minecraft:torch",
+            },
+        ),
         ("roast", {"type": "minecraft:smelting", "ingredient": {"item": "minecraft:fish"}, "result": "minecraft:ash"}),
-    ]  # fmt: skip
+    ]
     for wood, log in logs.items():
         result = {"item": f"minecraft:{wood}_planks", "count": 4}
         rows.append((f"{wood}_planks", {"type": shapeless, "group": "planks", "ingredients": [log], "result": result}))
@@ -336,16 +371,25 @@ def tiny_folder(folder: Path, *, backwards: bool = False) -> Path:
 def test_folder_by_hand(tmp_path: Path) -> None:
     known = read_folder(tiny_folder(tmp_path))
     assert sorted(map(str, known.recipes)) == [
-        "craft 1 bar using 9 nugget", "craft 1 sword using 2 bar, 1 stick", "craft 1 torch using 1 stick, 1 coals",
-        "craft 4 fir planks using 1 fir log", "craft 4 oak planks using 1 oak log", "craft 4 stick using 2 planks",
-    ]  # fmt: skip
+        "craft 1 bar using 9 nugget",
+        "craft 1 sword using 2 bar, 1 stick",
+        "craft 1 torch using 1 stick, 1 coals",
+        "craft 4 fir planks using 1 fir log",
+        "craft 4 oak planks using 1 oak log",
+        "craft 4 stick using 2 planks",
+    ]
     assert known.tags == {"planks": ("fir planks", "oak planks")}
     assert known.raw == ("coals", "fir log", "nugget", "oak log")  # a tag of which nothing is made is an item
     assert known.depth["sword"] == 3
     assert known.plan("sword") == (
-        "get 18 nugget", "craft 1 bar using 9 nugget", "craft 1 bar using 9 nugget", "get 1 fir log",
-        "craft 4 fir planks using 1 fir log", "craft 4 stick using 2 fir planks", "craft 1 sword using 2 bar, 1 stick",
-    )  # fmt: skip
+        "get 18 nugget",
+        "craft 1 bar using 9 nugget",
+        "craft 1 bar using 9 nugget",
+        "get 1 fir log",
+        "craft 4 fir planks using 1 fir log",
+        "craft 4 stick using 2 fir planks",
+        "craft 1 sword using 2 bar, 1 stick",
+    )
 
 
 def test_folder_order_does_not_matter(tmp_path: Path) -> None:

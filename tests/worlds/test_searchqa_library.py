@@ -20,12 +20,20 @@ CORPUS = [
     {"id": "a", "text": "The river Vistula flows through Warsaw."},
 ]
 QUESTIONS = [
-    {"question": "Where was Marie Curie born?", "golden_answers": ["Warsaw", "Warszawa"], "type": "place",
-     "split": "test"},
-    {"question": "Of which country is the city where Marie Curie was born the capital?", "answer": "Poland",
-     "queries": ["where was Marie Curie born", "capital Warsaw"], "split": "train"},
+    {
+        "question": "Where was Marie Curie born?",
+        "golden_answers": ["Warsaw", "Warszawa"],
+        "type": "place",
+        "split": "test",
+    },
+    {
+        "question": "Of which country is the city where Marie Curie was born the capital?",
+        "answer": "Poland",
+        "queries": ["where was Marie Curie born", "capital Warsaw"],
+        "split": "train",
+    },
     {"question": "Who painted the ceiling?", "answers": ["Michelangelo"]},
-]  # fmt: skip
+]
 
 
 def write(path: Path, rows: list[object]) -> Path:
@@ -41,8 +49,11 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 def test_documents_in_the_order_of_their_ids(files: tuple[Path, Path]) -> None:
     library = read_library(*files)
     assert [(document.id, document.title) for document in library.documents] == [
-        ("9", '"Warsaw"'), ("10", '"Marie Curie"'), ("a", ""), ("b", "Poland")
-    ]  # fmt: skip
+        ("9", '"Warsaw"'),
+        ("10", '"Marie Curie"'),
+        ("a", ""),
+        ("b", "Poland"),
+    ]
     assert library.documents[1].names == ("Marie Curie",)
     assert library.documents[1].text == "Marie Curie was born in Warsaw. She worked in Paris."
     assert library.invalid == ()
@@ -59,8 +70,12 @@ def test_an_episode(files: tuple[Path, Path]) -> None:
     world = SearchQA.from_files(*files)
     (task,) = world.tasks("test", "seen")
     assert (task.kind, task.split, world.name, world.tiers, world.vocabulary()) == (
-        "place", "test", "searchqa_files", ("seen",), None
-    )  # fmt: skip
+        "place",
+        "test",
+        "searchqa_files",
+        ("seen",),
+        None,
+    )
     env = world.make(task)
     observation, info = env.reset()
     assert observation == "Question: Where was Marie Curie born?"
@@ -110,20 +125,39 @@ def test_splits_by_the_question_alone(tmp_path: Path) -> None:
 def test_bad_rows_are_named_and_good_ones_kept(files: tuple[Path, Path], tmp_path: Path) -> None:
     corpus = write(
         tmp_path / "bad.jsonl",
-        ["", "{", "[1]", {"contents": "no id"}, {"id": True, "text": "x"}, {"id": 1}, {"id": 2, "text": " "},
-         {"id": 3, "text": "kept"}, {"id": "3", "text": "again"}, {"id": 4, "title": 5, "text": "x"},
-         '{"id": 5, "text": "\\ud800"}', "[" * 100_000, {"id": 6, "text": "kept too"}],
-    )  # fmt: skip
+        [
+            "",
+            "{",
+            "[1]",
+            {"contents": "no id"},
+            {"id": True, "text": "x"},
+            {"id": 1},
+            {"id": 2, "text": " "},
+            {"id": 3, "text": "kept"},
+            {"id": "3", "text": "again"},
+            {"id": 4, "title": 5, "text": "x"},
+            '{"id": 5, "text": "\\ud800"}',
+            "[" * 100_000,
+            {"id": 6, "text": "kept too"},
+        ],
+    )
     with corpus.open("ab") as file:
         file.write(b'{"id": 7, "text": "\xff"}\n')
     questions = write(
         tmp_path / "asked.jsonl",
-        [{"question": "Who?", "answer": "A B"}, {"question": "who", "answer": "C"}, {"question": "What?"},
-         {"question": "", "answer": "x"}, {"question": "Which?", "answer": "the"},
-         {"question": "When?", "answer": [None]},
-         {"question": "Why?", "answer": ["", "so"], "split": "valid"}, {"question": "How?", "answer": 7, "kind": 3},
-         {"question": "Whose?", "answer": 7, "queries": 1.5}, {"question": "Whom?", "answer": "x", "queries": {}}],
-    )  # fmt: skip
+        [
+            {"question": "Who?", "answer": "A B"},
+            {"question": "who", "answer": "C"},
+            {"question": "What?"},
+            {"question": "", "answer": "x"},
+            {"question": "Which?", "answer": "the"},
+            {"question": "When?", "answer": [None]},
+            {"question": "Why?", "answer": ["", "so"], "split": "valid"},
+            {"question": "How?", "answer": 7, "kind": 3},
+            {"question": "Whose?", "answer": 7, "queries": 1.5},
+            {"question": "Whom?", "answer": "x", "queries": {}},
+        ],
+    )
     library = read_library(corpus, questions)
     assert [document.text for document in library.documents] == ["kept", "kept too"]
     assert [(question.text, question.answers) for question in library.questions] == [
@@ -135,9 +169,31 @@ def test_bad_rows_are_named_and_good_ones_kept(files: tuple[Path, Path], tmp_pat
     assert where == [f"{corpus} row {n}" for n in (2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 14)] + [
         f"{questions} row {n}" for n in (2, 3, 4, 5, 6, 7, 8, 10)
     ]
-    for text, word in zip(told, ("JSON", "object", "id", "id", "text", "text", "before", "text", "JSON", "JSON", "JSON",
-                                 "before", "answer", "question", "answer", "answer", "split", "kind", "queries"),
-                          strict=True):  # fmt: skip
+    for text, word in zip(
+        told,
+        (
+            "JSON",
+            "object",
+            "id",
+            "id",
+            "text",
+            "text",
+            "before",
+            "text",
+            "JSON",
+            "JSON",
+            "JSON",
+            "before",
+            "answer",
+            "question",
+            "answer",
+            "answer",
+            "split",
+            "kind",
+            "queries",
+        ),
+        strict=True,
+    ):
         assert word in text
 
 

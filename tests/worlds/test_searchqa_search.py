@@ -112,16 +112,26 @@ class TestMoves:
             ("<think>it is clear</think> answer keldon", Move("answer", "keldon")),
             ("search what is <answer>x</answer>", Move("answer", "x")),
         ],
-    )  # fmt: skip
+    )
     def test_the_first_pair_of_tags_wins_and_the_short_form_is_the_whole_text(self, text: str, move: Move) -> None:
         assert read_move(text) == move
 
     @pytest.mark.parametrize(
         "text",
-        ["", "search", "answer  ", "<search></search>", "<search> \n</search> answer x", "I search anna",
-         "searching anna",
-         "<Search>anna</Search>", "<search>anna</answer>", "search <think>x</think>", "<answer>"],
-    )  # fmt: skip
+        [
+            "",
+            "search",
+            "answer  ",
+            "<search></search>",
+            "<search> \n</search> answer x",
+            "I search anna",
+            "searching anna",
+            "<Search>anna</Search>",
+            "<search>anna</answer>",
+            "search <think>x</think>",
+            "<answer>",
+        ],
+    )
     def test_what_is_no_move(self, text: str) -> None:
         assert read_move(text) is None
         with pytest.raises(InvalidAction, match="search"):
@@ -159,10 +169,15 @@ class TestMoves:
 class TestAnswers:
     @pytest.mark.parametrize(
         ("given", "golden"),
-        [("The  Beatles", "beatles"), ("U.S.", "us"), ("an apple a day", "apple day"), ("Don't!", "dont"),
-         ("KELDON.", "keldon"),
-         ("Beyoncé", "beyoncé")],
-    )  # fmt: skip
+        [
+            ("The  Beatles", "beatles"),
+            ("U.S.", "us"),
+            ("an apple a day", "apple day"),
+            ("Don't!", "dont"),
+            ("KELDON.", "keldon"),
+            ("Beyoncé", "beyoncé"),
+        ],
+    )
     def test_capitals_articles_marks_and_spaces_do_not_matter(self, given: str, golden: str) -> None:
         assert exact_match(given, ["other", golden])
         assert exact_match(golden, [given])

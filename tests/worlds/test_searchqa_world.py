@@ -62,9 +62,14 @@ def test_a_whole_episode() -> None:
     observation, info = env.reset()
     assert observation == "Question: what is the home of the teacher of zelda?"
     assert info["admissible"] == (
-        "search teacher of zelda", "search friend of zelda", "search home of zelda", "search birthplace of zelda",
-        "search employer of zelda", "search masterpiece of zelda", "answer zelda",
-    )  # fmt: skip
+        "search teacher of zelda",
+        "search friend of zelda",
+        "search home of zelda",
+        "search birthplace of zelda",
+        "search employer of zelda",
+        "search masterpiece of zelda",
+        "answer zelda",
+    )
     observation, reward, terminated, truncated, info = env.step("search teacher of zelda")
     assert observation == (
         "<information>the employer of zelda is sintrava. the teacher of zelda is viktor.\n"
@@ -86,9 +91,7 @@ def test_the_same_in_the_text_of_agentgym() -> None:
     ]
     assert env.step("answer The Lorwick!")[1:3] == (1.0, True)
     plan = TAGGED.expert(task_of("teacher", "home"))
-    assert plan == [
-        "<search>teacher of zelda</search>", "<search>home of viktor</search>", "<answer>lorwick</answer>"
-    ]  # fmt: skip
+    assert plan == ["<search>teacher of zelda</search>", "<search>home of viktor</search>", "<answer>lorwick</answer>"]
     assert [TAGGED.grammar.parse(action).action for action in plan] == plan
     assert [WORLD.grammar.parse(action).action for action in plan] == WORLD.expert(task_of("teacher", "home"))
 
@@ -215,8 +218,11 @@ class TestTasks:
         other = WORLD.renamed(task, Random(1))
         assert other.id != task.id
         assert (other.kind, other.tier, other.split, WORLD.key(other)) == (
-            task.kind, task.tier, task.split, WORLD.key(task)
-        )  # fmt: skip
+            task.kind,
+            task.tier,
+            task.split,
+            WORLD.key(task),
+        )
         assert play_by_reading(WORLD, other) == (WORLD.expert(other), 1.0)
         assert WORLD.expert(other) != WORLD.expert(task)
         assert WORLD.renamed(task, Random(1)) == other

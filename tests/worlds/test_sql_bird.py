@@ -33,16 +33,38 @@ TRAINS = (
 OTHERS = {f"town{n}": f"CREATE TABLE t (a); INSERT INTO t VALUES ({n});" for n in range(12)}
 DEEP = "deep lakes refer to depth > 100"
 DEV = [
-    {"question_id": 0, "db_id": "lakes", "question": "How many deep lakes are there?", "evidence": DEEP,
-     "SQL": "SELECT COUNT(*) FROM Lake WHERE depth > 100", "difficulty": "simple"},
-    {"question_id": 1, "db_id": "lakes", "question": "Who stayed in Avaria?", "evidence": "",
-     "SQL": "SELECT T1.guest FROM stay AS T1 INNER JOIN Lake AS T2 ON T1.lake = T2.id INNER JOIN Country AS T3 ON "
-            "T2.country = T3.Code WHERE T3.`Full Name` = 'Avaria'", "difficulty": "moderate"},
-    {"question_id": 2, "db_id": "trains", "question": "Where do trains go, most trains first?",
-     "SQL": "SELECT \"to\" FROM train GROUP BY \"to\" ORDER BY COUNT(*) DESC"},
-    {"question_id": 3, "db_id": "lakes", "question": "In which year is it now?", "evidence": "",
-     "SQL": "SELECT STRFTIME('%Y', CURRENT_TIMESTAMP)", "difficulty": "challenging"},
-]  # fmt: skip
+    {
+        "question_id": 0,
+        "db_id": "lakes",
+        "question": "How many deep lakes are there?",
+        "evidence": DEEP,
+        "SQL": "SELECT COUNT(*) FROM Lake WHERE depth > 100",
+        "difficulty": "simple",
+    },
+    {
+        "question_id": 1,
+        "db_id": "lakes",
+        "question": "Who stayed in Avaria?",
+        "evidence": "",
+        "SQL": "SELECT T1.guest FROM stay AS T1 INNER JOIN Lake AS T2 ON T1.lake = T2.id INNER JOIN Country AS T3 ON "
+        "T2.country = T3.Code WHERE T3.`Full Name` = 'Avaria'",
+        "difficulty": "moderate",
+    },
+    {
+        "question_id": 2,
+        "db_id": "trains",
+        "question": "Where do trains go, most trains first?",
+        "SQL": 'SELECT "to" FROM train GROUP BY "to" ORDER BY COUNT(*) DESC',
+    },
+    {
+        "question_id": 3,
+        "db_id": "lakes",
+        "question": "In which year is it now?",
+        "evidence": "",
+        "SQL": "SELECT STRFTIME('%Y', CURRENT_TIMESTAMP)",
+        "difficulty": "challenging",
+    },
+]
 BAD = [
     (["not", "an object"], "list where an object was expected"),
     ({"db_id": "lakes", "question": "?"}, "no SQL"),
@@ -55,21 +77,39 @@ BAD = [
 ]
 FAILING = [
     ({"db_id": "lakes", "question": "a", "SQL": "SELECT nix FROM Lake"}, "the gold query fails: no such column"),
-    ({"db_id": "lakes", "question": "b", "SQL": "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) "
-                                                 "SELECT COUNT(*) FROM c"}, "the query takes too many steps"),
+    (
+        {
+            "db_id": "lakes",
+            "question": "b",
+            "SQL": "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT COUNT(*) FROM c",
+        },
+        "the query takes too many steps",
+    ),
     ({"db_id": "lakes", "question": "c", "SQL": "DELETE FROM Lake"}, "not authorized"),
     ({"db_id": "broken", "question": "d", "SQL": "SELECT 1"}, "the database cannot be"),
-]  # fmt: skip
+]
 TABLES = [
     {
-        "db_id": "lakes", "table_names_original": ["Country", "Lake", "stay"],
+        "db_id": "lakes",
+        "table_names_original": ["Country", "Lake", "stay"],
         "table_names": ["Country", "lake", "stay"],
-        "column_names": [[-1, "*"], [0, "Code"], [0, "full name"], [1, "lake id"], [1, "name"], [1, "depth"],
-                         [1, "country code"], [2, "lake id"], [2, "guest"], [2, "nights"]],
-        "primary_keys": [1, 3, [7, 8]], "foreign_keys": [[6, 1], [7, 3]],
+        "column_names": [
+            [-1, "*"],
+            [0, "Code"],
+            [0, "full name"],
+            [1, "lake id"],
+            [1, "name"],
+            [1, "depth"],
+            [1, "country code"],
+            [2, "lake id"],
+            [2, "guest"],
+            [2, "nights"],
+        ],
+        "primary_keys": [1, 3, [7, 8]],
+        "foreign_keys": [[6, 1], [7, 3]],
     },
     {"db_id": "trains", "table_names": ["train"]},
-]  # fmt: skip
+]
 LIMITS = replace(FILE, steps=1_000_000)
 
 

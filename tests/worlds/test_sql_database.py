@@ -117,7 +117,7 @@ HOSTILE = {
     "not closed": ("SELECT 'abc", "unrecognized token"),
     "another schema": ("SELECT * FROM temp.sqlite_master", "prohibited"),
     "no function": ("SELECT sleep(1)", "no such function"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -168,9 +168,13 @@ def test_time_and_memory_stay_within_limits():
     """In a process of its own that is killed after a minute of CPU time, and has no more than three gigabytes."""
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)}, timeout=300,
-    )  # fmt: skip
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     larger = "the result has more than 100000 rows or is larger than 20000000 bytes"
     assert done.stdout.splitlines() == ["small", "the query needs too much memory", larger, larger]
@@ -183,9 +187,22 @@ def test_a_file_is_read_and_never_written(file):
     assert database.ask("SELECT COUNT(*) FROM names").rows == [(2,)]
     assert database.ask("SELECT * FROM found").error  # a virtual table runs code of its own
     assert "load_extension" in database.ask("SELECT * FROM sly").error
-    for query in ("WITH x AS (SELECT 1) DELETE FROM item", "INSERT INTO item VALUES (3, 'x')", "VACUUM INTO 'copy'",
-                  "ATTACH 'new.db' AS n", "PRAGMA journal_mode = WAL", "CREATE TABLE z (a)", "BEGIN", "DROP VIEW names",
-                  "PRAGMA query_only = OFF", "REINDEX", "ANALYZE", "DETACH main", "SAVEPOINT a", "COMMIT"):  # fmt: skip
+    for query in (
+        "WITH x AS (SELECT 1) DELETE FROM item",
+        "INSERT INTO item VALUES (3, 'x')",
+        "VACUUM INTO 'copy'",
+        "ATTACH 'new.db' AS n",
+        "PRAGMA journal_mode = WAL",
+        "CREATE TABLE z (a)",
+        "BEGIN",
+        "DROP VIEW names",
+        "PRAGMA query_only = OFF",
+        "REINDEX",
+        "ANALYZE",
+        "DETACH main",
+        "SAVEPOINT a",
+        "COMMIT",
+    ):
         assert database.ask(query).error
         assert database.run(query).error, query
     assert "not authorized" in database.run("ATTACH 'new.db' AS n").error

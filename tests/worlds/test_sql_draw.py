@@ -53,8 +53,9 @@ def evaluate(draft):
         parents = {row[link.to_column]: row for row in records(draft, link.to_table)}
         joined = [{**row, link.to_table: parents[row[link.table][link.column]]} for row in joined]
     some = any if query.either else all
-    chosen = [row[query.table] for row in joined if some([fulfils(draft, row, test) for test in query.conditions]
-                                                         or [True])]  # fmt: skip
+    chosen = [
+        row[query.table] for row in joined if some([fulfils(draft, row, test) for test in query.conditions] or [True])
+    ]
     cells = [row[query.column] for row in chosen]
     if query.select == "top":
         ranked = sorted(chosen, key=lambda row: row[query.column], reverse=query.descending)
@@ -135,8 +136,11 @@ def test_legal_queries_are_queries_and_hold_the_gold_once(sound):
         assert 4 <= len(legal) <= 12
         assert legal.count(draft.gold) == 1
         gold = result(draft)
-        right.append(statistics.mean(same_result(gold, result(draft, text), ordered=draft.kind.select == "top")
-                                     for text in legal))  # fmt: skip
+        right.append(
+            statistics.mean(
+                same_result(gold, result(draft, text), ordered=draft.kind.select == "top") for text in legal
+            )
+        )
     assert statistics.mean(right) < 0.16
     places = [draft.admissible.index(draft.gold) / len(draft.admissible) for draft in sound]
     assert 0.35 < statistics.mean(places) < 0.6  # anywhere
@@ -175,9 +179,12 @@ def test_what_is_asked_stands_in_the_question(sound):
 def test_different_questions_of_one_database_are_told_differently():
     """Over all changes of one query: the same words only for the same SQL."""
     tests = [
-        Condition("player", "age", ">", 5), Condition("player", "age", "<", 5), Condition("player", "city", "=", "x"),
-        Condition("player", "age", ">", None), Condition("player", "age", ">", 5, "rare"),
-    ]  # fmt: skip
+        Condition("player", "age", ">", 5),
+        Condition("player", "age", "<", 5),
+        Condition("player", "city", "=", "x"),
+        Condition("player", "age", ">", None),
+        Condition("player", "age", ">", 5, "rare"),
+    ]
     up = [
         Condition("team", "wins", ">", 5),
         Condition("team", "city", "=", "x"),
@@ -237,7 +244,7 @@ def test_different_questions_of_one_database_are_told_differently():
             "For each city give the city and the number of players.",
         ),
     ],
-)  # fmt: skip
+)
 def test_golden_texts(query, sql, question):
     assert sql_of(query) == sql
     assert question_of(query, PLURALS) == question

@@ -20,10 +20,13 @@ CREATE = {
 ROWS = {
     "team": [(1, "reds", "arvik", 7), (2, "blues", "belmor", 3), (3, "greens", "arvik", 3), (4, "ghosts", None, None)],
     "player": [
-        (1, "anna", 20, 1.5, 1), (2, "boris", 31, 2.5, 1), (3, "carla", 20, 0.1, 2),
-        (4, "david", 40, 0.2, 3), (5, "elena", None, 0.7, None),
+        (1, "anna", 20, 1.5, 1),
+        (2, "boris", 31, 2.5, 1),
+        (3, "carla", 20, 0.1, 2),
+        (4, "david", 40, 0.2, 3),
+        (5, "elena", None, 0.7, None),
     ],
-}  # fmt: skip
+}
 JOIN = "FROM player JOIN team ON player.team_id = team.id"
 # gold, prediction, whether it is right, and whether it is right by the rule of BIRD (set): None where that is the same
 PAIRS = [
@@ -34,8 +37,12 @@ PAIRS = [
     ("SELECT COUNT(*) FROM team", "SELECT COUNT(id) FROM team", True, None),
     ("SELECT COUNT(*) FROM team", "SELECT COUNT(wins) FROM team", False, None),
     ("SELECT COUNT(*) FROM team", "VALUES (4)", True, None),
-    (f"SELECT player.name {JOIN} WHERE city = 'arvik'",
-     "SELECT name FROM player WHERE team_id IN (SELECT id FROM team WHERE city = 'arvik')", True, None),
+    (
+        f"SELECT player.name {JOIN} WHERE city = 'arvik'",
+        "SELECT name FROM player WHERE team_id IN (SELECT id FROM team WHERE city = 'arvik')",
+        True,
+        None,
+    ),
     (f"SELECT player.name {JOIN}", "SELECT name FROM player", False, None),
     ("SELECT name FROM player WHERE team_id IS NOT NULL", f"SELECT player.name {JOIN}", True, None),
     ("SELECT name FROM team WHERE id = 9", "SELECT name FROM team WHERE id = 8", True, None),
@@ -58,8 +65,12 @@ PAIRS = [
     ("SELECT name FROM player ORDER BY pay DESC LIMIT 2", "VALUES ('boris'), ('anna')", True, None),
     ("SELECT name FROM player ORDER BY pay DESC LIMIT 2", "VALUES ('anna'), ('boris')", False, True),
     ("SELECT * FROM (SELECT name FROM team ORDER BY name)", "SELECT name FROM team", True, None),
-    ("SELECT name, row_number() OVER (ORDER BY id) FROM team WHERE wins = 3",
-     "VALUES ('greens', 2), ('blues', 1)", True, None),
+    (
+        "SELECT name, row_number() OVER (ORDER BY id) FROM team WHERE wins = 3",
+        "VALUES ('greens', 2), ('blues', 1)",
+        True,
+        None,
+    ),
     # the order and number of columns
     ("SELECT name, city FROM team", "SELECT city, name FROM team", False, None),
     ("SELECT name, city FROM team", "SELECT name FROM team", False, None),
@@ -90,7 +101,7 @@ PAIRS = [
     ("SELECT name FROM team WHERE id = 1", "SELECT 'reds '", False, None),
     ("SELECT 'ab'", "SELECT CAST('ab' AS BLOB)", False, None),
     ("SELECT wins > 3 FROM team WHERE id = 1", "SELECT 1", True, None),  # truth is a number
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,38 @@ from hypothesis import strategies as st
 
 from evolvent.worlds.sql.lexer import MANY, expansion, is_ordered, is_query, tokens_of, unspaced
 
-PIECES = ("select", "with", "a", "b", " ", "(", ")", ",", "'", '"', "`", "[", "]", "--", "/*", "*/", "\n", "as", "from",
-          "order", "by", "\u00e9", "\udc80", "\x00", "1.5", "$", "*", ".", "natural", "group")  # fmt: skip
+PIECES = (
+    "select",
+    "with",
+    "a",
+    "b",
+    " ",
+    "(",
+    ")",
+    ",",
+    "'",
+    '"',
+    "`",
+    "[",
+    "]",
+    "--",
+    "/*",
+    "*/",
+    "\n",
+    "as",
+    "from",
+    "order",
+    "by",
+    "\u00e9",
+    "\udc80",
+    "\x00",
+    "1.5",
+    "$",
+    "*",
+    ".",
+    "natural",
+    "group",
+)
 texts = st.lists(st.sampled_from(PIECES), max_size=40).map("".join) | st.text(max_size=60)
 
 
@@ -171,6 +201,6 @@ def test_scopes_of_the_same_name_and_circles():
         "SELECT x FROM (SELECT x, RANK() OVER (PARTITION BY y ORDER BY z) AS r FROM (SELECT * FROM t JOIN u USING (i)))"
         " WHERE r = 1 AND x IN (SELECT x FROM v WHERE y NOT IN (SELECT y FROM w))",
     ],
-)  # fmt: skip
+)
 def test_queries_that_people_write_stay_far_below_the_limits(text):
     assert expansion(text) < 5_000

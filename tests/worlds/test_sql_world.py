@@ -126,9 +126,25 @@ def test_the_first_answer_ends_an_episode_of_one_round():
     assert env.step(f"  {gold} ; -- done\n")[1:3] == (1.0, True)
 
 
-@pytest.mark.parametrize("text", ["", "get 1 apple", "SELECT nothing FROM nowhere", "DROP TABLE player", "done", "\x00",
-                                  "SELECT 1; SELECT 2", "select zeroblob(9)", "ATTACH 'x' AS y", "\udc80", "SELECT '",
-                                  "```sql\n```", "```sql\nPRAGMA x\n```", "x" * 100_000])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "get 1 apple",
+        "SELECT nothing FROM nowhere",
+        "DROP TABLE player",
+        "done",
+        "\x00",
+        "SELECT 1; SELECT 2",
+        "select zeroblob(9)",
+        "ATTACH 'x' AS y",
+        "\udc80",
+        "SELECT '",
+        "```sql\n```",
+        "```sql\nPRAGMA x\n```",
+        "x" * 100_000,
+    ],
+)
 def test_what_is_no_query_costs_the_penalty_and_can_be_tried_again(text):
     known = set(ROUNDS.vocabulary() or ())
     for world in (ROUNDS, SqlWorld(sizes=SMALL, penalty=-0.1)):
@@ -320,8 +336,10 @@ def test_texts_without_a_query(text):
         Fenced().parse(text)
 
 
-@given(st.text(min_size=1).map(str.strip).filter(lambda text: text and "`" not in text),
-       st.none() | st.text(alphabet="ab .\n", min_size=1).map(str.strip).filter(bool))  # fmt: skip
+@given(
+    st.text(min_size=1).map(str.strip).filter(lambda text: text and "`" not in text),
+    st.none() | st.text(alphabet="ab .\n", min_size=1).map(str.strip).filter(bool),
+)
 def test_a_query_written_is_the_query_read(action, thought):
     parsed = Parsed(action, thought)
     assert Fenced().parse(Fenced().render(parsed)) == parsed

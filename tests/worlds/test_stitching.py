@@ -77,7 +77,14 @@ def test_what_can_be_put_together_is_found_where_everything_is_known():
     maze, data = Stitching(), demonstrations(Stitching(), copies=1)
     seen = np.eye(maze.cells, dtype=np.float32)[np.repeat(np.arange(maze.cells), 4)]
     count = len(seen)
-    every = type(data)(observation=seen, final=seen, action=np.tile(np.arange(4), maze.cells), reward=np.zeros(count),
-                       lengths=np.ones(count, np.int64), terminated=np.ones(count, bool), actions=4)  # fmt: skip
+    every = type(data)(
+        observation=seen,
+        final=seen,
+        action=np.tile(np.arange(4), maze.cells),
+        reward=np.zeros(count),
+        lengths=np.ones(count, np.int64),
+        terminated=np.ones(count, bool),
+        actions=4,
+    )
     for start in "ACM":
         assert reachable(maze, every, start=start).stitched == maze.optimum(start)

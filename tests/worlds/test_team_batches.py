@@ -196,10 +196,13 @@ SPEC = TeamSpec(agents=2, observation=3, actions=Discrete(4), state=2, horizon=5
 
 def a_view(**arrays) -> TeamView:
     usual = TeamView(
-        observation=np.zeros((2, 2, 3), np.float32), alive=np.array([[True, True], [True, False]]),
-        available=np.ones((2, 2, 4), bool), state=np.zeros((2, 2), np.float32), number=np.array([5, 9]),
+        observation=np.zeros((2, 2, 3), np.float32),
+        alive=np.array([[True, True], [True, False]]),
+        available=np.ones((2, 2, 4), bool),
+        state=np.zeros((2, 2), np.float32),
+        number=np.array([5, 9]),
         time=np.array([0, 3]),
-    )  # fmt: skip
+    )
     return replace(usual, **arrays)
 
 
@@ -250,8 +253,9 @@ def test_continuous_actions_are_clipped():
     spec = replace(SPEC, actions=Continuous(2))
     given = np.array([[[-3.0, 0.5], [2.0, 0.0]], [[0.0, 0.0], [np.nan, 9.0]]])  # the last agent is not alive
     assert check_actions(given, spec, a_view(available=None)).tolist() == [
-        [[-1.0, 0.5], [1.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]]
-    ]  # fmt: skip
+        [[-1.0, 0.5], [1.0, 0.0]],
+        [[0.0, 0.0], [0.0, 0.0]],
+    ]
 
 
 def test_what_fits_a_checkpoint():

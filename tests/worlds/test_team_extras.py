@@ -17,12 +17,20 @@ from evolvent.worlds.teams.robots import RobotRow
 from tests.team_support import actions_for, equal_episodes, played, same
 
 pytestmark = pytest.mark.filterwarnings("default")  # of other packages: what they warn of is theirs
-PACKAGES = {"mamujoco": "gymnasium_robotics", "foraging": "lbforaging", "warehouse": "rware", "particles": "mpe2",
-            "vmas": "vmas"}  # fmt: skip
+PACKAGES = {
+    "mamujoco": "gymnasium_robotics",
+    "foraging": "lbforaging",
+    "warehouse": "rware",
+    "particles": "mpe2",
+    "vmas": "vmas",
+}
 EXPECTED = {
-    "mamujoco": (6, 23, Continuous(1)), "foraging": (2, 12, Discrete(6)), "warehouse": (2, 71, Discrete(5)),
-    "particles": (3, 18, Continuous(5)), "vmas": (3, 16, Continuous(2)),
-}  # fmt: skip
+    "mamujoco": (6, 23, Continuous(1)),
+    "foraging": (2, 12, Discrete(6)),
+    "warehouse": (2, 71, Discrete(5)),
+    "particles": (3, 18, Continuous(5)),
+    "vmas": (3, 16, Continuous(2)),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -94,9 +102,10 @@ def test_robots_without_dictionaries_are_the_same(scenario, parts):
         make_row(world("mamujoco").task(row={"disabled": [6]}))
 
 
-@pytest.mark.parametrize(("parts", "scenario", "agents", "actions"), [
-    ("2x3", "Walker2d", 2, Continuous(3)), ("4x2", "Ant", 4, Continuous(2))
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("parts", "scenario", "agents", "actions"),
+    [("2x3", "Walker2d", 2, Continuous(3)), ("4x2", "Ant", 4, Continuous(2))],
+)
 def test_other_robots(parts, scenario, agents, actions):
     spec = make_row(world("mamujoco", scenario=scenario, parts=parts).task()).spec
     assert spec.agents == agents and spec.actions == actions

@@ -45,9 +45,11 @@ def test_the_team_game_is_m4():
     found = pays(GameWorld("team"), GameWorld("team").task(3))
     assert np.mean(list(found.values())) == 2.0  # V under the uniform policy
     assert found[1, 1, 1] == 5.0 and found[1, 1, 0] == 2.0 and found[0, 0, 0] == 2.0
+
     # Action (1, 1, 0): advantages of the parts in the order 1-2-3 and 3-1-2.
-    value = lambda fixed: np.mean([pay for joint, pay in found.items()  # noqa: E731
-                                   if all(joint[k] == a for k, a in fixed.items())])  # fmt: skip
+    def value(fixed):
+        return np.mean([pay for joint, pay in found.items() if all(joint[k] == a for k, a in fixed.items())])
+
     ways = {(0, 1, 2): [0.5, 1.0, -1.5], (2, 0, 1): [-0.5, 0.0, 0.5]}
     for order, expected in ways.items():
         fixed, parts, before = {}, [], value({})

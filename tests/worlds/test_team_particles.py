@@ -126,5 +126,7 @@ def test_panels_and_mistakes():
 def test_a_scene_shows_what_is_there():
     batch, _ = begun("hunt", [(0, 0.5), (1, 0)], [[0.5, 0]])
     assert [(m.role, m.x, m.y) for m in batch.scene(0).marks] == [
-        ("prey", 0.5, 0.0), ("agent", 0.0, -0.5), ("agent", 1.0, 0.0)
-    ]  # fmt: skip
+        ("prey", 0.5, 0.0),
+        ("agent", 0.0, -0.5),
+        ("agent", 1.0, 0.0),
+    ]

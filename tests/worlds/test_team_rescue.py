@@ -18,8 +18,13 @@ OPEN = ["....." for _ in range(5)]
 
 
 def level(walls=OPEN, *, agents=2, victims=((0, 2, 1),), fires=(), entrance=(0, 0)) -> Task:
-    spec = {"agents": agents, "walls": list(walls), "entrance": list(entrance), "victims": [list(v) for v in victims],
-            "fires": [list(f) for f in fires]}  # fmt: skip
+    spec = {
+        "agents": agents,
+        "walls": list(walls),
+        "entrance": list(entrance),
+        "victims": [list(v) for v in victims],
+        "fires": [list(f) for f in fires],
+    }
     return Task("team_rescue", "1", spec)
 
 
@@ -54,8 +59,9 @@ def test_two_lift_together():
 def test_the_episode_ends_with_the_last_victim():
     _, batch = begun(level(), [(0, 2), (0, 0)])
     assert batch._look(np.array([0])).available[0].tolist() == [
-        [True, False, True, True, True, True], [True, False, True, False, True, False]
-    ]  # fmt: skip
+        [True, False, True, True, True, True],
+        [True, False, True, False, True, False],
+    ]
     batch.restore(batch.snapshot())
     done = batch.step(np.array([[LIFT, EAST]]))
     assert done.reward[0] == 1.0 and done.terminated[0] and done.success[0]
@@ -117,12 +123,15 @@ def best_return(world, task, places, horizon) -> float:
     return best
 
 
-@pytest.mark.parametrize(("task", "expected"), [
-    (level(["..", ".."], victims=((1, 1, 2),), agents=2), 1.0),
-    (level(["...", ".#.", "..."], victims=((2, 2, 2), (0, 2, 1)), agents=2), 1.0),
-    (level(["...", ".#.", "..."], victims=((2, 2, 2), (0, 2, 1)), fires=((2, 2, 5, 9),), agents=2), 0.5),
-    (level(["..", ".."], victims=((1, 1, 2),), agents=1), 0.0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        (level(["..", ".."], victims=((1, 1, 2),), agents=2), 1.0),
+        (level(["...", ".#.", "..."], victims=((2, 2, 2), (0, 2, 1)), agents=2), 1.0),
+        (level(["...", ".#.", "..."], victims=((2, 2, 2), (0, 2, 1)), fires=((2, 2, 5, 9),), agents=2), 0.5),
+        (level(["..", ".."], victims=((1, 1, 2),), agents=1), 0.0),
+    ],
+)
 def test_the_expert_is_as_good_as_trying_everything(task, expected):
     size = len(task.spec["walls"])
     places = [(0, 0)] * task.spec["agents"]
@@ -203,5 +212,9 @@ def test_a_scene_shows_what_is_there():
     _, batch = begun(task, [(0, 0), (3, 3)])
     marks = batch.scene(0).marks
     assert [(m.role, m.x, m.y) for m in marks] == [
-        ("wall", 2.5, 0.5), ("danger", 4.5, 4.5), ("goal", 1.5, 1.5), ("agent", 0.5, 0.5), ("agent", 3.5, 3.5)
-    ]  # fmt: skip
+        ("wall", 2.5, 0.5),
+        ("danger", 4.5, 4.5),
+        ("goal", 1.5, 1.5),
+        ("agent", 0.5, 0.5),
+        ("agent", 3.5, 3.5),
+    ]

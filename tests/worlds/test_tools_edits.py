@@ -43,8 +43,11 @@ def do(tool, state=AGENDA, **arguments):
 def test_reading_a_to_do_list():
     assert do("get_projects")[1].value[1] == {"id": 77, "name": "attic", "is_favorite": True}
     assert do("get_tasks", project_id="31")[1].value[1] == {
-        "id": 59, "content": "wash drum", "priority": 4, "due_date": "2024-05-19",
-    }  # fmt: skip
+        "id": 59,
+        "content": "wash drum",
+        "priority": 4,
+        "due_date": "2024-05-19",
+    }
     assert do("get_task_duration", task_id=58)[1].value["duration"] == 30
     assert do("get_task_description", task_id=60)[1].value["description"] == "use coral"
     assert do("get_user_current_date")[1].value == "2024-05-17"
@@ -111,9 +114,13 @@ def todo_oracle(question: str, agenda: Agenda):
     """The answer, and the tasks and favorites that are left, from the question alone."""
     items, favorites = list(agenda.items), {project.name for project in agenda.projects if project.is_favorite}
     ids, answer = {project.name: project.id for project in agenda.projects}, "done"
-    orders = {"earliest due date": (min, "due_date"), "latest due date": (max, "due_date"),
-              "highest priority": (max, "priority"), "longest duration": (max, "duration"),
-              "shortest duration": (min, "duration")}  # fmt: skip
+    orders = {
+        "earliest due date": (min, "due_date"),
+        "latest due date": (max, "due_date"),
+        "highest priority": (max, "priority"),
+        "longest duration": (max, "duration"),
+        "shortest duration": (min, "duration"),
+    }
     for clause in question.split(" , then "):
         if found := re.fullmatch(r"make (\w+) (a|no) favorite", clause):
             (favorites.add if found[2] == "a" else favorites.discard)(found[1])

@@ -18,8 +18,9 @@ NOTE = tool(lambda state, given: (state, dict(given)), "note(position: string, c
 ANY = tool(lambda state, given: (state, given["answer"]), "finish(answer: any)", "End.")
 PICK = tool(
     lambda state, given: (state, dict(given)),
-    "pick(start?: string, end?: string, cells?: array, exact?: boolean, operator: string)", "Say it back.",
-)  # fmt: skip
+    "pick(start?: string, end?: string, cells?: array, exact?: boolean, operator: string)",
+    "Say it back.",
+)
 
 
 def refuse(state, given):
@@ -32,10 +33,15 @@ PLAIN, JSON = ToolGrammar(BOX.specs), ToolGrammar(BOX.specs, "json")
 
 def test_schemas_say_types_and_what_is_required():
     assert BOX.tools[0].as_openai()["function"] == {
-        "name": "add", "description": "Keep a number.",
-        "parameters": {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"],
-                       "additionalProperties": False},
-    }  # fmt: skip
+        "name": "add",
+        "description": "Keep a number.",
+        "parameters": {
+            "type": "object",
+            "properties": {"number": {"type": "integer"}},
+            "required": ["number"],
+            "additionalProperties": False,
+        },
+    }
     assert BOX.tools[2].parameters["properties"]["answer"] == {"type": ["string", "number", "boolean", "array"]}
     assert BOX.tools[3].parameters["required"] == ["operator"]
 
@@ -47,9 +53,20 @@ def test_numbers_as_text_are_numbers(value):
 
 @pytest.mark.parametrize(
     "arguments",
-    [{}, {"number": 7, "more": 1}, {"number": "seven"}, {"number": 7.5}, {"number": True}, {"number": None},
-     {"number": [7]}, {"number": float("nan")}, {"number": float("inf")}, {"number": 10**400}, {"number": {}}],
-)  # fmt: skip
+    [
+        {},
+        {"number": 7, "more": 1},
+        {"number": "seven"},
+        {"number": 7.5},
+        {"number": True},
+        {"number": None},
+        {"number": [7]},
+        {"number": float("nan")},
+        {"number": float("inf")},
+        {"number": 10**400},
+        {"number": {}},
+    ],
+)
 def test_wrong_arguments_are_answered_and_change_nothing(arguments):
     state, result = BOX.call((1, 2), Call("add", arguments))
     assert (state, result.failed, result.value) == ((1, 2), True, "expected add number integer")
@@ -179,13 +196,21 @@ TEXTS = st.text(max_size=12) | st.sampled_from(
 VALUES = TEXTS | st.integers(-(10**6), 10**6) | st.booleans() | st.sampled_from([0.5, -2.25])
 
 
-@given(st.sampled_from([
-    ("finish", {"answer": VALUES | st.lists(VALUES, max_size=3) | st.lists(st.lists(VALUES, max_size=2), max_size=2)}),
-    ("note", {"position": TEXTS, "content": TEXTS}),
-    ("pick", {"start": TEXTS, "end": TEXTS, "operator": TEXTS}),
-    ("pick", {"cells": st.lists(TEXTS, max_size=3), "exact": st.booleans(), "operator": TEXTS}),
-    ("add", {"number": st.integers(-(10**9), 10**9)}),
-]), st.data())  # fmt: skip
+@given(
+    st.sampled_from(
+        [
+            (
+                "finish",
+                {"answer": VALUES | st.lists(VALUES, max_size=3) | st.lists(st.lists(VALUES, max_size=2), max_size=2)},
+            ),
+            ("note", {"position": TEXTS, "content": TEXTS}),
+            ("pick", {"start": TEXTS, "end": TEXTS, "operator": TEXTS}),
+            ("pick", {"cells": st.lists(TEXTS, max_size=3), "exact": st.booleans(), "operator": TEXTS}),
+            ("add", {"number": st.integers(-(10**9), 10**9)}),
+        ]
+    ),
+    st.data(),
+)
 def test_what_is_written_is_read_back(made, data):
     name, parts = made
     call = Call(name, {key: data.draw(values) for key, values in parts.items()})

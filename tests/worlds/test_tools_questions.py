@@ -77,9 +77,10 @@ def film_oracle(said: str, archive):
     for words, rows, word in (
         (r"the (director|writer|producer) of (.+)", "crew", None),
         (r"the film (directed|written|produced) by (.+)", "crew", None),
-        (r"the (actor) of the (\w+) in (.+)", "cast", 2), (r"the (film) with the (\w+) played by (.+)", "cast", 2),
+        (r"the (actor) of the (\w+) in (.+)", "cast", 2),
+        (r"the (film) with the (\w+) played by (.+)", "cast", 2),
         (r"the (first) actor of (.+)", "cast", None),
-    ):  # fmt: skip
+    ):
         found = re.fullmatch(words, said)
         if found:
             of = film_oracle(found.groups()[-1], archive)
@@ -105,14 +106,20 @@ def movie_oracle(question: str, archive):
         one = film_oracle(re.sub("^(who|which) is ", "", question), archive)
         return one.title if hasattr(one, "title") else one.name
     fields = {
-        "release date": lambda film: film.released, "budget": lambda film: film.budget,
-        "revenue": lambda film: film.revenue, "vote average": lambda film: film.rating,
-        "genre": lambda film: film.described["genre"], "production company": lambda film: film.described["company"],
-        "production country": lambda film: film.described["country"], "keyword": lambda film: film.described["keyword"],
-        "french title": lambda film: film.titles["FR"], "dutch title": lambda film: film.titles["NL"],
-        "birthday": lambda one: one.birthday, "place of birth": lambda one: one.birthplace,
+        "release date": lambda film: film.released,
+        "budget": lambda film: film.budget,
+        "revenue": lambda film: film.revenue,
+        "vote average": lambda film: film.rating,
+        "genre": lambda film: film.described["genre"],
+        "production company": lambda film: film.described["company"],
+        "production country": lambda film: film.described["country"],
+        "keyword": lambda film: film.described["keyword"],
+        "french title": lambda film: film.titles["FR"],
+        "dutch title": lambda film: film.titles["NL"],
+        "birthday": lambda one: one.birthday,
+        "place of birth": lambda one: one.birthplace,
         "imdb id": lambda one: one.imdb,
-    }  # fmt: skip
+    }
     words = next(words for words in fields if question.startswith(f"what is the {words} of "))
     return fields[words](film_oracle(question.removeprefix(f"what is the {words} of "), archive))
 
@@ -146,8 +153,9 @@ def net_oracle(said: str, library):
         one = net_oracle(found[2], library)
         counts = {
             other: sum({one, authors[other]} <= {authors[at] for at in paper.authors} for paper in papers)
-            for other in range(len(authors)) if authors[other] is not one
-        }  # fmt: skip
+            for other in range(len(authors))
+            if authors[other] is not one
+        }
         counts = {other: count for other, count in counts.items() if count}
         best = (max if found[1] == "most" else min)(counts.values())
         (only,) = [other for other, count in counts.items() if count == best]
@@ -161,8 +169,13 @@ def net_oracle(said: str, library):
 
 
 def academia_oracle(question: str, library):
-    fields = {"year": "year", "venue": "venue", "number of citations": "citations", "keyword": "keyword",
-              "organisation": "org"}  # fmt: skip
+    fields = {
+        "year": "year",
+        "venue": "venue",
+        "number of citations": "citations",
+        "keyword": "keyword",
+        "organisation": "org",
+    }
     for words, field in fields.items():
         if question.startswith(f"what is the {words} of "):
             return getattr(net_oracle(question.removeprefix(f"what is the {words} of "), library), field)
@@ -182,9 +195,10 @@ def days(*values):
 
 
 ATLAS = Atlas(
-    date(2024, 2, 28), "arvik",
+    date(2024, 2, 28),
+    "arvik",
     {"arvik": Place("arvik", 50, 10, 300, days(*range(15))), "belmor": Place("belmor", 50, 20, 900, days(*range(15)))},
-)  # fmt: skip
+)
 BOX = WEATHER.toolbox(WEATHER.tasks("dev", "seen")[0])
 
 
@@ -199,18 +213,25 @@ def test_days_are_read_relative_to_today():
     assert ask("get_user_current_date").value == "2024-02-28"
     past = ask("get_historical_temp", **here, start_date="2024-02-26", end_date="2024-02-27").value
     assert past == {
-        "daily": {"time": ["2024-02-26", "2024-02-27"], "temperature_2m_max": [5, 6], "temperature_2m_min": [0, 0],
-                  "temperature_2m_mean": [1, 1]}
-    }  # fmt: skip
+        "daily": {
+            "time": ["2024-02-26", "2024-02-27"],
+            "temperature_2m_max": [5, 6],
+            "temperature_2m_min": [0, 0],
+            "temperature_2m_mean": [1, 1],
+        }
+    }
     coming = ask("get_rain_forecast", **here, start_date="2024-02-29", end_date="2024-03-01").value
     assert coming == {"daily": {"time": ["2024-02-29", "2024-03-01"], "rain_sum": [2, 2]}}
     assert ask("get_current_snow", **here, current_date="2024-02-28").value["daily"]["snowfall_sum"] == [3]
     for tool, start, end in (
-        ("get_historical_temp", "2024-02-28", "2024-02-28"), ("get_temp_forecast", "2024-02-28", "2024-02-28"),
-        ("get_historical_temp", "2024-02-20", "2024-02-27"), ("get_temp_forecast", "2024-02-29", "2024-03-07"),
-        ("get_historical_temp", "2024-02-27", "2024-02-26"), ("get_historical_temp", "27 Feb", "2024-02-27"),
+        ("get_historical_temp", "2024-02-28", "2024-02-28"),
+        ("get_temp_forecast", "2024-02-28", "2024-02-28"),
+        ("get_historical_temp", "2024-02-20", "2024-02-27"),
+        ("get_temp_forecast", "2024-02-29", "2024-03-07"),
+        ("get_historical_temp", "2024-02-27", "2024-02-26"),
+        ("get_historical_temp", "27 Feb", "2024-02-27"),
         ("get_historical_temp", "2024-02-30", "2024-02-30"),
-    ):  # fmt: skip
+    ):
         assert ask(tool, **here, start_date=start, end_date=end).failed
     assert ask("get_current_temp", **here, current_date="2024-02-27").failed
     assert timedelta(days=REACH).days == 7

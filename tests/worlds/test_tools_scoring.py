@@ -14,9 +14,20 @@ from evolvent.worlds.tools.scoring import grain, kilometres, met, same_answer, s
 
 @pytest.mark.parametrize(
     ("expected", "got"),
-    [(7, "7"), (7, 7.0), (6.4, 6.399999999999999), (7.5, "7.50"), ("Anna", " anna. "), ("very poor", "'Very  poor'"),
-     ("Yes", True), ("no", False), (["a", "b"], ["B", "a"]), ([1, 2], [2.0, "1"]), ("2024-05-03", "2024-05-03")],
-)  # fmt: skip
+    [
+        (7, "7"),
+        (7, 7.0),
+        (6.4, 6.399999999999999),
+        (7.5, "7.50"),
+        ("Anna", " anna. "),
+        ("very poor", "'Very  poor'"),
+        ("Yes", True),
+        ("no", False),
+        (["a", "b"], ["B", "a"]),
+        ([1, 2], [2.0, "1"]),
+        ("2024-05-03", "2024-05-03"),
+    ],
+)
 def test_spelling_does_not_count(expected, got):
     assert same_answer(expected, got)
     assert same_answer(got, expected)
@@ -24,9 +35,19 @@ def test_spelling_does_not_count(expected, got):
 
 @pytest.mark.parametrize(
     ("expected", "got"),
-    [(7, 8), (7, "seven"), ("anna", "hanna"), (["a"], "a"), (["a", "a"], ["a"]), (7, True), ("7", None), (0, ""),
-     (1, [1]), (100, 100.001)],
-)  # fmt: skip
+    [
+        (7, 8),
+        (7, "seven"),
+        ("anna", "hanna"),
+        (["a"], "a"),
+        (["a", "a"], ["a"]),
+        (7, True),
+        ("7", None),
+        (0, ""),
+        (1, [1]),
+        (100, 100.001),
+    ],
+)
 def test_what_is_said_counts(expected, got):
     assert not same_answer(expected, got)
 

@@ -285,10 +285,13 @@ def test_the_toolbox_needs_no_text(world):
 def test_wrong_specs_are_told(world):
     task = world.tasks("dev", "seen")[0]
     for spec, words in (
-        ({}, ["no kind of task", "no whole number"]), ({"kind": ["fly"], "seed": 1}, ["fly"]),
-        ({**task.spec, "seed": "1"}, ["no whole number"]), ({**task.spec, "seed": True}, ["no whole number"]),
-        ({**task.spec, "kind": task.kind}, ["no kind of task"]), ({**task.spec, "kind": [["a"]]}, ["no kind of task"]),
-    ):  # fmt: skip
+        ({}, ["no kind of task", "no whole number"]),
+        ({"kind": ["fly"], "seed": 1}, ["fly"]),
+        ({**task.spec, "seed": "1"}, ["no whole number"]),
+        ({**task.spec, "seed": True}, ["no whole number"]),
+        ({**task.spec, "kind": task.kind}, ["no kind of task"]),
+        ({**task.spec, "kind": [["a"]]}, ["no kind of task"]),
+    ):
         with pytest.raises(ConfigError) as caught:
             world.make(Task(world.name, world.version, spec))
         assert all(word in str(caught.value) for word in words)

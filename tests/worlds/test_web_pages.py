@@ -53,9 +53,8 @@ def test_words_of_attributes_and_texts() -> None:
     source = (
         '<a backend_node_id="1" role="button" title="a b c d e f" alt="Button" aria-label="exactly-fifteen '
         'fourteen-long- ok" name="button" label="g h i j k" value="l m n o p" placeholder="q r s t u" class="v w" '
-        'href="x">'
-        + " ".join(map(str, range(30))) + "</a>"
-    )  # fmt: skip
+        'href="x">' + " ".join(map(str, range(30))) + "</a>"
+    )
     head = "button fourteen-long- ok g h i j k a b c d e l m n o p q r"
     assert len(head.split()) == 20
     assert shown(source, "1") == f"<a id=1 {head}> {' '.join(map(str, range(20)))} </a>"
@@ -73,10 +72,30 @@ def test_html_that_is_not_quite_right() -> None:
     assert shown('<p backend_node_id="1"/><q backend_node_id="2">y</q>', "1", siblings=0) == "<p id=1> </p>"
 
 
-@mark.parametrize("source", [
-    "<a ", "<!--", "<", "</", '<a b="', "<a b='", "<![CDATA[", "<?", "<a\x00", "&#", "<!", "<a a=x ", "</p>", "<br>",
-    "&lt;",     '<a b="c" ', "<text>", "\x00", "<a/>",
-])  # fmt: skip
+@mark.parametrize(
+    "source",
+    [
+        "<a ",
+        "<!--",
+        "<",
+        "</",
+        '<a b="',
+        "<a b='",
+        "<![CDATA[",
+        "<?",
+        "<a\x00",
+        "&#",
+        "<!",
+        "<a a=x ",
+        "</p>",
+        "<br>",
+        "&lt;",
+        '<a b="c" ',
+        "<text>",
+        "\x00",
+        "<a/>",
+    ],
+)
 def test_hostile_pages_are_read_in_linear_time(source: str) -> None:
     """30,000 times over: a reader in the square of that would take hours."""
     try:

@@ -38,16 +38,27 @@ def action(
     uid: str, right: list[int], wrong: list[int], *, op: str = "CLICK", value: str = "", **more: Any
 ) -> dict[str, Any]:
     return {
-        "action_uid": uid, "cleaned_html": page(*sorted([*right, *wrong])), "raw_html": "",
+        "action_uid": uid,
+        "cleaned_html": page(*sorted([*right, *wrong])),
+        "raw_html": "",
         "operation": {"op": op, "original_op": op, "value": value},
         "pos_candidates": [{"backend_node_id": str(one)} for one in right],
-        "neg_candidates": [{"backend_node_id": str(one)} for one in wrong], **more,
-    }  # fmt: skip
+        "neg_candidates": [{"backend_node_id": str(one)} for one in wrong],
+        **more,
+    }
 
 
 def row(name: str, *actions: Any, **more: Any) -> dict[str, Any]:
-    return {"annotation_id": name, "website": "w", "domain": "d", "subdomain": "s", "confirmed_task": f"do {name}",
-            "action_reprs": [], "actions": list(actions), **more}  # fmt: skip
+    return {
+        "annotation_id": name,
+        "website": "w",
+        "domain": "d",
+        "subdomain": "s",
+        "confirmed_task": f"do {name}",
+        "action_reprs": [],
+        "actions": list(actions),
+        **more,
+    }
 
 
 TWO = row("t", action("u1", [12, 15], [11, 13, 14]), action("u2", [23], [21, 22], op="TYPE", value="a [b] c"))
@@ -137,9 +148,11 @@ def test_a_task_by_hand(tmp_path: Path) -> None:
     second = "<html> <a id=21> link 21 </a> <a id=22> link 22 </a> <a id=23> link 23 </a> </html>"
     past = first.replace("<a> link 12", "<a id=12> link 12")
     for texts, rewards in (
-        (["CLICK [15]", "TYPE [23] [a [b] c]"], [1.0, 1.0]), (["CLICK [12]", "`TYPE [23] [c a [b]]`"], [1.0, 1.0]),
-        (["CLICK [11]", "SELECT [23] [a [b] c]"], [0.0, 0.0]), (["click", "TYPE [23] [a b c]"], [0.0, 0.0]),
-    ):  # fmt: skip
+        (["CLICK [15]", "TYPE [23] [a [b] c]"], [1.0, 1.0]),
+        (["CLICK [12]", "`TYPE [23] [c a [b]]`"], [1.0, 1.0]),
+        (["CLICK [11]", "SELECT [23] [a [b] c]"], [0.0, 0.0]),
+        (["click", "TYPE [23] [a b c]"], [0.0, 0.0]),
+    ):
         seen, got, score = played(world, only(world), texts)
         assert got == rewards
         assert (score.success, score.raw, score.unit) == (sum(rewards) == 2, sum(rewards), sum(rewards) / 2)
@@ -252,12 +265,19 @@ def broken(part: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("rows", [
-    broken(lambda act: act.update(cleaned_html="")), broken(lambda act: act.pop("cleaned_html")),
-    broken(lambda act: act.update(cleaned_html="<div>" * 600)), broken(lambda act: act.update(cleaned_html=page(1, 2))),
-    broken(lambda act: act.update(action_uid="unranked")), broken(lambda act: act.pop("operation")),
-    broken(lambda act: act.update(operation={"op": "HOVER", "value": ""})), broken(lambda act: act.clear()),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "rows",
+    [
+        broken(lambda act: act.update(cleaned_html="")),
+        broken(lambda act: act.pop("cleaned_html")),
+        broken(lambda act: act.update(cleaned_html="<div>" * 600)),
+        broken(lambda act: act.update(cleaned_html=page(1, 2))),
+        broken(lambda act: act.update(action_uid="unranked")),
+        broken(lambda act: act.pop("operation")),
+        broken(lambda act: act.update(operation={"op": "HOVER", "value": ""})),
+        broken(lambda act: act.clear()),
+    ],
+)
 def test_what_cannot_be_scored_is_counted(tmp_path: Path, rows: dict[str, Any]) -> None:
     """Beside the averages, never dropped: the other step counts, the task's success cannot be told."""
     world = world_of(tmp_path, [rows], RANKS)
@@ -297,8 +317,12 @@ def test_splits_are_the_official_ones(tmp_path: Path) -> None:
     assert world.tiers == ("seen", "website", "domain")
     counts = {(split, tier): len(world.tasks(split, tier)) for split in SPLITS for tier in world.tiers}
     assert {at: n for at, n in counts.items() if n} == {
-        ("train", "seen"): 1, ("test", "seen"): 2, ("test", "website"): 3, ("test", "domain"): 4, ("dev", "seen"): 5,
-    }  # fmt: skip
+        ("train", "seen"): 1,
+        ("test", "seen"): 2,
+        ("test", "website"): 3,
+        ("test", "domain"): 4,
+        ("dev", "seen"): 5,
+    }
     assert len(WebReplayWorld(tmp_path, sizes=Sizes(train=0, dev=2, test=1)).tasks("dev", "seen")) == 2
     with pytest.raises(ConfigError, match="tier"):
         world.tasks("test", "combo")

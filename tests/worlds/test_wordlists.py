@@ -134,9 +134,11 @@ def test_lists_that_cannot_be_read(tmp_path):
         read_words(["a" * 21])
 
 
-@given(codes=st.integers(1, 4).flatmap(lambda n: st.lists(
-    st.lists(st.integers(0, 5), min_size=n, max_size=n), min_size=1, max_size=5
-)))  # fmt: skip
+@given(
+    codes=st.integers(1, 4).flatmap(
+        lambda n: st.lists(st.lists(st.integers(0, 5), min_size=n, max_size=n), min_size=1, max_size=5)
+    )
+)
 def test_remaining_counts_groups(codes):
     expected = [sum(size**2 for size in Counter(row).values()) for row in codes]
     assert remaining(np.array(codes, dtype=np.uint8)).tolist() == expected
@@ -150,9 +152,10 @@ def test_the_solver_is_greedy_and_honest(words, rules, pick):
     seen, guesses = [], []
     while not guesses or guesses[-1] != hidden:
         fitting = [
-            word for word in sorted(words)
+            word
+            for word in sorted(words)
             if all(marks_of(g, word, rules=rules) == marks for g, marks in zip(guesses, seen, strict=True))
-        ]  # fmt: skip
+        ]
         assert solver.candidates(seen) == fitting
         guesses.append(solver.guess(seen))
         if len(fitting) > 2:

@@ -192,9 +192,24 @@ def test_a_step_before_reset_is_refused(world: World) -> None:
 
 @pytest.mark.parametrize("name", list(PENAL))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(pick=st.integers(0, 79), texts=st.lists(st.text(max_size=40) | st.sampled_from(
-    ["__import__('os')", "get 1", "craft", "' ; DROP TABLE person ; --", "get 99999999999999999999 a", "answer", "\x00"]
-), max_size=5))  # fmt: skip
+@given(
+    pick=st.integers(0, 79),
+    texts=st.lists(
+        st.text(max_size=40)
+        | st.sampled_from(
+            [
+                "__import__('os')",
+                "get 1",
+                "craft",
+                "' ; DROP TABLE person ; --",
+                "get 99999999999999999999 a",
+                "answer",
+                "\x00",
+            ]
+        ),
+        max_size=5,
+    ),
+)
 def test_any_text_is_answered(name: str, pick: int, texts: list[str]) -> None:
     """Nothing is raised; a wrong action costs the penalty, is marked, and is answered with known words."""
     world = PENAL[name]

@@ -47,8 +47,11 @@ class ValidCalls:
         form: Any = getattr(world, "form", None)
         box: Any = getattr(world, "toolbox", None)
         if form not in get_args(CallForm) or (box is None and "tools" not in info):
-            raise ConfigError(f"the world {world.name!r} does not say which calls are valid",
-                              expected="tools, and a form of calls", hint="play it without the constraint")  # fmt: skip
+            raise ConfigError(
+                f"the world {world.name!r} does not say which calls are valid",
+                expected="tools, and a form of calls",
+                hint="play it without the constraint",
+            )
         if info.get("language", "python") != "python":
             return None
         rows = info.get("tools")

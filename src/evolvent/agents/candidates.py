@@ -70,8 +70,12 @@ class _CandidateMind(LanguageMind):
             return Decision("", ends="horizon", info={"context_full": True})
         scored = yield tuple([ScoreAsk(self._node, [*tokens, *ids]) for ids in listed])
         words = [self._size(ids) for ids in listed]
-        score = np.asarray([one.logprobs[-len(ids):].sum(dtype=np.float64) / size
-                            for one, ids, size in zip(scored, listed, words, strict=True)])  # fmt: skip
+        score = np.asarray(
+            [
+                one.logprobs[-len(ids) :].sum(dtype=np.float64) / size
+                for one, ids, size in zip(scored, listed, words, strict=True)
+            ]
+        )
         chosen, logprob = self._chosen(score)
         logprobs = np.zeros(len(listed[chosen]), np.float32)
         logprobs[0] = logprob  # of the whole choice
@@ -83,8 +87,12 @@ class _CandidateMind(LanguageMind):
     def _listed(self, info: Info) -> list[tuple[int, ...]]:
         admissible = info.get("admissible")
         if not admissible:
-            raise WorldError("choosing among listed actions needs a list", value=sorted(info), expected="admissible",
-                             hint="use a method that writes its actions")  # fmt: skip
+            raise WorldError(
+                "choosing among listed actions needs a list",
+                value=sorted(info),
+                expected="admissible",
+                hint="use a method that writes its actions",
+            )
         return list(dict.fromkeys(tuple(self._dialect.action(action)) for action in admissible))
 
     def _size(self, ids: Sequence[int]) -> int:

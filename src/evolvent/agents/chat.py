@@ -150,9 +150,13 @@ class _ChatMind:
         agent = self._agent
         seed = (self._seed + len(self._turns) * _STRIDE) & _MASK
         call = partial(
-            agent.endpoint.chat, self._pages.messages(said), sampling=agent.sampling, max_tokens=agent.max_tokens,
-            seed=seed, session=self._session,
-        )  # fmt: skip
+            agent.endpoint.chat,
+            self._pages.messages(said),
+            sampling=agent.sampling,
+            max_tokens=agent.max_tokens,
+            seed=seed,
+            session=self._session,
+        )
         return Wait(call, agent.endpoint.patience_s)
 
     def _shorter(self, observation: str, length: int) -> list[int] | None:
@@ -196,8 +200,10 @@ class _ChatMind:
         if agent.steady or (agent.steady is None and (agent.endpoint.tokens or before[0] != reply.model or ours)):
             raise WeightsChanged(
                 f"the endpoint's weights changed after {len(self._turns)} turns of an episode",
-                value=" ".join(writer), expected=" ".join(before), hint="steady=False marks it and goes on",
-            )  # fmt: skip
+                value=" ".join(writer),
+                expected=" ".join(before),
+                hint="steady=False marks it and goes on",
+            )
         return True
 
     def _generation(self, reply: Reply) -> Generation:

@@ -88,8 +88,11 @@ class LanguageMind:
         if branch.token:
             action = self._turn_of(parent.steps[branch.step]).action
             if branch.token >= len(action):
-                raise ConfigError(f"a branch beyond the action of step {branch.step} of {parent.id!r}",
-                                  value=branch.token, expected=f"less than its {len(action)} tokens")  # fmt: skip
+                raise ConfigError(
+                    f"a branch beyond the action of step {branch.step} of {parent.id!r}",
+                    value=branch.token,
+                    expected=f"less than its {len(action)} tokens",
+                )
             self._given = action[: branch.token]
 
     def _turn_of(self, step: Step) -> Turn:
@@ -148,8 +151,12 @@ class LanguageMind:
         listed = dict.fromkeys(tuple(self._dialect.action(action)) for action in admissible)
         left = tuple(ids[given:] for ids in listed if ids[:given] == self._given)
         if not left:
-            raise InvalidAction("no admissible action begins as the branch does", value=self._dialect.text(self._given),
-                                expected="tokens of a listed action", hint="branch between steps")  # fmt: skip
+            raise InvalidAction(
+                "no admissible action begins as the branch does",
+                value=self._dialect.text(self._given),
+                expected="tokens of a listed action",
+                hint="branch between steps",
+            )
         return left
 
     def _constraint(self, info: Info) -> Constraint | None:
@@ -161,8 +168,11 @@ class LanguageMind:
             return None
         for token in self._given:
             if not constraint.allowed()[token]:
-                raise InvalidAction("no valid calls begin as the branch does", value=self._dialect.text(self._given),
-                                    hint="branch between steps")  # fmt: skip
+                raise InvalidAction(
+                    "no valid calls begin as the branch does",
+                    value=self._dialect.text(self._given),
+                    hint="branch between steps",
+                )
             constraint.advance(token)
         return constraint
 

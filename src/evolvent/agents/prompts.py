@@ -21,8 +21,15 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 __all__ = [
-    "WORDS", "Own", "Prompt", "Shown", "Thinking", "explaining_prompt", "prompts_digest", "step_prompt",
-]  # fmt: skip
+    "WORDS",
+    "Own",
+    "Prompt",
+    "Shown",
+    "Thinking",
+    "explaining_prompt",
+    "prompts_digest",
+    "step_prompt",
+]
 
 Thinking = Literal["call", "inline"]
 WORDS = (
@@ -83,9 +90,14 @@ class Own:
 
 
 def step_prompt(
-    instructions: str, shown: Sequence[Shown], own: Own, *,
-    ask: Literal["think", "act"], think: Thinking | None, marked: bool,
-) -> Prompt:  # fmt: skip
+    instructions: str,
+    shown: Sequence[Shown],
+    own: Own,
+    *,
+    ask: Literal["think", "act"],
+    think: Thinking | None,
+    marked: bool,
+) -> Prompt:
     """The prompt of one generation of a step.
 
     Whole demonstrations stand in the order of their lengths, the longest last; windows in that of the steps that were
@@ -96,13 +108,18 @@ def step_prompt(
         marked: whether steps of demonstrations are numbered.
     """
     ordered = sorted(shown, key=_place)
-    kept: Aligned[StepRecord] = align(own.steps, len(own.steps) if own.last is None else own.last,
-                                      (own.task, own.first))  # fmt: skip
+    kept: Aligned[StepRecord] = align(
+        own.steps, len(own.steps) if own.last is None else own.last, (own.task, own.first)
+    )
     parts: dict[str, Any] = {
-        "examples": [_example(one.window) for one in ordered], "think": think, "thoughts": think is not None,
-        "marked": marked, "ask": ask, "pondered": [quoted(text) for text in own.pondered],
+        "examples": [_example(one.window) for one in ordered],
+        "think": think,
+        "thoughts": think is not None,
+        "marked": marked,
+        "ask": ask,
+        "pondered": [quoted(text) for text in own.pondered],
         "own": _part(kept.prefix, (own.task, own.first), kept.steps, following=own.observation),
-    }  # fmt: skip
+    }
     system = _template("steps_system.jinja").render(instructions=instructions, **parts)
     return Prompt(system.strip(), _template("steps.jinja").render(**parts))
 
@@ -125,9 +142,12 @@ def _template(name: str) -> Template:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     return ImmutableSandboxedEnvironment(
-        loader=PackageLoader("evolvent.agents", "templates"), undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, autoescape=False,
-    ).get_template(name)  # fmt: skip
+        loader=PackageLoader("evolvent.agents", "templates"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,
+    ).get_template(name)
 
 
 def _place(shown: Shown) -> tuple[int, str]:
@@ -140,16 +160,30 @@ def _example(found: Window) -> dict[str, Any]:
 
 
 def _part(
-    prefix: tuple[str, str] | None, about: tuple[str, str], steps: Sequence[StepRecord], *,
-    following: str, marks: Sequence[int] = (),
-) -> dict[str, Any]:  # fmt: skip
+    prefix: tuple[str, str] | None,
+    about: tuple[str, str],
+    steps: Sequence[StepRecord],
+    *,
+    following: str,
+    marks: Sequence[int] = (),
+) -> dict[str, Any]:
     """What a template shows of an episode; its task is told where the first observation does not tell it."""
     task, first = about
-    rows = [{"mark": mark, "observation": _seen(step.observation), "thought": quoted(step.thought),
-             "action": quoted(step.action)}
-            for mark, step in zip(marks or range(len(steps)), steps, strict=True)]  # fmt: skip
-    return {"task": "" if task in first else quoted(task), "first": _seen(prefix[1]) if prefix else "",
-            "steps": rows, "following": _seen(following)}  # fmt: skip
+    rows = [
+        {
+            "mark": mark,
+            "observation": _seen(step.observation),
+            "thought": quoted(step.thought),
+            "action": quoted(step.action),
+        }
+        for mark, step in zip(marks or range(len(steps)), steps, strict=True)
+    ]
+    return {
+        "task": "" if task in first else quoted(task),
+        "first": _seen(prefix[1]) if prefix else "",
+        "steps": rows,
+        "following": _seen(following),
+    }
 
 
 def _seen(text: str) -> str:

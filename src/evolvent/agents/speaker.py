@@ -174,9 +174,14 @@ class Speaker:
     """
 
     def __init__(
-        self, source: Source, *, sampling: Sampling | None = None, max_tokens: int = 256, seed: int = 0,
+        self,
+        source: Source,
+        *,
+        sampling: Sampling | None = None,
+        max_tokens: int = 256,
+        seed: int = 0,
         history: History | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._source, self._sampling, self._longest = source, sampling or Sampling(), max_tokens
         self._seed, self._history = seed, history or Window(share=1.0)
         self._engine: Engine | None = None
@@ -206,9 +211,7 @@ class Speaker:
             raise Incomplete("there is no policy to talk to yet", hint="a training publishes snapshots while it runs")
         return ()
 
-    def say(
-        self, conversation: Conversation, text: str, *, stop: Callable[[], bool] = lambda: False
-    ) -> Exchange:  # fmt: skip
+    def say(self, conversation: Conversation, text: str, *, stop: Callable[[], bool] = lambda: False) -> Exchange:
         """The reply to a text, by the newest voice; the conversation is left as it is.
 
         Args:
@@ -224,16 +227,30 @@ class Speaker:
         policy = self.voice.policy
         ids, shortened = self._tokens(policy.dialect, conversation, text)
         seed = sample_seed(self._seed, len(conversation.exchanges), text)
-        ask = SampleAsk(None, ids, min(self._longest, self._engine.context - len(ids)), seeds=(seed,),
-                        stop_ids=policy.dialect.stop_ids, sampling=self._sampling)  # fmt: skip
+        ask = SampleAsk(
+            None,
+            ids,
+            min(self._longest, self._engine.context - len(ids)),
+            seeds=(seed,),
+            stop_ids=policy.dialect.stop_ids,
+            sampling=self._sampling,
+        )
         (found,) = self._answered(ask, stop)
         written = tuple(found.ids.tolist())
         scored = self._answered(ScoreAsk(None, [*ids, *written]), stop).logprobs[len(ids) :]
         reply = policy.dialect.text(written)
         cut = found.stop == "length"
-        return Exchange(text, reply, _pieces(policy.dialect, written, scored, reply=reply),
-                        Turn(text, written, not cut), self.voice.name, notes, cut, shortened,
-                        monotonic() - began)  # fmt: skip
+        return Exchange(
+            text,
+            reply,
+            _pieces(policy.dialect, written, scored, reply=reply),
+            Turn(text, written, not cut),
+            self.voice.name,
+            notes,
+            cut,
+            shortened,
+            monotonic() - began,
+        )
 
     def _take(self, voice: Voice) -> None:
         from evolvent.engine.fitting import engine_for
@@ -258,8 +275,12 @@ class Speaker:
             return ids, False
         shorter = self._history(dialect, conversation.system, turns, text, room) if turns else None
         if shorter is None:
-            raise ContextOverflow("what was said does not fit the context", value=f"{len(ids)} tokens",
-                                  expected=f"at most {room} of {context}", hint="say less, or begin anew")  # fmt: skip
+            raise ContextOverflow(
+                "what was said does not fit the context",
+                value=f"{len(ids)} tokens",
+                expected=f"at most {room} of {context}",
+                hint="say less, or begin anew",
+            )
         return shorter, True
 
     def _answered(self, ask: Ask, stop: Callable[[], bool]) -> Any:
@@ -280,9 +301,7 @@ class Speaker:
             engine.cancel([ticket])
 
 
-def _pieces(
-    dialect: Dialect, ids: tuple[int, ...], logprobs: np.ndarray[Any, Any], *, reply: str
-) -> tuple[Piece, ...]:  # fmt: skip
+def _pieces(dialect: Dialect, ids: tuple[int, ...], logprobs: np.ndarray[Any, Any], *, reply: str) -> tuple[Piece, ...]:
     """The reply cut where its tokens end; tokens that make a character only together are one piece."""
     pieces, before, begin = [], 0, 0
     for end in range(1, len(ids) + 1):

@@ -71,15 +71,25 @@ class StepAgent:
     def __post_init__(self) -> None:
         problems = []
         if (self.memory is None) != (self.level is None):
-            problems.append(Problem("level", f"{self.level} {'without' if self.memory is None else 'with'} a memory",
-                                    "a memory and a level, or neither"))  # fmt: skip
+            problems.append(
+                Problem(
+                    "level",
+                    f"{self.level} {'without' if self.memory is None else 'with'} a memory",
+                    "a memory and a level, or neither",
+                )
+            )
         if self.level != "step" and (self.mark or self.align):
             problems.append(Problem("mark, align", f"at level {self.level}", "windows of the level step have them"))
         if self.align and None in self.window:
             problems.append(Problem("align", f"to the window {self.window}", "a window of some length"))
         if self.k < 1 or min(self.tokens) < 1 or min(side or 0 for side in self.window) < 0:
-            problems.append(Problem("k, window, tokens", f"{self.k}, {self.window}, {self.tokens}",
-                                    "k and tokens of 1 or more, sides of 0 or more"))  # fmt: skip
+            problems.append(
+                Problem(
+                    "k, window, tokens",
+                    f"{self.k}, {self.window}, {self.tokens}",
+                    "k and tokens of 1 or more, sides of 0 or more",
+                )
+            )
         problems += self._of_memory() if self.memory is not None else []
         if problems:
             raise ConfigError(problems)
@@ -88,12 +98,21 @@ class StepAgent:
         problems = []
         if not self.memory:
             problems.append(Problem("memory", "without a step", "add trajectories first"))
-        words = 0 if self.memory is None else max(
-            (len(self.memory.demonstration(name).kind.split()) for name in self.memory.ids[:_LOOKED]), default=0
-        )  # fmt: skip
+        words = (
+            0
+            if self.memory is None
+            else max(
+                (len(self.memory.demonstration(name).kind.split()) for name in self.memory.ids[:_LOOKED]), default=0
+            )
+        )
         if self.kind_words is not None and words > self.kind_words:
-            problems.append(Problem("kind_words", f"{self.kind_words}, but kinds of the memory have {words} words",
-                                    "build the memory with as many, or give none"))  # fmt: skip
+            problems.append(
+                Problem(
+                    "kind_words",
+                    f"{self.kind_words}, but kinds of the memory have {words} words",
+                    "build the memory with as many, or give none",
+                )
+            )
         if self.needs_episodes and self.episodes is None:
             problems.append(Problem("memory", "finds no whole episodes", "build it with the key metadata too"))
         if self.level == "step" and self.found_by is None:
@@ -171,11 +190,12 @@ class StepMind:
         """Whole demonstrations, best first: of the memory, else of the shots."""
         agent = self._agent
         if agent.memory is None or not agent.needs_episodes:
-            fit = [one for one in agent.shots
-                   if one.task_id != self._task.id and self._kind in (None, one.kind)]  # fmt: skip
+            fit = [one for one in agent.shots if one.task_id != self._task.id and self._kind in (None, one.kind)]
             return [Shown.all_of(one, rank) for rank, one in enumerate(fit[: agent.k])]
-        return [Shown.all_of(agent.memory.demonstration(hit.record.trajectory_id), rank, hit.score)
-                for rank, hit in enumerate(self._hits(self._first, agent.episodes))]  # fmt: skip
+        return [
+            Shown.all_of(agent.memory.demonstration(hit.record.trajectory_id), rank, hit.score)
+            for rank, hit in enumerate(self._hits(self._first, agent.episodes))
+        ]
 
     def _found_steps(self, thoughts: Sequence[str], seen: str) -> list[Shown]:
         """Windows around steps at which others thought, or saw, the like, best first."""
@@ -184,9 +204,17 @@ class StepMind:
         if agent.memory is None or key is None:
             return []
         text = " ".join(thoughts) if key.field == "thought" and thoughts else seen
-        return [Shown(window(agent.memory.demonstration(hit.record.trajectory_id), hit.record.step, before=before,
-                             after=after), rank, hit.score, whole=before is None and after is None)
-                for rank, hit in enumerate(self._hits(text, key))]  # fmt: skip
+        return [
+            Shown(
+                window(
+                    agent.memory.demonstration(hit.record.trajectory_id), hit.record.step, before=before, after=after
+                ),
+                rank,
+                hit.score,
+                whole=before is None and after is None,
+            )
+            for rank, hit in enumerate(self._hits(text, key))
+        ]
 
     def _hits(self, text: str, key: Key | None) -> list[Hit]:
         agent = self._agent
@@ -207,7 +235,7 @@ class StepMind:
 
     def _ask(
         self, ask: Literal["think", "act"], shown: Sequence[Shown], own: Own, *, marks: dict[str, Any]
-    ) -> _Written:  # fmt: skip
+    ) -> _Written:
         """One generation; demonstrations that do not fit are dropped, the worst first. None: not even without any."""
         agent = self._agent
         windows = ask == "act" and agent.level == "step"
@@ -216,8 +244,9 @@ class StepMind:
         kept = list(shown)
         stop = ("\n>",) if ask == "think" else ("\n",)
         while True:
-            prompt = step_prompt(self._world.instructions, kept, own, ask=ask, think=agent.think,
-                                 marked=agent.mark and windows)  # fmt: skip
+            prompt = step_prompt(
+                self._world.instructions, kept, own, ask=ask, think=agent.think, marked=agent.mark and windows
+            )
             try:
                 asked = Asked(prompt, stop, agent.tokens[ask == "act"], tight=not kept)
                 found = yield from self._pen.write(asked)
@@ -232,7 +261,7 @@ class StepMind:
 
     def _decided(
         self, seen: str, action: str, thought: str, *, written: Sequence[Written], marks: dict[str, Any]
-    ) -> Decision:  # fmt: skip
+    ) -> Decision:
         generations = [one.generation for one in written if one.generation is not None]
         last = len(generations) - 1
         kept = tuple(replace(one, acted=at == last) for at, one in enumerate(generations))
@@ -243,8 +272,17 @@ class StepMind:
         if parsed is None:
             marks["unparsed"] = True
         action = action if parsed is None else parsed
-        self._steps.append(StepRecord(trajectory_id="", step=len(self._steps), task="", kind="", observation=seen,
-                                      thought=thought, action=action))  # fmt: skip
+        self._steps.append(
+            StepRecord(
+                trajectory_id="",
+                step=len(self._steps),
+                task="",
+                kind="",
+                observation=seen,
+                thought=thought,
+                action=action,
+            )
+        )
         return Decision(action, thought or None, kept, info=marks)
 
     def _parsed(self, text: str) -> str | None:

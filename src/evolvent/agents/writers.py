@@ -127,12 +127,22 @@ class _PolicyPen:
         tokens = dialect.open(asked.prompt.system, asked.prompt.user)
         room = policy.context - len(tokens)
         if room < (1 if asked.tight else asked.max_tokens):
-            raise ContextOverflow("a prompt leaves no room for an answer", value=f"{len(tokens)} tokens",
-                                  expected=f"at most {policy.context - asked.max_tokens}")  # fmt: skip
+            raise ContextOverflow(
+                "a prompt leaves no room for an answer",
+                value=f"{len(tokens)} tokens",
+                expected=f"at most {policy.context - asked.max_tokens}",
+            )
         seed = (self._seed + self._count * _STRIDE) & _MASK
         self._count += 1
-        ask = SampleAsk(None, tokens, min(asked.max_tokens, room), stop_ids=dialect.stop_ids, stop_strings=asked.stop,
-                        sampling=self._sampling, seeds=(seed,))  # fmt: skip
+        ask = SampleAsk(
+            None,
+            tokens,
+            min(asked.max_tokens, room),
+            stop_ids=dialect.stop_ids,
+            stop_strings=asked.stop,
+            sampling=self._sampling,
+            seeds=(seed,),
+        )
         ((found,),) = yield (ask,)
         text = dialect.text(found.ids.tolist())
         made = _rooted(np.array(tokens, np.int32), found.ids, found.logprobs)
@@ -142,8 +152,11 @@ class _PolicyPen:
 def _rooted(read: Any, ids: Any, logprobs: Any) -> tuple[Any, Any, Any]:
     """Ids, which of them were sampled, and log-probabilities of a generation that is a new root."""
     sampled = np.arange(len(read) + len(ids)) >= len(read)
-    return np.concatenate([read, ids]).astype(np.int32), sampled, np.concatenate(
-        [np.zeros(len(read), np.float32), logprobs]).astype(np.float32)  # fmt: skip
+    return (
+        np.concatenate([read, ids]).astype(np.int32),
+        sampled,
+        np.concatenate([np.zeros(len(read), np.float32), logprobs]).astype(np.float32),
+    )
 
 
 @dataclass(frozen=True)
@@ -164,8 +177,15 @@ class _EndpointPen:
         said = [Message("system", asked.prompt.system)] if asked.prompt.system else []
         seed = (self._seed + self._count * _STRIDE) & _MASK
         self._count += 1
-        call = partial(self._endpoint.chat, [*said, Message("user", asked.prompt.user)], sampling=self._sampling,
-                       max_tokens=asked.max_tokens, seed=seed, stop=asked.stop, session=self._session)  # fmt: skip
+        call = partial(
+            self._endpoint.chat,
+            [*said, Message("user", asked.prompt.user)],
+            sampling=self._sampling,
+            max_tokens=asked.max_tokens,
+            seed=seed,
+            stop=asked.stop,
+            session=self._session,
+        )
         (reply,) = yield (Wait(call, self._endpoint.patience_s),)
         tokens = reply.tokens
         if tokens is None:

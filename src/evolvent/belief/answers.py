@@ -96,9 +96,12 @@ class AnswerBelief:
         shares = counts / counts.sum() if len(counts) else np.full(self.most, 1 / self.most)
         entropy = max(0.0, float(-(shares * np.log(shares)).sum()))  # rounding may bring it below 0
         return BeliefSummary(
-            entropy=np.array([entropy]), leader=two[:1], runner_up=two[1:], cast=np.array([float(self.cast)]),
+            entropy=np.array([entropy]),
+            leader=two[:1],
+            runner_up=two[1:],
+            cast=np.array([float(self.cast)]),
             left=np.array([float(self.most - self.cast)]),
-        )  # fmt: skip
+        )
 
     def _same(self, known: Hashable, read: Hashable) -> bool:
         return self.same is not None and self.same(known, read)
@@ -118,6 +121,9 @@ def probability_summary(chance: NDArray[np.float64]) -> BeliefSummary:
     both = np.stack([chance, 1 - chance])
     entropy = -(both * np.log(np.where(both > 0, both, 1.0))).sum(axis=0)
     return BeliefSummary(
-        entropy=np.maximum(entropy, 0.0), leader=both[0], runner_up=both[1], cast=np.ones(len(chance)),
+        entropy=np.maximum(entropy, 0.0),
+        leader=both[0],
+        runner_up=both[1],
+        cast=np.ones(len(chance)),
         left=np.zeros(len(chance)),
-    )  # fmt: skip
+    )

@@ -75,9 +75,14 @@ class PlumeSearchEnv(gymnasium.Env[Observation, Any]):
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own shape)
 
     def __init__(
-        self, world: PlumeWorld, tasks: Sequence[Task], *, particles: int | None = None, sweeps: int = 3,
+        self,
+        world: PlumeWorld,
+        tasks: Sequence[Task],
+        *,
+        particles: int | None = None,
+        sweeps: int = 3,
         cost: float = -1.0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not tasks:
             raise ConfigError("a search without tasks", value=0, expected="one task or more")
         self.search = SourceSearch(world.batch(1), particles=particles, sweeps=sweeps)
@@ -125,10 +130,16 @@ class Cessation(gymnasium.Wrapper[ObsT, ActT, ObsT, ActT], Generic[ObsT, ActT]):
     """
 
     def __init__(
-        self, env: gymnasium.Env[ObsT, ActT], belief: Callable[[], BeliefSummary], detector: Detector, *,
-        reward: float = 100.0, step_cost: float | None = -1.0, paid_for: Literal["belief", "truth"] = "belief",
+        self,
+        env: gymnasium.Env[ObsT, ActT],
+        belief: Callable[[], BeliefSummary],
+        detector: Detector,
+        *,
+        reward: float = 100.0,
+        step_cost: float | None = -1.0,
+        paid_for: Literal["belief", "truth"] = "belief",
         right: Callable[[], bool] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(env)
         if paid_for == "truth" and right is None:
             raise ConfigError("paid for the truth, which nobody tells", value="right=None", expected="a function")

@@ -23,9 +23,18 @@ from evolvent.worlds.plume.model import NAMES, Sensor, Terms, terms
 from evolvent.worlds.plume.prior import Family, Marginal, PlumePrior
 
 __all__ = [
-    "Cloud", "checked", "cloud_of", "features", "log_prior", "map_rows", "prior", "put", "streams", "summary",
+    "Cloud",
+    "checked",
+    "cloud_of",
+    "features",
+    "log_prior",
+    "map_rows",
+    "prior",
+    "put",
+    "streams",
+    "summary",
     "weighted_moments",
-]  # fmt: skip
+]
 
 ROOM = 16  # readings that a cloud has room for; doubled when they are full
 
@@ -160,8 +169,11 @@ def cloud_of(priors: Sequence[PlumePrior], theta: Tensor, log_w: Tensor, *, seed
     """
     b, n = log_w.shape
     if not priors or len({each.families() for each in priors}) != 1:
-        raise ConfigError("beliefs together have priors of the same families",
-                          value=sorted({each.families() for each in priors}), expected="one")  # fmt: skip
+        raise ConfigError(
+            "beliefs together have priors of the same families",
+            value=sorted({each.families() for each in priors}),
+            expected="one",
+        )
     if theta.shape != (len(NAMES), b, n) or len(priors) != b:
         raise BatchMismatch("hypotheses of another shape", value=tuple(theta.shape), expected=(len(NAMES), b, n))
     parameters = np.stack([each.parameters() for each in priors])
@@ -170,11 +182,18 @@ def cloud_of(priors: Sequence[PlumePrior], theta: Tensor, log_w: Tensor, *, seed
         families=priors[0].families(),
         parameters=torch.as_tensor(parameters).to(theta),
         area=torch.as_tensor(area).to(theta),
-        theta=theta, derived=torch.stack(list(terms(*theta, xp=torch)[3:])), log_w=log_w, base=-log_w,
-        gain=theta.new_zeros(b), past=theta.new_zeros(b, ROOM, 4), counts=np.zeros(b, dtype=np.int64),
-        seeds=np.array([int(seed) for seed in seeds], dtype=np.int64), ess=torch.exp(-torch.logsumexp(2 * log_w, -1)),
-        evidence=theta.new_zeros(b), collapses=np.zeros(b, dtype=np.int64),
-    )  # fmt: skip
+        theta=theta,
+        derived=torch.stack(list(terms(*theta, xp=torch)[3:])),
+        log_w=log_w,
+        base=-log_w,
+        gain=theta.new_zeros(b),
+        past=theta.new_zeros(b, ROOM, 4),
+        counts=np.zeros(b, dtype=np.int64),
+        seeds=np.array([int(seed) for seed in seeds], dtype=np.int64),
+        ess=torch.exp(-torch.logsumexp(2 * log_w, -1)),
+        evidence=theta.new_zeros(b),
+        collapses=np.zeros(b, dtype=np.int64),
+    )
 
 
 def log_prior(families: Sequence[Family], parameters: Tensor, theta: Tensor) -> Tensor:
@@ -262,20 +281,28 @@ def checked(cloud: Cloud, position: object, z: object) -> Tensor:
     read = torch.as_tensor(z, dtype=like.dtype, device=like.device)
     b = cloud.size[0]
     if at.shape != (b, 3) or read.shape != (b,):
-        raise BatchMismatch("a place [B, 3] and a reading [B] for each belief",
-                            value=(tuple(at.shape), tuple(read.shape)), expected=((b, 3), (b,)))  # fmt: skip
+        raise BatchMismatch(
+            "a place [B, 3] and a reading [B] for each belief",
+            value=(tuple(at.shape), tuple(read.shape)),
+            expected=((b, 3), (b,)),
+        )
     bad = ~(torch.isfinite(read) & (read >= 0))
     if bool(bad.any()):
         row = int(bad.to(torch.int8).argmax())
-        raise WorldError("a reading that no sensor gives", value=float(read[row]), expected="finite and 0 or more",
-                         hint=f"belief {row}")  # fmt: skip
+        raise WorldError(
+            "a reading that no sensor gives",
+            value=float(read[row]),
+            expected="finite and 0 or more",
+            hint=f"belief {row}",
+        )
     slack = 1e-4 * (cloud.area[..., 1] - cloud.area[..., 0])
     inside = (at[:, :2] >= cloud.area[..., 0] - slack) & (at[:, :2] <= cloud.area[..., 1] + slack)
     inside = inside.all(-1) & torch.isfinite(at).all(-1)
     if not bool(inside.all()):
         row = int((~inside).to(torch.int8).argmax())
-        raise WorldError("a place outside the area", value=at[row].tolist(), expected=cloud.area[row].tolist(),
-                         hint=f"belief {row}")  # fmt: skip
+        raise WorldError(
+            "a place outside the area", value=at[row].tolist(), expected=cloud.area[row].tolist(), hint=f"belief {row}"
+        )
     return torch.cat([at, read.unsqueeze(-1)], -1)
 
 
@@ -298,17 +325,26 @@ def summary(cloud: Cloud) -> BeliefSummary:
     place = covariance[:, :2, :2]
     entropy = -torch.where(w > 0, w * cloud.log_w, 0.0).sum(-1)
     found = {
-        "entropy": entropy.clamp_min(0.0), "mean": mean,
-        "std": torch.sqrt(torch.diagonal(covariance, dim1=1, dim2=2).clamp_min(0.0)), "covariance": place,
-        "spread": torch.sqrt((place[:, 0, 0] + place[:, 1, 1]).clamp_min(0.0)), "ess": 1.0 / (w * w).sum(-1),
-    }  # fmt: skip
+        "entropy": entropy.clamp_min(0.0),
+        "mean": mean,
+        "std": torch.sqrt(torch.diagonal(covariance, dim1=1, dim2=2).clamp_min(0.0)),
+        "covariance": place,
+        "spread": torch.sqrt((place[:, 0, 0] + place[:, 1, 1]).clamp_min(0.0)),
+        "ess": 1.0 / (w * w).sum(-1),
+    }
     return BeliefSummary(**{name: value.double().cpu().numpy() for name, value in found.items()})
 
 
 def features(
-    seen: BeliefSummary, position: NDArray[np.float64], z: NDArray[np.float64], *, t: NDArray[np.int64], horizon: int,
-    length: float, sensor: Sensor,
-) -> NDArray[np.float32]:  # fmt: skip
+    seen: BeliefSummary,
+    position: NDArray[np.float64],
+    z: NDArray[np.float64],
+    *,
+    t: NDArray[np.int64],
+    horizon: int,
+    length: float,
+    sensor: Sensor,
+) -> NDArray[np.float32]:
     """What a policy sees of a belief: [B, 13], most of them in -1..1.
 
     place / L, mean / L, std / L, (mean - place) / L (two each); log spread / L, x-y correlation, log10 of the reading

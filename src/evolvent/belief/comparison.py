@@ -69,9 +69,11 @@ class Played:
         """The outcomes; lost episodes count as unknown."""
         done = self.trajectories
         return outcomes(
-            [one.ended_by == "agent" for one in done], [one.success for one in done], [len(one.steps) for one in done],
+            [one.ended_by == "agent" for one in done],
+            [one.success for one in done],
+            [len(one.steps) for one in done],
             distance=[float(one.meta["travelled_m"]) for one in done],
-        )  # fmt: skip
+        )
 
 
 def planner(name: str, *, nz: int = 25) -> Chooser:
@@ -99,9 +101,16 @@ class _Open:
 
 
 def play(
-    choose: Chooser, world: PlumeWorld, starts: Sequence[Start], *, name: str, detector: Detector,
-    particles: int | None = None, at_once: int = 64, fused: bool = False,
-) -> Played:  # fmt: skip
+    choose: Chooser,
+    world: PlumeWorld,
+    starts: Sequence[Start],
+    *,
+    name: str,
+    detector: Detector,
+    particles: int | None = None,
+    at_once: int = 64,
+    fused: bool = False,
+) -> Played:
     """Play episodes, as many at once as asked for; how many changes nothing.
 
     A belief that allows a reading in no way ends its episode by an error: no reward, no stop, no truth. What is
@@ -188,12 +197,20 @@ class _Table:
         paid = sum(step.reward for step in one.steps if step.reward is not None)
         error = ErrorRecord("BeliefCollapsed", "no particle allows the reading", len(one.steps) - 1) if lost else None
         done = Trajectory(
-            trajectory_name(one.start, self._name), one.start.task, tuple(one.steps),
-            np.array([*batch.position[row], batch.reading[row]]), ended,
-            Score() if lost else Score(paid, float(right), right), one.start.sample, error=error,
-            meta={"error_m": float(self._search.errors()[row]), "travelled_m": float(batch.travelled[row]),
-                  "sensor": batch.sensor.id},
-        )  # fmt: skip
+            trajectory_name(one.start, self._name),
+            one.start.task,
+            tuple(one.steps),
+            np.array([*batch.position[row], batch.reading[row]]),
+            ended,
+            Score() if lost else Score(paid, float(right), right),
+            one.start.sample,
+            error=error,
+            meta={
+                "error_m": float(self._search.errors()[row]),
+                "travelled_m": float(batch.travelled[row]),
+                "sensor": batch.sensor.id,
+            },
+        )
         self.done.append(done)
         self.scores[done.id] = score_rows(done.id, SCORER, one.looks)
 
@@ -207,9 +224,16 @@ def summary_row(played: Played) -> dict[str, Any]:
 
 
 def compared(
-    choosers: dict[str, Chooser], world: PlumeWorld, tasks: Sequence[Task], *, detector: Detector, episodes: int = 512,
-    particles: int | None = None, at_once: int = 64, fused: bool = False,
-) -> list[Played]:  # fmt: skip
+    choosers: dict[str, Chooser],
+    world: PlumeWorld,
+    tasks: Sequence[Task],
+    *,
+    detector: Detector,
+    episodes: int = 512,
+    particles: int | None = None,
+    at_once: int = 64,
+    fused: bool = False,
+) -> list[Played]:
     """All choosers on the same episodes: the tasks in turn, each time with other noise (the next sample).
 
     Raises:

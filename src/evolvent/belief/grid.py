@@ -112,6 +112,10 @@ def update(cloud: Cloud, position: object, z: object, *, sensor: Sensor) -> Clou
         raise BeliefCollapsed(cloud, lost, z=place[lost, 3].tolist())
     log_w = joint - evidence.unsqueeze(-1)
     return replace(
-        cloud, log_w=log_w, gain=cloud.gain + evidence, evidence=evidence, counts=cloud.counts + 1,
+        cloud,
+        log_w=log_w,
+        gain=cloud.gain + evidence,
+        evidence=evidence,
+        counts=cloud.counts + 1,
         ess=torch.exp(-torch.logsumexp(2 * log_w, -1)),
-    )  # fmt: skip
+    )

@@ -25,12 +25,19 @@ if TYPE_CHECKING:
 __all__ = ["LEARNERS", "generators_kept", "learner", "read_networks", "write_networks"]
 
 _REPLAYED = {"buffer_size": 100_000, "learning_starts": 5_000, "batch_size": 256, "train_freq": 1, "gradient_steps": 4}
-LEARNERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
-    "dqn": {**_REPLAYED, "target_update_interval": 4_000, "exploration_fraction": 0.3, "exploration_final_eps": 0.05},
-    "ppo": {"n_steps": 64, "n_epochs": 8, "ent_coef": 0.005},
-    "ddpg": {**_REPLAYED, "noise": 0.3},
-    "sac": _REPLAYED,
-})  # fmt: skip
+LEARNERS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "dqn": {
+            **_REPLAYED,
+            "target_update_interval": 4_000,
+            "exploration_fraction": 0.3,
+            "exploration_final_eps": 0.05,
+        },
+        "ppo": {"n_steps": 64, "n_epochs": 8, "ent_coef": 0.005},
+        "ddpg": {**_REPLAYED, "noise": 0.3},
+        "sac": _REPLAYED,
+    }
+)
 """What each learner is given beside learning rate, discount, width and seed; PPO's batch is an eighth of a rollout.
 
 `noise` is the standard deviation of the normal noise on DDPG's actions, each in -1..1, while it learns: left alone,
@@ -63,9 +70,15 @@ def learner(
     if algorithm == "ppo":  # parts of one size, whatever is played at once
         own.setdefault("batch_size", max(2, own["n_steps"] * env.num_envs // 8))
     made: BaseAlgorithm = getattr(stable_baselines3, algorithm.upper())(
-        "MlpPolicy", env, learning_rate=lambda left: lr * left, gamma=gamma, seed=seed, device="cpu",
-        policy_kwargs={"net_arch": [width, width]}, **own,
-    )  # fmt: skip
+        "MlpPolicy",
+        env,
+        learning_rate=lambda left: lr * left,
+        gamma=gamma,
+        seed=seed,
+        device="cpu",
+        policy_kwargs={"net_arch": [width, width]},
+        **own,
+    )
     return made
 
 
@@ -91,8 +104,11 @@ def read_networks(model: BaseAlgorithm, path: Path) -> None:
     except SafetensorError as error:
         raise CorruptRecord(f"{path}: networks that cannot be read: {error}", offset=0) from error
     own = model.policy.state_dict()
-    wrong = sorted(name for name in {*tensors, *own} if name not in tensors or name not in own
-                   or tensors[name].shape != own[name].shape)  # fmt: skip
+    wrong = sorted(
+        name
+        for name in {*tensors, *own}
+        if name not in tensors or name not in own or tensors[name].shape != own[name].shape
+    )
     if wrong:
         raise ShapeMismatch("networks of another shape", value=wrong, expected="those of the settings beside them")
     model.policy.load_state_dict(tensors)

@@ -33,8 +33,14 @@ def sensor_row(sensor: Sensor, like: Tensor) -> Tensor:
     constant and the growing part of a non-detection's spread, and log Pd where it counts for detections."""
     own = sensor.likelihood == "consistent"
     missed = (sensor.sigma, sensor.sigma_fraction) if own else (sensor.threshold, 0.0)
-    numbers = (sensor.threshold, sensor.detect, sensor.sigma, sensor.sigma_fraction, *missed,
-               math.log(sensor.detect) if own else 0.0)  # fmt: skip
+    numbers = (
+        sensor.threshold,
+        sensor.detect,
+        sensor.sigma,
+        sensor.sigma_fraction,
+        *missed,
+        math.log(sensor.detect) if own else 0.0,
+    )
     return torch.tensor(numbers, dtype=like.dtype, device=like.device)
 
 

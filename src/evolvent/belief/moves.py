@@ -118,9 +118,15 @@ def _moved(theta: Tensor, root: Tensor, normal: Tensor) -> Tensor:
 
 
 def _exact(
-    cloud: Cloud, at: Tensor, theta: Tensor, log_like: Tensor, *, root: Tensor, sensor: Sensor,
+    cloud: Cloud,
+    at: Tensor,
+    theta: Tensor,
+    log_like: Tensor,
+    *,
+    root: Tensor,
+    sensor: Sensor,
     generators: list[torch.Generator],
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """Particles [8, R, N] and their log-likelihoods [R, N] after Metropolis moves: as many as R generators fit in."""
     (_, r, n), parameters = theta.shape, cloud.parameters[at]
     counts = cloud.counts[at.cpu().numpy()]
@@ -148,9 +154,15 @@ def _where_needed(moved: Tensor, past: Tensor, counts: NDArray[np.int64], *, lea
 
 
 def _fused_exact(
-    cloud: Cloud, at: Tensor, theta: Tensor, log_like: Tensor, *, root: Tensor, sensor: Sensor,
+    cloud: Cloud,
+    at: Tensor,
+    theta: Tensor,
+    log_like: Tensor,
+    *,
+    root: Tensor,
+    sensor: Sensor,
     generators: list[torch.Generator],
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """`_exact` in fused loops, with the same random numbers."""
     from evolvent.belief.fused import FAMILIES, swept  # numba is optional
 

@@ -65,10 +65,14 @@ class OutcomeTable:
 
 
 def outcomes(
-    ceased: Sequence[bool] | NDArray[np.bool_], correct: Sequence[bool | None], steps: Sequence[float], *,
-    distance: Sequence[float] | None = None, generated: Sequence[float] | None = None,
+    ceased: Sequence[bool] | NDArray[np.bool_],
+    correct: Sequence[bool | None],
+    steps: Sequence[float],
+    *,
+    distance: Sequence[float] | None = None,
+    generated: Sequence[float] | None = None,
     computed: Sequence[float] | None = None,
-) -> OutcomeTable:  # fmt: skip
+) -> OutcomeTable:
     """Put N episodes into the table.
 
     Args:
@@ -94,10 +98,15 @@ def outcomes(
         if name in numbers:
             means[f"{name}_right"] = _mean(numbers[name][ended & right], name)
     return OutcomeTable(
-        episodes=len(ended), right_stop=int((ended & right).sum()), false_stop=int((ended & wrong).sum()),
-        withheld=int((~ended & right).sum()), unfinished=int((~ended & wrong).sum()),
-        unknown=int((~right & ~wrong).sum()), stops=int(ended.sum()), means=means,
-    )  # fmt: skip
+        episodes=len(ended),
+        right_stop=int((ended & right).sum()),
+        false_stop=int((ended & wrong).sum()),
+        withheld=int((~ended & right).sum()),
+        unfinished=int((~ended & wrong).sum()),
+        unknown=int((~right & ~wrong).sum()),
+        stops=int(ended.sum()),
+        means=means,
+    )
 
 
 def outcomes_of(trajectories: Sequence[Trajectory]) -> OutcomeTable:
@@ -111,8 +120,9 @@ def outcomes_of(trajectories: Sequence[Trajectory]) -> OutcomeTable:
     return outcomes(
         [one.ended_by == "agent" for one in trajectories],
         [None if one.ended_by == "error" else one.success for one in trajectories],
-        [len(one.steps) for one in trajectories], generated=[one.generated() for one in trajectories],
-    )  # fmt: skip
+        [len(one.steps) for one in trajectories],
+        generated=[one.generated() for one in trajectories],
+    )
 
 
 def _mean(values: NDArray[np.float64], name: str) -> Interval | None:

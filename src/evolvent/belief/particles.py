@@ -28,9 +28,17 @@ from evolvent.worlds.plume.model import Sensor
 from evolvent.worlds.plume.prior import Marginal, PlumePrior
 
 __all__ = [
-    "IMPOSSIBLE", "BeliefCollapsed", "bandwidth", "factor", "features", "prior", "put", "summary", "systematic",
+    "IMPOSSIBLE",
+    "BeliefCollapsed",
+    "bandwidth",
+    "factor",
+    "features",
+    "prior",
+    "put",
+    "summary",
+    "systematic",
     "update",
-]  # fmt: skip
+]
 
 IMPOSSIBLE = -700.0
 """A log predictive density below which a reading is impossible: where likelihoods in double precision are all 0."""
@@ -43,16 +51,24 @@ class BeliefCollapsed(WorldError):
     def __init__(self, last: Cloud, rows: NDArray[np.int64], *, z: list[float]) -> None:
         self.last, self.rows = last, rows
         super().__init__(
-            "no particle allows the reading", value=z, expected=f"log density above {IMPOSSIBLE:g}",
+            "no particle allows the reading",
+            value=z,
+            expected=f"log density above {IMPOSSIBLE:g}",
             hint=f"beliefs {rows.tolist()}; collapse='renew' begins them anew",
-        )  # fmt: skip
+        )
 
 
 def update(
-    cloud: Cloud, position: object, z: object, *, sensor: Sensor,
-    move: Literal["exact", "published", "none"] = "exact", sweeps: int = 3,
-    collapse: Literal["raise", "renew"] = "raise", reuse: bool = False,
-) -> Cloud:  # fmt: skip
+    cloud: Cloud,
+    position: object,
+    z: object,
+    *,
+    sensor: Sensor,
+    move: Literal["exact", "published", "none"] = "exact",
+    sweeps: int = 3,
+    collapse: Literal["raise", "renew"] = "raise",
+    reuse: bool = False,
+) -> Cloud:
     """The beliefs after one more reading each: weights, then, where they have degenerated, resampling and a move.
 
     Args:
@@ -105,10 +121,17 @@ def _weighed(cloud: Cloud, place: Tensor, *, sensor: Sensor) -> tuple[Tensor, Te
 def _copied(cloud: Cloud) -> Cloud:
     """A cloud whose arrays can be written to, the weights aside, which are replaced anyway."""
     return replace(
-        cloud, theta=cloud.theta.clone(), derived=cloud.derived.clone(), base=cloud.base.clone(),
-        past=cloud.past.clone(), collapses=cloud.collapses.copy(), seeds=cloud.seeds.copy(),
-        counts=cloud.counts.copy(), parameters=cloud.parameters.clone(), area=cloud.area.clone(),
-    )  # fmt: skip
+        cloud,
+        theta=cloud.theta.clone(),
+        derived=cloud.derived.clone(),
+        base=cloud.base.clone(),
+        past=cloud.past.clone(),
+        collapses=cloud.collapses.copy(),
+        seeds=cloud.seeds.copy(),
+        counts=cloud.counts.copy(),
+        parameters=cloud.parameters.clone(),
+        area=cloud.area.clone(),
+    )
 
 
 def _noted(cloud: Cloud, place: Tensor) -> Cloud:
@@ -138,10 +161,18 @@ def _renewed(cloud: Cloud, *, sensor: Sensor) -> Cloud:
     evidence = torch.logsumexp(log_like, -1)
     log_w = log_like - evidence.unsqueeze(-1)
     return replace(
-        fresh, log_w=log_w, gain=evidence - math.log(n), base=torch.full_like(log_w, math.log(n)), past=cloud.past,
-        counts=counts.cpu().numpy(), seeds=cloud.seeds, ess=torch.exp(-torch.logsumexp(2 * log_w, -1)),
-        evidence=cloud.evidence, collapses=cloud.collapses + 1, exact=cloud.exact,
-    )  # fmt: skip
+        fresh,
+        log_w=log_w,
+        gain=evidence - math.log(n),
+        base=torch.full_like(log_w, math.log(n)),
+        past=cloud.past,
+        counts=counts.cpu().numpy(),
+        seeds=cloud.seeds,
+        ess=torch.exp(-torch.logsumexp(2 * log_w, -1)),
+        evidence=cloud.evidence,
+        collapses=cloud.collapses + 1,
+        exact=cloud.exact,
+    )
 
 
 def _prior_of(cloud: Cloud, row: int) -> PlumePrior:

@@ -32,9 +32,20 @@ from evolvent.errors import BatchMismatch, ConfigError, unknown
 from evolvent.worlds.plume.model import Sensor, Terms, dilution, reading
 
 __all__ = [
-    "PLANNERS", "PredictiveTable", "best", "dcee", "entrotaxis", "go_to_mean", "greedy", "infotaxis", "plan",
-    "predictive", "random_scores", "table", "tabulate",
-]  # fmt: skip
+    "PLANNERS",
+    "PredictiveTable",
+    "best",
+    "dcee",
+    "entrotaxis",
+    "go_to_mean",
+    "greedy",
+    "infotaxis",
+    "plan",
+    "predictive",
+    "random_scores",
+    "table",
+    "tabulate",
+]
 
 _TABLE, _RANDOM = 8, 9  # purposes of random streams
 _ROOT = 0.5 * math.log(2 * math.pi)
@@ -106,23 +117,36 @@ def predictive(
         allowed: [B, K] (None: all).
     """
     columns, centre = _columns(log_w, *xy)
-    found = torch.stack([
-        _outcomes((log_w[b] + log_l[b]).reshape(-1, log_w.shape[-1]), columns[b]) for b in range(len(log_w))
-    ]).reshape(*weight.shape, 6)  # fmt: skip
+    found = torch.stack(
+        [_outcomes((log_w[b] + log_l[b]).reshape(-1, log_w.shape[-1]), columns[b]) for b in range(len(log_w))]
+    ).reshape(*weight.shape, 6)
     return _assembled(log_w, found, weight, centre=centre, places=places, allowed=allowed, expected=None)
 
 
 def _assembled(
-    log_w: Tensor, found: Tensor, weight: Tensor, *, centre: Tensor, places: Tensor, allowed: Tensor | None,
+    log_w: Tensor,
+    found: Tensor,
+    weight: Tensor,
+    *,
+    centre: Tensor,
+    places: Tensor,
+    allowed: Tensor | None,
     expected: Tensor | None,
-) -> PredictiveTable:  # fmt: skip
+) -> PredictiveTable:
     found = torch.where((weight > 0).unsqueeze(-1), found, 0.0)  # what cannot be read may have no posterior: NaN
     prior_entropy = -torch.where(log_w > -math.inf, torch.exp(log_w) * log_w, 0.0).sum(-1)
     return PredictiveTable(
-        places=places, allowed=torch.ones_like(weight[..., 0], dtype=torch.bool) if allowed is None else allowed,
-        expected=expected, prior_entropy=prior_entropy, weight=weight, evidence=found[..., 0], entropy=found[..., 1],
-        learned=found[..., 2], mean=found[..., 3:5] + centre[:, None, None], trace=found[..., 5].clamp_min(0.0),
-    )  # fmt: skip
+        places=places,
+        allowed=torch.ones_like(weight[..., 0], dtype=torch.bool) if allowed is None else allowed,
+        expected=expected,
+        prior_entropy=prior_entropy,
+        weight=weight,
+        evidence=found[..., 0],
+        entropy=found[..., 1],
+        learned=found[..., 2],
+        mean=found[..., 3:5] + centre[:, None, None],
+        trace=found[..., 5].clamp_min(0.0),
+    )
 
 
 def table(cloud: Cloud, candidates: object, *, sensor: Sensor, allowed: object = None, nz: int = 25) -> PredictiveTable:
@@ -249,10 +273,16 @@ def best(scores: Tensor, allowed: object = None) -> Tensor:
     return (scores >= top).to(torch.int8).argmax(-1)
 
 
-PLANNERS: Mapping[str, Callable[[PredictiveTable], Tensor] | None] = MappingProxyType({
-    "random": None, "greedy": greedy, "go_to_mean": None, "infotaxis": infotaxis, "entrotaxis": entrotaxis,
-    "dcee": dcee,
-})  # fmt: skip
+PLANNERS: Mapping[str, Callable[[PredictiveTable], Tensor] | None] = MappingProxyType(
+    {
+        "random": None,
+        "greedy": greedy,
+        "go_to_mean": None,
+        "infotaxis": infotaxis,
+        "entrotaxis": entrotaxis,
+        "dcee": dcee,
+    }
+)
 """The planners by name; None: one that needs no table."""
 
 

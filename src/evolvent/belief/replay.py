@@ -78,8 +78,14 @@ def replayed(runs: Sequence[ScoredRun], threshold: float, *, inclusive: bool = F
         float(end + 1) if run.steps is None else float(run.steps[end]) for run, end in zip(runs, ends, strict=True)
     ]
     correct = [run.correct[end] for run, end in zip(runs, ends, strict=True)]
-    return outcomes([at is not None for at in stops], correct, steps, distance=spent("distance"),
-                    generated=spent("generated"), computed=spent("computed"))  # fmt: skip
+    return outcomes(
+        [at is not None for at in stops],
+        correct,
+        steps,
+        distance=spent("distance"),
+        generated=spent("generated"),
+        computed=spent("computed"),
+    )
 
 
 def sweep(
@@ -159,7 +165,10 @@ def scores_of(annotations: Iterable[Annotation], trajectory: str, scorer: str, *
             continue
         step, value = each.place.step, each.value
         if step is None or not 0 <= step < looks or not isinstance(value, int | float):
-            raise ConfigError(f"a score of {trajectory} that belongs to no look", value=(step, value),
-                              expected=f"a number at a step below {looks}")  # fmt: skip
+            raise ConfigError(
+                f"a score of {trajectory} that belongs to no look",
+                value=(step, value),
+                expected=f"a number at a step below {looks}",
+            )
         scores[step] = value
     return scores

@@ -181,8 +181,15 @@ class SourceSearch:
     def observe(self) -> NDArray[np.float32]:
         """[B, 13] what a policy sees of its episodes; see `features`."""
         batch = self.batch
-        return features(self.summary, batch.position, batch.reading, t=batch.steps, horizon=batch.horizon,
-                        length=self.preset.length, sensor=batch.sensor)  # fmt: skip
+        return features(
+            self.summary,
+            batch.position,
+            batch.reading,
+            t=batch.steps,
+            horizon=batch.horizon,
+            length=self.preset.length,
+            sensor=batch.sensor,
+        )
 
     def errors(self) -> Floats:
         """[B] metres from the posterior mean to the source: for scoring, never for acting."""
@@ -197,5 +204,12 @@ class SourceSearch:
         return self.errors() <= self.preset.tolerance
 
     def _updated(self, cloud: Cloud, at: NDArray[np.int64]) -> Cloud:
-        return update(cloud, self.batch.position[at], self.batch.reading[at], sensor=self.batch.sensor,
-                      sweeps=self._sweeps, collapse="renew", reuse=True)  # fmt: skip
+        return update(
+            cloud,
+            self.batch.position[at],
+            self.batch.reading[at],
+            sensor=self.batch.sensor,
+            sweeps=self._sweeps,
+            collapse="renew",
+            reuse=True,
+        )

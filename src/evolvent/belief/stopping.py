@@ -21,9 +21,21 @@ from evolvent.belief.summary import BeliefSummary
 from evolvent.errors import ConfigError, Problem, unknown
 
 __all__ = [
-    "DIMENSIONS", "Agreement", "AllOf", "AnyOf", "Decided", "Detector", "EntropyBelow", "Foreseeing",
-    "Patience", "Scattered", "StdBelow", "StopDecision", "TraceBelow", "soonest",
-]  # fmt: skip
+    "DIMENSIONS",
+    "Agreement",
+    "AllOf",
+    "AnyOf",
+    "Decided",
+    "Detector",
+    "EntropyBelow",
+    "Foreseeing",
+    "Patience",
+    "Scattered",
+    "StdBelow",
+    "StopDecision",
+    "TraceBelow",
+    "soonest",
+]
 
 DIMENSIONS = ("x", "y", "z", "rate", "wind_speed", "wind_from", "diffusivity", "lifetime")
 """Names of the unknowns of a plume, in the order of `BeliefSummary.mean`."""
@@ -114,8 +126,11 @@ class StdBelow:
         std = _told(summary.std, "std", self)
         at = [DIMENSIONS.index(each) if isinstance(each, str) else each for each in self.dims]
         if max(at) >= std.shape[1]:
-            raise ConfigError("a detector looks at an unknown that the belief does not have", value=self.dims,
-                              expected=f"dimensions 0 to {std.shape[1] - 1}")  # fmt: skip
+            raise ConfigError(
+                "a detector looks at an unknown that the belief does not have",
+                value=self.dims,
+                expected=f"dimensions 0 to {std.shape[1] - 1}",
+            )
         score = std[:, at].max(axis=1)
         return StopDecision(score < self.zeta, score, f"std of {', '.join(map(str, self.dims))} below {self.zeta:g}")
 
@@ -311,9 +326,12 @@ class _Several:
         return f"{type(self).__name__}({', '.join(map(repr, self.detectors))})"
 
     def _looked(
-        self, summary: BeliefSummary, history: Sequence[StopDecision], join: Callable[..., NDArray[np.bool_]],
+        self,
+        summary: BeliefSummary,
+        history: Sequence[StopDecision],
+        join: Callable[..., NDArray[np.bool_]],
         word: str,
-    ) -> StopDecision:  # fmt: skip
+    ) -> StopDecision:
         parts = tuple(each(summary, [past.parts[at] for past in history]) for at, each in enumerate(self.detectors))
         stop = join([part.stop for part in parts], axis=0)
         return StopDecision(stop, np.where(stop, 0.0, 1.0), f" {word} ".join(part.reason for part in parts), parts)
@@ -361,8 +379,12 @@ def _in_a_row(now: StopDecision, history: Sequence[StopDecision], looks: int) ->
 
 def _told(array: Floats | None, name: str, detector: Detector) -> Floats:
     if array is None:
-        raise ConfigError(f"{type(detector).__name__} looks at what this belief does not have", value=name,
-                          expected="a belief whose summary tells it", hint="choose another detector")  # fmt: skip
+        raise ConfigError(
+            f"{type(detector).__name__} looks at what this belief does not have",
+            value=name,
+            expected="a belief whose summary tells it",
+            hint="choose another detector",
+        )
     return array
 
 

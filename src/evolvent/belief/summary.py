@@ -53,8 +53,11 @@ class BeliefSummary:
             if array is None:
                 continue
             if np.shape(array) != shapes.get(each.name, batch):
-                raise BatchMismatch(f"the {each.name} of beliefs has another shape", value=np.shape(array),
-                                    expected=shapes.get(each.name, batch))  # fmt: skip
+                raise BatchMismatch(
+                    f"the {each.name} of beliefs has another shape",
+                    value=np.shape(array),
+                    expected=shapes.get(each.name, batch),
+                )
             bad = np.flatnonzero(~np.isfinite(array).reshape(batch[0], -1).all(axis=1))
             if bad.size:
                 raise NonFinite(f"the {each.name} of belief {bad[0]} is not finite", value=array[bad[0]])

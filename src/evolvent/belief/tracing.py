@@ -38,9 +38,15 @@ def field_of(world: PlumeWorld, start: Start, *, cells: int = 50) -> Floats:
 
 
 def trace(
-    choose: Chooser, world: PlumeWorld, start: Start, *, name: str, detector: Detector, particles: int | None = None,
+    choose: Chooser,
+    world: PlumeWorld,
+    start: Start,
+    *,
+    name: str,
+    detector: Detector,
+    particles: int | None = None,
     shown: int = 150,
-) -> Trace:  # fmt: skip
+) -> Trace:
     """Play one episode and keep what was believed on the way.
 
     Args:
@@ -66,8 +72,15 @@ def trace(
         if moved.over[0]:
             break
     source = world.source(start.task)
-    return Trace(name=name, area=world.preset.area, source=(source.x, source.y), looks=looks, ended_by=ended,
-                 right=bool(search.right()[0]), field=field_of(world, start))  # fmt: skip
+    return Trace(
+        name=name,
+        area=world.preset.area,
+        source=(source.x, source.y),
+        looks=looks,
+        ended_by=ended,
+        right=bool(search.right()[0]),
+        field=field_of(world, start),
+    )
 
 
 def _look(search: SourceSearch, shown: int, score: float | None) -> Look:
@@ -78,6 +91,11 @@ def _look(search: SourceSearch, shown: int, score: float | None) -> Look:
     told = (seen.mean, seen.covariance, seen.spread)
     mean, covariance, spread = (np.array(each[0], np.float64) for each in told if each is not None)
     return Look(
-        place=(float(place[0]), float(place[1])), reading=float(search.batch.reading[0]), mean=mean[:2],
-        covariance=covariance, spread=float(spread), score=score, particles=drawn,
-    )  # fmt: skip
+        place=(float(place[0]), float(place[1])),
+        reading=float(search.batch.reading[0]),
+        mean=mean[:2],
+        covariance=covariance,
+        spread=float(spread),
+        score=score,
+        particles=drawn,
+    )

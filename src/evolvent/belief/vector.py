@@ -64,12 +64,21 @@ class SourceSearchVec(VecEnv):
     """
 
     def __init__(
-        self, search: SourceSearch, tasks: Sequence[Task], *, detector: Detector | None, pay: Payment | None = None,
-        seed: int = 0, scale: float = 1.0,
-    ) -> None:  # fmt: skip
+        self,
+        search: SourceSearch,
+        tasks: Sequence[Task],
+        *,
+        detector: Detector | None,
+        pay: Payment | None = None,
+        seed: int = 0,
+        scale: float = 1.0,
+    ) -> None:
         if not tasks or not scale > 0:
-            raise ConfigError("a search without tasks, or rewards without a scale", value=(len(tasks), scale),
-                              expected="one task or more, a scale above 0")  # fmt: skip
+            raise ConfigError(
+                "a search without tasks, or rewards without a scale",
+                value=(len(tasks), scale),
+                expected="one task or more, a scale above 0",
+            )
         self.render_mode: str | None = None
         self.search, self.finished = search, list[FinishedSearch]()
         self._tasks, self._detector, self._pay = tasks, detector, pay or Payment()
@@ -117,11 +126,20 @@ class SourceSearchVec(VecEnv):
         return seen, (self._scale * rewards).astype(np.float32), done, infos
 
     def _ended(self, row: int, *, ceased: bool, right: bool) -> dict[str, Any]:
-        one = FinishedSearch(at=self._steps, task=self._names[row], steps=int(self.search.batch.steps[row]),
-                             paid=float(self._paid[row]), ceased=ceased, right=right)  # fmt: skip
+        one = FinishedSearch(
+            at=self._steps,
+            task=self._names[row],
+            steps=int(self.search.batch.steps[row]),
+            paid=float(self._paid[row]),
+            ceased=ceased,
+            right=right,
+        )
         self.finished.append(one)
-        return {"TimeLimit.truncated": not ceased, "is_success": ceased and right,
-                "episode": {"r": one.paid, "l": one.steps, "t": 0.0}}  # fmt: skip
+        return {
+            "TimeLimit.truncated": not ceased,
+            "is_success": ceased and right,
+            "episode": {"r": one.paid, "l": one.steps, "t": 0.0},
+        }
 
     def _begin(self, rows: Sequence[int]) -> None:
         drawn = [sample_rng("search", self._draw_seed, row, int(self._played[row])) for row in rows]

@@ -112,8 +112,9 @@ def totals(found: Sequence[Row]) -> Mapping[str, float]:
         "simple": _mean(share, _SIMPLE),
         "non_live": (_mean(share, _SIMPLE) + sum(share.get(name, 0.0) for name in _PLAIN)) / 4,
         "live": sum(share.get(name, 0.0) * CATEGORIES[name] for name in _LIVE) / live,
-        "irrelevance": _mean(share, ("irrelevance", "live_irrelevance")), "multi_turn": _mean(share, _TURNS),
-    }  # fmt: skip
+        "irrelevance": _mean(share, ("irrelevance", "live_irrelevance")),
+        "multi_turn": _mean(share, _TURNS),
+    }
     return {**made, "overall": sum(weight * made.get(name, 0.0) for name, weight in _SHARES.items())}
 
 
@@ -123,8 +124,10 @@ def _mean(share: Mapping[str, float], names: Sequence[str]) -> float:
 
 def lost_to_names(plain: Iterable[Trajectory], masked: Iterable[Trajectory]) -> Interval | None:
     """Accuracy on the items as they are minus that on the same items in other names; None where no item has both."""
-    sides = [{one.task.spec["id"]: float(bool(one.success)) for one in side if one.success is not None}
-             for side in (plain, masked)]  # fmt: skip
+    sides = [
+        {one.task.spec["id"]: float(bool(one.success)) for one in side if one.success is not None}
+        for side in (plain, masked)
+    ]
     both = sorted(sides[0].keys() & sides[1].keys())
     if not both:
         return None

@@ -44,9 +44,16 @@ class Answered:
 
 
 def answer(
-    samples: Sequence[CallSample], prompt: ToolPrompt, dialect: Dialect, *, engine: Engine, max_tokens: int = 256,
-    sampling: Sampling = GREEDY, seed: int = 0, gold: Gold | None = None,
-) -> list[Answered]:  # fmt: skip
+    samples: Sequence[CallSample],
+    prompt: ToolPrompt,
+    dialect: Dialect,
+    *,
+    engine: Engine,
+    max_tokens: int = 256,
+    sampling: Sampling = GREEDY,
+    seed: int = 0,
+    gold: Gold | None = None,
+) -> list[Answered]:
     """Ask a policy for the calls of every sample, and judge them.
 
     Args:
@@ -57,8 +64,9 @@ def answer(
 
     def one(sample: CallSample) -> Work[Answered]:
         tokens = prompt.tokens(sample, dialect).prompt
-        ask = SampleAsk(None, tokens, max_tokens, dialect.stop_ids, (), sampling,
-                        (sample_seed(seed, "calls", sample.id),))  # fmt: skip
+        ask = SampleAsk(
+            None, tokens, max_tokens, dialect.stop_ids, (), sampling, (sample_seed(seed, "calls", sample.id),)
+        )
         ((written,),) = yield [ask]
         text = dialect.text(written.ids.tolist())
         calls, verdict = judged(text, sample, prompt, gold=gold)

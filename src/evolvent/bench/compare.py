@@ -91,8 +91,10 @@ def compare(a: Side, b: Side) -> Comparison:
     """
     if bool(a.seeds) != bool(b.seeds):
         many = a if a.seeds else b
-        raise ConfigError(f"{many.name} is an arm with {len(many.seeds)} seeds, the other result has only one",
-                          hint=f"name one seed, such as {many.name}@{many.seeds[0]}")  # fmt: skip
+        raise ConfigError(
+            f"{many.name} is an arm with {len(many.seeds)} seeds, the other result has only one",
+            hint=f"name one seed, such as {many.name}@{many.seeds[0]}",
+        )
     seeds = tuple(seed for seed in a.seeds if seed in b.seeds)
     if a.seeds and not seeds:
         raise ConfigError("no seed in common", value=f"seeds {list(a.seeds)} and {list(b.seeds)}")
@@ -211,8 +213,11 @@ def _study_side(folder: Path, address: str, *, arm: str | None, seed: int | None
         raise ConfigError([unknown("arm", arm, study.names, where=address)])
     results = {at: result for (name, at), result in read_results(study, folder).items() if name == arm}
     played = {at: result for at, result in results.items() if isinstance(result, Played) and seed in (None, at)}
-    notes = [f"{address} failed on seed {at}: {result.message}" for at, result in results.items()
-             if isinstance(result, Failed)]  # fmt: skip
+    notes = [
+        f"{address} failed on seed {at}: {result.message}"
+        for at, result in results.items()
+        if isinstance(result, Failed)
+    ]
     wanted = {panel for result in played.values() for panel in result.outcomes}
     whole = {at: result for at, result in played.items() if result.outcomes.keys() == wanted}
     notes += [f"{address} lacks a panel on seed {at}: the seed is left out" for at in played if at not in whole]

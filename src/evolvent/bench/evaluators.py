@@ -44,9 +44,16 @@ if TYPE_CHECKING:
     from evolvent.models.policy import Policy
 
 __all__ = [
-    "Asking", "ClassificationConfig", "GenerationConfig", "PerplexityConfig", "SuccessConfig", "classification",
-    "generation", "perplexity", "success",
-]  # fmt: skip
+    "Asking",
+    "ClassificationConfig",
+    "GenerationConfig",
+    "PerplexityConfig",
+    "SuccessConfig",
+    "classification",
+    "generation",
+    "perplexity",
+    "success",
+]
 
 
 # ---------------------------------------------------------------------- perplexity
@@ -61,9 +68,12 @@ class PerplexityConfig(Config):
 
 
 def perplexity(
-    policy: Policy, data: Sequence[Text | Said | Parts], config: PerplexityConfig | None = None, *,
+    policy: Policy,
+    data: Sequence[Text | Said | Parts],
+    config: PerplexityConfig | None = None,
+    *,
     engine: Engine | None = None,
-) -> list[Measure]:  # fmt: skip
+) -> list[Measure]:
     """`exp(sum of -log p / count)` over all predicted tokens of all data; never a mean over batches or texts.
 
     Predicted are: of a text all tokens but the first thing read, of a conversation what the assistant wrote (with the
@@ -80,8 +90,10 @@ def perplexity(
     spans = [(at, *span) for at, (ids, _) in enumerate(pieces) for span in _windows(len(ids), engine.context, stride)]
     spans = [span for span in spans if pieces[span[0]][1][span[2] : span[3]].any()]
     scored = asked((_scored(pieces[at][0][begin:end]) for at, begin, _, end in spans), engine)
-    losses = [-one[after - begin :][pieces[at][1][after:end]]
-              for one, (at, begin, after, end) in zip(scored, spans, strict=True)]  # fmt: skip
+    losses = [
+        -one[after - begin :][pieces[at][1][after:end]]
+        for one, (at, begin, after, end) in zip(scored, spans, strict=True)
+    ]
     if not losses:
         raise ConfigError("no token to predict", value=f"{len(data)} texts", expected="texts of two or more tokens")
     labels = np.repeat([at for at, *_ in spans], [len(one) for one in losses])
@@ -209,8 +221,11 @@ def _f1_measures(pairs: Mapping[tuple[str, ...], int]) -> list[Measure]:
     rows = [Measure("macro_f1", float(_macro_f1(counts[None], truth, guess)[0]), low, high, total)]
     right, occurs, guessed = counts @ (truth * guess), counts @ truth, counts @ guess
     for at, label in enumerate(classes):
-        values = {"f1": _share(2 * right[at], occurs[at] + guessed[at]), "precision": _share(right[at], guessed[at]),
-                  "recall": _share(right[at], occurs[at])}  # fmt: skip
+        values = {
+            "f1": _share(2 * right[at], occurs[at] + guessed[at]),
+            "precision": _share(right[at], guessed[at]),
+            "recall": _share(right[at], occurs[at]),
+        }
         rows += [Measure(f"{name}/{label}", value, None, None, int(occurs[at])) for name, value in values.items()]
     return rows
 
@@ -255,8 +270,12 @@ def generation(
             `perplexity`.
     """
     config, engine = config or GenerationConfig(), serving(policy, engine)
-    prompts = [policy.dialect.open(config.instructions, one.prompt) if config.form == "dialect"
-               else bare_tokens(policy, one.prompt) for one in data]  # fmt: skip
+    prompts = [
+        policy.dialect.open(config.instructions, one.prompt)
+        if config.form == "dialect"
+        else bare_tokens(policy, one.prompt)
+        for one in data
+    ]
     check_lengths([len(prompt) + 1 for prompt in prompts], engine.context)
     works = (_written(policy, prompt, one, config) for prompt, one in zip(prompts, data, strict=True))
     answers = asked(works, engine)
@@ -270,10 +289,11 @@ def generation(
     items = np.arange(len(data))
     one_each = config.samples == 1
     return [
-        rate_measure("exact_match", wilson(int(sum(exact)), len(exact))) if one_each
+        rate_measure("exact_match", wilson(int(sum(exact)), len(exact)))
+        if one_each
         else mean_measure(np.asarray(exact), items, "exact_match", most=1.0),
         mean_measure(np.asarray(overlap), items, "token_f1", most=1.0),
-    ]  # fmt: skip
+    ]
 
 
 def _written(policy: Policy, prompt: list[int], one: Question, config: GenerationConfig) -> Work[list[str]]:
@@ -282,11 +302,15 @@ def _written(policy: Policy, prompt: list[int], one: Question, config: Generatio
     seeds = tuple(sample_seed(config.seed, one.prompt, number) for number in range(config.samples))
     (found,) = yield (
         SampleAsk(
-            None, prompt, config.max_tokens, seeds=seeds, sampling=Sampling(config.temperature),
+            None,
+            prompt,
+            config.max_tokens,
+            seeds=seeds,
+            sampling=Sampling(config.temperature),
             stop_ids=policy.dialect.stop_ids if not bare else frozenset([] if end is None else [int(end)]),
             stop_strings=config.stop if bare else (),
         ),
-    )  # fmt: skip
+    )
     if not bare:
         return [policy.dialect.text(sample.ids) for sample in found]
     texts = [str(policy.tokenizer.decode(sample.ids.tolist(), skip_special_tokens=True)) for sample in found]

@@ -23,7 +23,7 @@ class Latency:
 
 def latencies(
     models: Mapping[str, Any], *, prompt: int = 64, tokens: int = 32, repeats: int = 5
-) -> Mapping[str, Latency]:  # fmt: skip
+) -> Mapping[str, Latency]:
     """Milliseconds a token of several models, measured in turns, so that a busy machine troubles all alike.
 
     Args:
@@ -33,8 +33,11 @@ def latencies(
     Raises:
         ConfigError: nothing to measure; more tokens than a model's context.
     """
-    wrong = [Problem(name, f"got {value}", "1 or more") for name, value in
-             (("prompt", prompt), ("tokens", tokens), ("repeats", repeats)) if value < 1]  # fmt: skip
+    wrong = [
+        Problem(name, f"got {value}", "1 or more")
+        for name, value in (("prompt", prompt), ("tokens", tokens), ("repeats", repeats))
+        if value < 1
+    ]
     for name, model in models.items():
         context = int(getattr(model.config, "max_position_embeddings", 0) or prompt + tokens)
         if prompt + tokens > context:
@@ -45,8 +48,9 @@ def latencies(
     for _ in range(repeats + 1):
         for name, model in models.items():
             found[name].append(_once(model, prompt, tokens))
-    return {name: Latency(*(_median([one[side] for one in rows[1:]]) for side in (0, 1)))
-            for name, rows in found.items()}  # fmt: skip
+    return {
+        name: Latency(*(_median([one[side] for one in rows[1:]]) for side in (0, 1))) for name, rows in found.items()
+    }
 
 
 def _median(values: Sequence[float]) -> float:

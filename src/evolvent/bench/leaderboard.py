@@ -38,8 +38,9 @@ def board(sheets: Sequence[Sheet]) -> dict[str, Any]:
     players.sort(key=lambda one: (one["overall"] is None, -(one["overall"] or {"mean": 0.0})["mean"], one["name"]))
     return {
         "worlds": [{"name": world, "panels": panels} for world, panels in worlds.items()],
-        "horizons": {name: pin[1] for name, pin in pins.items()}, "players": players,
-    }  # fmt: skip
+        "horizons": {name: pin[1] for name, pin in pins.items()},
+        "players": players,
+    }
 
 
 def _pins(sheets: Sequence[Sheet]) -> dict[str, _Pin]:
@@ -55,16 +56,25 @@ def _player(sheet: Sheet, pins: dict[str, _Pin], worlds: dict[str, list[str]]) -
     same = {row.name: row for row in sheet.panels if pins[row.name] == (row.digest, row.horizon)}
     whole = overall(list(same.values())) if len(same) == len(pins) else None
     return {
-        "name": sheet.player.name, "kind": sheet.player.kind, "about": dict(sheet.player.about),
-        "created": sheet.created, "seed": sheet.seed, "overall": _rate(whole), "played": len(same), "of": len(pins),
-        "cells": {world: _cell([same[name] for name in names if name in same], of=len(names))
-                  for world, names in worlds.items()},
-        "tokens": {name: sum(getattr(row, name) for row in same.values())
-                   for name in ("generated", "computed", "prompted")},
+        "name": sheet.player.name,
+        "kind": sheet.player.kind,
+        "about": dict(sheet.player.about),
+        "created": sheet.created,
+        "seed": sheet.seed,
+        "overall": _rate(whole),
+        "played": len(same),
+        "of": len(pins),
+        "cells": {
+            world: _cell([same[name] for name in names if name in same], of=len(names))
+            for world, names in worlds.items()
+        },
+        "tokens": {
+            name: sum(getattr(row, name) for row in same.values()) for name in ("generated", "computed", "prompted")
+        },
         "wall_s": sum(row.wall_s for row in same.values()),
         "errors": sum(row.errors for row in sheet.panels),
         "other": [row.name for row in sheet.panels if row.name not in same],
-    }  # fmt: skip
+    }
 
 
 def _cell(rows: Sequence[Measured], *, of: int) -> dict[str, Any] | None:
@@ -74,8 +84,12 @@ def _cell(rows: Sequence[Measured], *, of: int) -> dict[str, Any] | None:
     units = [row.unit for row in rows]
     known = [unit for unit in units if unit is not None]
     unit = sum(known) / len(known) if len(known) == len(units) else None
-    return {**(_rate(overall(rows)) or dict.fromkeys(("mean", "low", "high"))),
-            "played": len(rows), "of": of, "unit": unit}  # fmt: skip
+    return {
+        **(_rate(overall(rows)) or dict.fromkeys(("mean", "low", "high"))),
+        "played": len(rows),
+        "of": of,
+        "unit": unit,
+    }
 
 
 def _rate(found: Interval | None) -> dict[str, float] | None:

@@ -21,9 +21,18 @@ if TYPE_CHECKING:
     from evolvent.models.policy import Policy
 
 __all__ = [
-    "LEVEL", "RESAMPLES", "Evaluator", "Floats", "Measure", "asked", "bare_tokens", "check_lengths",
-    "mean_measure", "rate_measure", "serving",
-]  # fmt: skip
+    "LEVEL",
+    "RESAMPLES",
+    "Evaluator",
+    "Floats",
+    "Measure",
+    "asked",
+    "bare_tokens",
+    "check_lengths",
+    "mean_measure",
+    "rate_measure",
+    "serving",
+]
 
 T = TypeVar("T")
 Floats = NDArray[np.float64]
@@ -111,8 +120,14 @@ def mean_measure(values: Floats, labels: NDArray[np.int64], metric: str, *, most
     The interval draws whole groups again, which `labels` `[N]` name. More than 256 groups are drawn in blocks of some:
     it hardly changes, and its cost is bounded.
     """
-    found = paired(values.tolist(), [0.0] * len(values), levels=[(labels % _BLOCKS).tolist()],
-                   resamples=RESAMPLES, level=LEVEL, rng=sample_rng("evaluators", metric))  # fmt: skip
+    found = paired(
+        values.tolist(),
+        [0.0] * len(values),
+        levels=[(labels % _BLOCKS).tolist()],
+        resamples=RESAMPLES,
+        level=LEVEL,
+        rng=sample_rng("evaluators", metric),
+    )
     single = len(np.unique(labels)) < 2  # one text: nothing to draw
     return rate_measure(metric, Interval(found.mean, math.nan, math.nan, found.n) if single else found.within(0, most))
 

@@ -127,11 +127,20 @@ class Study:
         primary = self.primary
         arms = [{"name": arm.name, "question": arm.question, "after": list(arm.after)} for arm in self.arms]
         return {
-            "name": self.name, "arms": arms, "seeds": list(self.seeds), "budget": self.budget,
-            "primary": {"arm": primary.arm, "control": primary.control, "tiers": list(primary.tiers),
-                        "base": primary.base, "upper": primary.upper},
-            "threshold": self.threshold, "facts": json.loads(canonical_json(self.facts)),
-        }  # fmt: skip
+            "name": self.name,
+            "arms": arms,
+            "seeds": list(self.seeds),
+            "budget": self.budget,
+            "primary": {
+                "arm": primary.arm,
+                "control": primary.control,
+                "tiers": list(primary.tiers),
+                "base": primary.base,
+                "upper": primary.upper,
+            },
+            "threshold": self.threshold,
+            "facts": json.loads(canonical_json(self.facts)),
+        }
 
     def digest(self) -> str:
         """SHA-256 of the description as canonical JSON, 32 hex digits."""
@@ -255,13 +264,20 @@ def read_study(folder: Path) -> Study:
         arms = tuple(Arm(one["name"], str(one["question"]), after=tuple(one["after"])) for one in said["arms"])
         tiers = tuple(map(str, said["primary"]["tiers"]))
         study = Study(
-            str(said["name"]), arms, tuple(said["seeds"]), said["budget"],
-            Primary(**{**said["primary"], "tiers": tiers}), threshold=said["threshold"], facts=said["facts"],
-        )  # fmt: skip
+            str(said["name"]),
+            arms,
+            tuple(said["seeds"]),
+            said["budget"],
+            Primary(**{**said["primary"], "tiers": tiers}),
+            threshold=said["threshold"],
+            facts=said["facts"],
+        )
         digest = study.digest()
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ConfigError(f"{path} is no frozen study: {type(error).__name__}: {error}") from error
     if row.get("digest") != digest:
-        raise ConfigError(f"{path} was changed after freezing: it says {row.get('digest')}, its content is {digest}",
-                          hint="restore it; a change is a new study with another folder")  # fmt: skip
+        raise ConfigError(
+            f"{path} was changed after freezing: it says {row.get('digest')}, its content is {digest}",
+            hint="restore it; a change is a new study with another folder",
+        )
     return study

@@ -143,8 +143,11 @@ def _text(row: Mapping[str, Any]) -> Text | Said:
     system = messages.pop(0).text if messages and messages[0].role in ("system", "developer") else ""
     roles = [message.role for message in messages]
     if not roles or roles != ["user", "assistant"] * (len(roles) // 2) or any(message.calls for message in messages):
-        raise SampleInvalid("messages that are no conversation", value=", ".join(roles[:6]) or _told(given),
-                            expected="an optional system message, then user and assistant in turn")  # fmt: skip
+        raise SampleInvalid(
+            "messages that are no conversation",
+            value=", ".join(roles[:6]) or _told(given),
+            expected="an optional system message, then user and assistant in turn",
+        )
     texts = [message.text for message in messages]
     return Said(system, tuple(zip(texts[::2], texts[1::2], strict=True)))
 
@@ -156,8 +159,11 @@ def _choice(row: Mapping[str, Any]) -> Choice:
     if isinstance(answer, str) and answer in choices:
         answer = choices.index(answer)
     if type(answer) is not int or not 0 <= answer < len(choices):
-        raise SampleInvalid("answer is no choice", value=_told(answer),
-                            expected=f"one of the choices, or its place, 0 to {len(choices) - 1}")  # fmt: skip
+        raise SampleInvalid(
+            "answer is no choice",
+            value=_told(answer),
+            expected=f"one of the choices, or its place, 0 to {len(choices) - 1}",
+        )
     return Choice(prompt, choices, answer)
 
 

@@ -24,9 +24,19 @@ from evolvent.store.lock import WriterLock
 from evolvent.trajectory import Json
 
 __all__ = [
-    "FORMAT", "Failed", "Key", "Outcome", "Played", "Result", "Results", "claimed", "outcomes", "panel_place",
-    "read_json", "spent",
-]  # fmt: skip
+    "FORMAT",
+    "Failed",
+    "Key",
+    "Outcome",
+    "Played",
+    "Result",
+    "Results",
+    "claimed",
+    "outcomes",
+    "panel_place",
+    "read_json",
+    "spent",
+]
 
 FORMAT = 1
 Outcome = tuple[str, str, bool]  # task id, kind, success
@@ -126,8 +136,10 @@ def outcomes(rows: Iterable[Evaluation]) -> dict[str, tuple[Outcome, ...]]:
         if panel in found:
             raise ConfigError(f"two evaluations of {panel}", value=row.split, expected="one split and one round")
         if row.errors or any(success is None for _, _, success in row.outcomes):
-            raise ScoringError(f"{row.errors} of {row.n} episodes of {panel} could not be scored",
-                               hint="their errors are in the run's store")  # fmt: skip
+            raise ScoringError(
+                f"{row.errors} of {row.n} episodes of {panel} could not be scored",
+                hint="their errors are in the run's store",
+            )
         found[panel] = tuple((task, kind, bool(success)) for task, kind, success in row.outcomes)
     return found
 
@@ -237,8 +249,9 @@ class Results:
             found = {panel: self._unpacked(panel, word) for panel, word in row["outcomes"].items()}
             return Played(found, row["tokens"], float(row["cpu_s"]), row["notes"])
         except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
-            raise CorruptRecord(f"{path} is no result: {error}", offset=0,
-                                hint="move it away: the arm is played again") from error  # fmt: skip
+            raise CorruptRecord(
+                f"{path} is no result: {error}", offset=0, hint="move it away: the arm is played again"
+            ) from error
 
     def put(self, arm: str, seed: int, *, result: Result) -> None:
         """Keep a result, whole or not at all. What was played must have been `accept`ed."""
@@ -262,10 +275,14 @@ class Results:
         with claimed(self._folder / "locks" / ".panels"):
             known = self._read_panels()
             problems = [
-                Problem(panel, f"was played with other tasks than before: {_apart(known[panel], mine)}",
-                        "all arms and seeds of a study play the same panels")
-                for panel, mine in tasks.items() if panel in known and known[panel] != mine
-            ]  # fmt: skip
+                Problem(
+                    panel,
+                    f"was played with other tasks than before: {_apart(known[panel], mine)}",
+                    "all arms and seeds of a study play the same panels",
+                )
+                for panel, mine in tasks.items()
+                if panel in known and known[panel] != mine
+            ]
             if problems:
                 raise ConfigError(problems)
             if tasks.keys() - known.keys():
@@ -278,8 +295,10 @@ class Results:
     def _own(self, path: Path) -> Any:
         row = read_json(path)
         if row is not None and row.get("study") != self._digest:
-            raise ConfigError(f"{path} belongs to the study {row.get('study')}, not to {self._digest}",
-                              hint="a change is a new study: give it another folder")  # fmt: skip
+            raise ConfigError(
+                f"{path} belongs to the study {row.get('study')}, not to {self._digest}",
+                hint="a change is a new study: give it another folder",
+            )
         return row
 
     def _read_panels(self) -> dict[str, tuple[tuple[str, str], ...]]:

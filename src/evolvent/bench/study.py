@@ -17,9 +17,21 @@ from evolvent.errors import ConfigError, EvolventError, LimitExceeded, Locked, P
 from evolvent.files import disk_errors, safe_join
 
 __all__ = [
-    "Arm", "Done", "Event", "Failed", "Played", "Primary", "Seat", "Study", "freeze", "outcomes", "read_results",
-    "read_study", "run_study", "spent",
-]  # fmt: skip
+    "Arm",
+    "Done",
+    "Event",
+    "Failed",
+    "Played",
+    "Primary",
+    "Seat",
+    "Study",
+    "freeze",
+    "outcomes",
+    "read_results",
+    "read_study",
+    "run_study",
+    "spent",
+]
 
 
 def read_results(study: Study, folder: Path) -> dict[Key, Result]:
@@ -44,9 +56,13 @@ class Event:
 
 
 def run_study(
-    study: Study, folder: Path, *, only: Collection[str] | None = None, seeds: Collection[int] | None = None,
+    study: Study,
+    folder: Path,
+    *,
+    only: Collection[str] | None = None,
+    seeds: Collection[int] | None = None,
     observe: Callable[[Event], None] | None = None,
-) -> dict[Key, Result]:  # fmt: skip
+) -> dict[Key, Result]:
     """Play what has no result yet: seed by seed, every arm after those it comes after. Returns all results there are.
 
     An arm that raises an error of the library is recorded as failed, and so are those that come after it; the study
@@ -159,8 +175,11 @@ def _within(played: Played, budget: int | None) -> Played:
     """What was played, if it kept to the budget."""
     spent = played.tokens.get("computed")
     if budget is not None and spent is None:
-        raise ConfigError("the arm does not say how many tokens it computed", expected=f"at most {budget}",
-                          hint='give Played(tokens={"computed": ...}), 0 where no model computed')  # fmt: skip
+        raise ConfigError(
+            "the arm does not say how many tokens it computed",
+            expected=f"at most {budget}",
+            hint='give Played(tokens={"computed": ...}), 0 where no model computed',
+        )
     if budget is not None and spent is not None and spent > budget:
         raise LimitExceeded(f"{spent} tokens computed, the budget is {budget}", hint="raising it is a new study")
     return played

@@ -21,18 +21,41 @@ from evolvent.worlds.base import SPLITS, World
 from evolvent.worlds.panel import digest
 
 __all__ = [
-    "FORMAT", "HORIZONS", "Contest", "Measured", "Player", "Sheet", "contests", "measure", "overall", "read_sheet",
-]  # fmt: skip
+    "FORMAT",
+    "HORIZONS",
+    "Contest",
+    "Measured",
+    "Player",
+    "Sheet",
+    "contests",
+    "measure",
+    "overall",
+    "read_sheet",
+]
 
 FORMAT = 1
 _MOST = 10**15  # of any count in a file
 # Rounds of an episode as AgentGym's evaluation grants them; other worlds have their own.
 HORIZONS: Mapping[str, int] = {
-    "textcraft": 20, "babyai": 20, "sciworld": 30, "household": 30, "household-03": 30, "household-nouns": 30,
+    "textcraft": 20,
+    "babyai": 20,
+    "sciworld": 30,
+    "household": 30,
+    "household-03": 30,
+    "household-nouns": 30,
     "alfworld": 30,
-    "alfworld-engine": 30, "minigrid": 20, "maze": 15,
-    "wordle": 8, "weather": 10, "movie": 12, "academia": 12, "todo": 15, "sheet": 15, "sql": 1, "searchqa": 10,
-}  # fmt: skip
+    "alfworld-engine": 30,
+    "minigrid": 20,
+    "maze": 15,
+    "wordle": 8,
+    "weather": 10,
+    "movie": 12,
+    "academia": 12,
+    "todo": 15,
+    "sheet": 15,
+    "sql": 1,
+    "searchqa": 10,
+}
 
 
 @dataclass(frozen=True)
@@ -114,9 +137,15 @@ class Measured:
     def as_row(self) -> dict[str, Any]:
         """JSON values, with the figures that follow from the outcomes written out for readers."""
         rate = self.success
-        ends = dict.fromkeys(("mean", "low", "high")) if rate is None else {
-            "mean": rate.mean, "low": rate.low, "high": rate.high,
-        }  # fmt: skip
+        ends = (
+            dict.fromkeys(("mean", "low", "high"))
+            if rate is None
+            else {
+                "mean": rate.mean,
+                "low": rate.low,
+                "high": rate.high,
+            }
+        )
         return {**asdict(self), "tasks": len(self.outcomes), "errors": self.errors, **ends}
 
 
@@ -139,9 +168,13 @@ class Sheet:
 
 
 def contests(
-    worlds: Mapping[str, World], *, split: str = "test", tiers: Sequence[str] = (), limit: int | None = None,
+    worlds: Mapping[str, World],
+    *,
+    split: str = "test",
+    tiers: Sequence[str] = (),
+    limit: int | None = None,
     own_horizons: bool = False,
-) -> list[Contest]:  # fmt: skip
+) -> list[Contest]:
     """The panels of these worlds, those of one tier in the order of the world's tiers.
 
     Args:
@@ -171,9 +204,14 @@ def contests(
 
 
 def measure(
-    contest: Contest, trajectories: Iterable[Trajectory], *, wall_s: float, computed: int = 0, prompted: int = 0,
+    contest: Contest,
+    trajectories: Iterable[Trajectory],
+    *,
+    wall_s: float,
+    computed: int = 0,
+    prompted: int = 0,
     completed: int = 0,
-) -> Measured:  # fmt: skip
+) -> Measured:
     """The row of a panel from its episodes, in whatever order they come.
 
     Args:
@@ -191,11 +229,20 @@ def measure(
     played = [found[task.id] for task in contest.tasks]
     world = contest.world
     return Measured(
-        world.name, world.version, contest.tier, contest.split, digest(contest.tasks), contest.horizon,
+        world.name,
+        world.version,
+        contest.tier,
+        contest.split,
+        digest(contest.tasks),
+        contest.horizon,
         "".join("-" if one.success is None else "01"[one.success] for one in played),
-        tuple(one.score.unit for one in played), sum(len(one.steps) for one in played),
-        max(completed, sum(one.generated() for one in played)), computed, prompted, wall_s,
-    )  # fmt: skip
+        tuple(one.score.unit for one in played),
+        sum(len(one.steps) for one in played),
+        max(completed, sum(one.generated() for one in played)),
+        computed,
+        prompted,
+        wall_s,
+    )
 
 
 def overall(panels: Sequence[Measured]) -> Interval | None:
@@ -244,8 +291,11 @@ def read_sheet(path: Path) -> Sheet:
         if len({one.name for one in panels}) < len(panels):
             raise ValueError("a panel stands in it twice")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-        raise CorruptRecord(f"{path} is no result of agent-eval: {type(error).__name__} {error}", offset=0,
-                            hint="write one with: evolvent bench agent-eval --sheet FILE") from error  # fmt: skip
+        raise CorruptRecord(
+            f"{path} is no result of agent-eval: {type(error).__name__} {error}",
+            offset=0,
+            hint="write one with: evolvent bench agent-eval --sheet FILE",
+        ) from error
     if not version or not panels:
         raise CorruptRecord(f"{path} is no result of agent-eval", offset=0, hint="it holds no panel")
     return sheet
@@ -263,6 +313,14 @@ def _measured(row: Mapping[str, Any]) -> Measured:
     if not all(one is None or isfinite(one) for one in units):
         raise ValueError("a score that is no number")
     return Measured(
-        str(row["world"]), str(row["version"]), str(row["tier"]), str(row["split"]), str(row["digest"]),
-        horizon, signs, units, *counts, wall_s,
-    )  # fmt: skip
+        str(row["world"]),
+        str(row["version"]),
+        str(row["tier"]),
+        str(row["split"]),
+        str(row["digest"]),
+        horizon,
+        signs,
+        units,
+        *counts,
+        wall_s,
+    )

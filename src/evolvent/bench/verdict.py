@@ -26,8 +26,16 @@ from evolvent.stats import Interval, crossed, sign_flip
 from evolvent.trajectory import sample_rng
 
 __all__ = [
-    "LEAST_SEEDS", "ArmSummary", "Difference", "Rate", "Summary", "Unfinished", "as_json", "read_summary", "summary",
-]  # fmt: skip
+    "LEAST_SEEDS",
+    "ArmSummary",
+    "Difference",
+    "Rate",
+    "Summary",
+    "Unfinished",
+    "as_json",
+    "read_summary",
+    "summary",
+]
 
 LEAST_SEEDS = 6  # 5 seeds cannot reach p < 0.05: the smallest two-sided sign-flip p of n seeds is 2 / 2^n
 _MOST_SEEDS = 22  # of the exact sign-flip test
@@ -158,11 +166,22 @@ def summary(study: Study, results: Results) -> Summary:
     verdict = f"no verdict: {'; '.join(reasons)}" if reasons else _verdict(difference, study.threshold)
     p = sign_flip(seeds) if 1 <= len(seeds) <= _MOST_SEEDS else None
     return Summary(
-        study=study.name, digest=study.digest(), seeds=study.seeds, threshold=study.threshold, budget=study.budget,
-        primary=study.described()["primary"], verdict=verdict, sentence=_sentence(study, verdict, difference, p=p),
-        difference=difference, p=p, room=_room(at), arms=tuple(_arm(at, name) for name in study.names),
-        rates=tuple(_rates(at)), differences=tuple(_differences(at)), unfinished=tuple(_unfinished(study, results)),
-    )  # fmt: skip
+        study=study.name,
+        digest=study.digest(),
+        seeds=study.seeds,
+        threshold=study.threshold,
+        budget=study.budget,
+        primary=study.described()["primary"],
+        verdict=verdict,
+        sentence=_sentence(study, verdict, difference, p=p),
+        difference=difference,
+        p=p,
+        room=_room(at),
+        arms=tuple(_arm(at, name) for name in study.names),
+        rates=tuple(_rates(at)),
+        differences=tuple(_differences(at)),
+        unfinished=tuple(_unfinished(study, results)),
+    )
 
 
 # ---------------------------------------------------------------- scores
@@ -178,8 +197,11 @@ class _Scores:
             for panel, rows in result.outcomes.items() if isinstance(result, Played) else ():
                 mine = tuple(sorted((task, kind) for task, kind, _ in rows))
                 if self.tasks.setdefault(panel, mine) != mine:
-                    raise ConfigError(f"{arm} played {panel} with other tasks than the other arms", value=seed,
-                                      expected="the same tasks for all arms and seeds")  # fmt: skip
+                    raise ConfigError(
+                        f"{arm} played {panel} with other tasks than the other arms",
+                        value=seed,
+                        expected="the same tasks for all arms and seeds",
+                    )
         self.panels = sorted(self.tasks, key=panel_place)
 
     @property
@@ -193,9 +215,10 @@ class _Scores:
     def finished(self, panels: Sequence[str], *arms: str) -> list[int]:
         """The seeds with which all these arms played all these panels."""
         return [
-            seed for seed in self.study.seeds
+            seed
+            for seed in self.study.seeds
             if panels and all(self.played(arm, seed, panel) for arm in arms for panel in panels)
-        ]  # fmt: skip
+        ]
 
     def played(self, arm: str, seed: int, panel: str) -> bool:
         result = self.results.get((arm, seed))
@@ -216,8 +239,14 @@ class _Scores:
         kinds = [kind for panel in panels for _, kind in self.tasks[panel]]
         strata = [panel for panel in panels for _ in self.tasks[panel]]
         rng = sample_rng("study", self.study.digest(), name)
-        one = crossed(scores.tolist(), np.zeros_like(scores).tolist(), kinds=kinds, strata=strata,
-                      weights=_shares(panels), rng=rng)  # fmt: skip
+        one = crossed(
+            scores.tolist(),
+            np.zeros_like(scores).tolist(),
+            kinds=kinds,
+            strata=strata,
+            weights=_shares(panels),
+            rng=rng,
+        )
         return one if isnan(one.low) else Interval(one.mean, max(least, one.low), min(1.0, one.high), one.n)
 
     def by_seed(self, scores: NDArray[np.float64], panels: Sequence[str], *, seeds: Sequence[int]) -> dict[int, float]:
@@ -269,11 +298,15 @@ def _arm(at: _Scores, name: str) -> ArmSummary:
     scores = at.array(name, panels, seeds=seeds)
     question = next(arm.question for arm in at.study.arms if arm.name == name)
     return ArmSummary(
-        name, question, at.interval(scores, panels, name=name, least=0.0) if seeds else None,
-        at.by_seed(scores, panels, seeds=seeds) if seeds else {}, len(played), len(own) - len(played),
+        name,
+        question,
+        at.interval(scores, panels, name=name, least=0.0) if seeds else None,
+        at.by_seed(scores, panels, seeds=seeds) if seeds else {},
+        len(played),
+        len(own) - len(played),
         {token: sum(result.tokens.get(token, 0) for result in played) for token in names},
         sum(result.cpu_s for result in played),
-    )  # fmt: skip
+    )
 
 
 def _rates(at: _Scores) -> Iterator[Rate]:
@@ -337,9 +370,10 @@ def _reasons(at: _Scores, difference: Difference | None) -> Iterator[str]:
         failed = [seed for seed, result in own.items() if isinstance(result, Failed)]
         missing = [seed for seed, result in own.items() if result is None]
         short = [
-            seed for seed, result in own.items()
+            seed
+            for seed, result in own.items()
             if isinstance(result, Played) and not all(panel in result.outcomes for panel in panels)
-        ]  # fmt: skip
+        ]
         for seeds, what in ((failed, "failed on"), (missing, "is not played yet on"), (short, "lacks a panel on")):
             if seeds:
                 yield f"{name} {what} seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"

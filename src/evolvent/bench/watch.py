@@ -83,9 +83,15 @@ class Watcher:
     """
 
     def __init__(
-        self, run: Path, evaluators: Sequence[Evaluator], *, device: str = "cpu", slots: int = 64,
-        context: int | None = 4096, on_row: Callable[[Row], None] = lambda row: None,
-    ) -> None:  # fmt: skip
+        self,
+        run: Path,
+        evaluators: Sequence[Evaluator],
+        *,
+        device: str = "cpu",
+        slots: int = 64,
+        context: int | None = 4096,
+        on_row: Callable[[Row], None] = lambda row: None,
+    ) -> None:
         names = [evaluator.name for evaluator in evaluators]
         if not names or len(set(names)) < len(names):
             raise ConfigError("evaluators need names of their own", value=names, expected="one or more names")
@@ -99,13 +105,17 @@ class Watcher:
         self._began = time.monotonic()
         self._done: set[tuple[object, ...]] = {
             (row.get("snapshot"), row.get("step"), row.get("stage"), row.get("settings"))
-            for row in read_rows(run / FILE) if "measures" in row
-        }  # fmt: skip
+            for row in read_rows(run / FILE)
+            if "measures" in row
+        }
         try:
             self._lock = WriterLock(run / "evaluations.lock")
         except Locked as error:
-            raise Locked(f"{run} is watched already, or evaluations.lock is left of a watcher that was killed",
-                         pid=error.pid, host=error.host) from error  # fmt: skip
+            raise Locked(
+                f"{run} is watched already, or evaluations.lock is left of a watcher that was killed",
+                pid=error.pid,
+                host=error.host,
+            ) from error
 
     def __enter__(self) -> Watcher:
         return self
@@ -158,9 +168,15 @@ class Watcher:
                 _log.warning("%s at step %d: %s", evaluator.name, snapshot.step, error)
                 found = {"error": _told(error)}
                 self._count(failed=1)
-            self._append(snapshot, evaluator.name, {
-                "settings": _digest(evaluator), "seconds": round(time.monotonic() - began, 3), **found,
-            })  # fmt: skip
+            self._append(
+                snapshot,
+                evaluator.name,
+                {
+                    "settings": _digest(evaluator),
+                    "seconds": round(time.monotonic() - began, 3),
+                    **found,
+                },
+            )
             if "measures" in found:
                 self._done.add(self._key(snapshot, evaluator))
         self._count(evaluated=1)
@@ -184,10 +200,15 @@ class Watcher:
     def _append(self, snapshot: Snapshot, stage: str, found: Row) -> None:
         row = {
             "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "time_s": round(time.monotonic() - self._began, 3), "cpu_s": round(time.process_time(), 3),
-            "kind": "snapshot", "arm": "", "stage": stage, "step": snapshot.step, "snapshot": snapshot.path.name,
+            "time_s": round(time.monotonic() - self._began, 3),
+            "cpu_s": round(time.process_time(), 3),
+            "kind": "snapshot",
+            "arm": "",
+            "stage": stage,
+            "step": snapshot.step,
+            "snapshot": snapshot.path.name,
             **found,
-        }  # fmt: skip
+        }
         append_line(self.run / FILE, row)
         self._on_row(row)
 

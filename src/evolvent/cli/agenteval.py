@@ -45,9 +45,11 @@ class AgentEval(PlayedByOverWorlds):
 
 
 COMMAND = Command(
-    "bench agent-eval", "Play the test panels of all worlds with one agent: a table, and a results file to share.",
-    AgentEval, resumes=True,
-)  # fmt: skip
+    "bench agent-eval",
+    "Play the test panels of all worlds with one agent: a table, and a results file to share.",
+    AgentEval,
+    resumes=True,
+)
 
 
 def run(words: Sequence[str], console: Console) -> int:
@@ -120,16 +122,26 @@ def _measured(panel: Contest, by: Playing, store: Store, *, progress: Progress, 
 
     began, before = time.monotonic(), by.spent()
     episodes = collect(
-        {panel.world.name: panel.world}, todo, by.agent, engine=by.engine, seed=config.seed, slots=config.slots,
-        limits=Limits(horizon=panel.horizon), name=name,
-    )  # fmt: skip
+        {panel.world.name: panel.world},
+        todo,
+        by.agent,
+        engine=by.engine,
+        seed=config.seed,
+        slots=config.slots,
+        limits=Limits(horizon=panel.horizon),
+        name=name,
+    )
     with closing(episodes) as played:
         done += kept(played, store, progress, count=len(todo), label=panel.name)
     now, wall_s = by.spent(), round(time.monotonic() - began, 3)
     return measure(
-        panel, done, wall_s=wall_s, computed=now.computed - before.computed, prompted=now.prompted - before.prompted,
+        panel,
+        done,
+        wall_s=wall_s,
+        computed=now.computed - before.computed,
+        prompted=now.prompted - before.prompted,
         completed=now.completed - before.completed,
-    )  # fmt: skip
+    )
 
 
 def _table(console: Console, sheet: Sheet) -> RenderableType:
@@ -140,9 +152,18 @@ def _table(console: Console, sheet: Sheet) -> RenderableType:
         mean = None if found is None else f"{100 * found.mean:.1f}"
         ends = f"{row.errors} not scored" if found is None else f"{100 * found.low:.1f} to {100 * found.high:.1f}"
         score = None if row.unit is None else f"{row.unit:.2f}"
-        rows.append((
-            row.name, len(row.outcomes), row.horizon, mean, ends, score, f"{row.generated:,}", f"{row.wall_s:.1f}",
-        ))  # fmt: skip
+        rows.append(
+            (
+                row.name,
+                len(row.outcomes),
+                row.horizon,
+                mean,
+                ends,
+                score,
+                f"{row.generated:,}",
+                f"{row.wall_s:.1f}",
+            )
+        )
     return table(console, columns, rows, numbers=tuple(name for name in columns[1:] if name != "95 %"))
 
 

@@ -141,16 +141,26 @@ def _plain(compared: Comparison) -> dict[str, object]:
 
     def plain_row(row: Row) -> dict[str, object]:
         one = row.difference
-        ends = None if one is None else {
-            "mean": one.mean, "low": None if isnan(one.low) else one.low,
-            "high": None if isnan(one.high) else one.high, "n": one.n,
-        }  # fmt: skip
+        ends = (
+            None
+            if one is None
+            else {
+                "mean": one.mean,
+                "low": None if isnan(one.low) else one.low,
+                "high": None if isnan(one.high) else one.high,
+                "n": one.n,
+            }
+        )
         return asdict(row) | {"difference": ends}
 
     return {
-        "a": compared.a, "b": compared.b, "seeds": list(compared.seeds), "notes": list(compared.notes),
-        "rows": [plain_row(row) for row in compared.rows], "overall": plain_row(compared.overall),
-    }  # fmt: skip
+        "a": compared.a,
+        "b": compared.b,
+        "seeds": list(compared.seeds),
+        "notes": list(compared.notes),
+        "rows": [plain_row(row) for row in compared.rows],
+        "overall": plain_row(compared.overall),
+    }
 
 
 def _study(words: Sequence[str], console: Console) -> int:

@@ -46,9 +46,12 @@ class BfclBench(PlayedBy):
 
 
 COMMAND = Command(
-    "bench bfcl", "Let an agent call functions on BFCL v4: a table, the totals, and what other names cost.", BfclBench,
-    main="data", resumes=True,
-)  # fmt: skip
+    "bench bfcl",
+    "Let an agent call functions on BFCL v4: a table, the totals, and what other names cost.",
+    BfclBench,
+    main="data",
+    resumes=True,
+)
 
 
 def run(words: Sequence[str], console: Console) -> int:
@@ -70,12 +73,14 @@ def run(words: Sequence[str], console: Console) -> int:
         folder = given.resume or new_folder("bfcl", config.to)
         with Store.open(folder / "trajectories", writing=True) as store:
             with recorded(folder, Record(COMMAND.verb, config, config.seed)), Progress(console) as progress:
-                sides = [resumed(one, _names(one, config), by, store=store, progress=progress, config=config,
-                                 label=one.name) for one in (world, other) if one is not None]  # fmt: skip
+                sides = [
+                    resumed(one, _names(one, config), by, store=store, progress=progress, config=config, label=one.name)
+                    for one in (world, other)
+                    if one is not None
+                ]
     found, masked = rows(sides[0]), rows(sides[1]) if other is not None else ()
     lost = lost_to_names(*sides) if other is not None else None
-    _write(folder / "bfcl.json", config, by, found=found, masked=masked, lost=lost,
-           problems=world.problems)  # fmt: skip
+    _write(folder / "bfcl.json", config, by, found=found, masked=masked, lost=lost, problems=world.problems)
     _show(console, found, masked, lost)
     for problem in world.problems[:5]:
         console.print(plain(str(problem)), soft_wrap=True)
@@ -90,8 +95,12 @@ def _held(by: Playing) -> Playing:
         ConfigError: it is no policy of ours. MissingExtra: llguidance is not installed.
     """
     if by.player.kind != "policy":
-        raise ConfigError("answers can be constrained where the model is here", value=by.player.kind,
-                          expected="--agent policy", hint="an endpoint writes what it likes")  # fmt: skip
+        raise ConfigError(
+            "answers can be constrained where the model is here",
+            value=by.player.kind,
+            expected="--agent policy",
+            hint="an endpoint writes what it likes",
+        )
     from evolvent.agents.calling import ValidCalls
     from evolvent.models.constraints import CallConstraints
 
@@ -114,20 +123,34 @@ def _names(world: Bfcl, config: BfclBench) -> dict[Start, str]:
 
 
 def _write(
-    path: Path, config: BfclBench, by: Playing, *, found: Sequence[Row], masked: Sequence[Row], lost: Interval | None,
+    path: Path,
+    config: BfclBench,
+    by: Playing,
+    *,
+    found: Sequence[Row],
+    masked: Sequence[Row],
+    lost: Interval | None,
     problems: Sequence[Problem],
-) -> None:  # fmt: skip
+) -> None:
     spent = by.spent()
-    sides = {name: {row.category: [row.right, row.items, row.lost] for row in side}
-             for name, side in (("plain", found), ("masked", masked))}  # fmt: skip
+    sides = {
+        name: {row.category: [row.right, row.items, row.lost] for row in side}
+        for name, side in (("plain", found), ("masked", masked))
+    }
     row = {
-        "player": by.player.name, "about": dict(by.player.about), "form": config.form, "seed": config.seed,
-        "constrained": config.constrained, **sides,
-        "totals": totals(found), "bad_items": dict(BAD_ITEMS), "problems": [str(one) for one in problems],
+        "player": by.player.name,
+        "about": dict(by.player.about),
+        "form": config.form,
+        "seed": config.seed,
+        "constrained": config.constrained,
+        **sides,
+        "totals": totals(found),
+        "bad_items": dict(BAD_ITEMS),
+        "problems": [str(one) for one in problems],
         "lost_to_names": None if lost is None else [lost.mean, lost.low, lost.high],
         "last_session": {"computed": spent.computed, "prompted": spent.prompted, "completed": spent.completed},
         "versions": versions(),
-    }  # fmt: skip
+    }
     write_atomic(path, plain_json(row) + "\n")
 
 
@@ -137,8 +160,15 @@ def _show(console: Console, found: Sequence[Row], masked: Sequence[Row], lost: I
     lines = []
     for row in found:
         other = renamed.get(row.category)
-        lines.append((row.category, row.items, _percent(row.share), None if other is None else _percent(other.share),
-                      row.lost or None))  # fmt: skip
+        lines.append(
+            (
+                row.category,
+                row.items,
+                _percent(row.share),
+                None if other is None else _percent(other.share),
+                row.lost or None,
+            )
+        )
     console.print(table(console, columns, lines, numbers=columns[1:]))
     said = ", ".join(f"{name.replace('_', '-')} {100 * value:.1f}" for name, value in totals(found).items())
     console.print(f"totals of the leaderboard: {said} (agentic tasks are not here and count 0)", soft_wrap=True)

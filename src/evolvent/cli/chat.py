@@ -179,9 +179,16 @@ def _page(found: argparse.Namespace, speaker: Speaker, start: Conversation, *, c
         access = bound_to("127.0.0.1")
         app: App = chat_app(speaker, start, about, access=access, stop=leaving.is_set)
         config = uvicorn.Config(
-            app, http="h11", ws="none", log_level="warning", access_log=False, lifespan="off", server_header=False,
-            proxy_headers=False, timeout_graceful_shutdown=_GRACE_S,
-        )  # fmt: skip
+            app,
+            http="h11",
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=_GRACE_S,
+        )
         _tell(console, notes)
         console.print(plain(f"talk at {url_of(bound)} (Ctrl-C ends)"), soft_wrap=True)
         console.file.flush()

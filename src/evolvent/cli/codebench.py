@@ -59,9 +59,12 @@ class CodeBench(PlayedBy):
 
 
 COMMAND = Command(
-    "bench code", "Let an agent write programs, run them in boxes, and count: pass@k without bias.", CodeBench,
-    main="data", resumes=True,
-)  # fmt: skip
+    "bench code",
+    "Let an agent write programs, run them in boxes, and count: pass@k without bias.",
+    CodeBench,
+    main="data",
+    resumes=True,
+)
 
 
 def run(words: Sequence[str], console: Console) -> int:
@@ -70,13 +73,14 @@ def run(words: Sequence[str], console: Console) -> int:
     if given is None:
         return 0
     config = given.config
-    path = config.data if config.set == _ANY else verified(
-        config.set, config.data, accept_licence=config.accept_licence
-    )  # fmt: skip
+    path = (
+        config.data if config.set == _ANY else verified(config.set, config.data, accept_licence=config.accept_licence)
+    )
     with closing(Code(path)) as world:
         if config.set != _ANY and world.count != manifests()[config.set].items:
-            raise HashMismatch(f"another number of rows in {path.name}", value=world.count,
-                               expected=manifests()[config.set].items)  # fmt: skip
+            raise HashMismatch(
+                f"another number of rows in {path.name}", value=world.count, expected=manifests()[config.set].items
+            )
         tasks = world.tasks(config.split, "all")[: config.limit]
         if not tasks:
             raise ConfigError("no problems of this split", value=config.split, expected="the split of the files' names")
@@ -84,11 +88,14 @@ def run(words: Sequence[str], console: Console) -> int:
             folder = given.resume or new_folder("code", config.to)
             with Store.open(folder / "trajectories", writing=True) as store:
                 with recorded(folder, Record(COMMAND.verb, config, config.seed)), Progress(console) as progress:
-                    names = {start: f"code/{start.task.id}/{start.sample}" for task in tasks
-                             for start in (Start(task, number) for number in range(config.samples))}  # fmt: skip
+                    names = {
+                        start: f"code/{start.task.id}/{start.sample}"
+                        for task in tasks
+                        for start in (Start(task, number) for number in range(config.samples))
+                    }
                     counted = tallies(
                         tasks, resumed(world, names, by, store=store, progress=progress, config=config, label="code")
-                    )  # fmt: skip
+                    )
     row = _row(config, path, world, counted, by)
     write_atomic(folder / "code.json", plain_json(row) + "\n")
     _show(console, config, counted, world)
@@ -100,15 +107,25 @@ def _row(config: CodeBench, path: Path, world: Code, counted: Sequence[Tally], b
     spent = by.spent()
     found = {str(k): pass_at(counted, k) for k in config.k if any(one.samples >= k for one in counted)}
     return {
-        "player": by.player.name, "about": dict(by.player.about), "set": config.set, "file": path.name,
-        "sha256": sha256_of(path) if path.is_file() else None, "split": config.split, "problems": len(counted),
-        "left_out": len(world.problems), "samples": config.samples, "seed": config.seed,
-        "pass_at": {k: [one.mean, None if isnan(one.low) else one.low, None if isnan(one.high) else one.high]
-                    for k, one in found.items()},
-        "passed": [one.passed for one in counted], "judged": [one.samples for one in counted],
+        "player": by.player.name,
+        "about": dict(by.player.about),
+        "set": config.set,
+        "file": path.name,
+        "sha256": sha256_of(path) if path.is_file() else None,
+        "split": config.split,
+        "problems": len(counted),
+        "left_out": len(world.problems),
+        "samples": config.samples,
+        "seed": config.seed,
+        "pass_at": {
+            k: [one.mean, None if isnan(one.low) else one.low, None if isnan(one.high) else one.high]
+            for k, one in found.items()
+        },
+        "passed": [one.passed for one in counted],
+        "judged": [one.samples for one in counted],
         "last_session": {"computed": spent.computed, "prompted": spent.prompted, "completed": spent.completed},
         "versions": versions(),
-    }  # fmt: skip
+    }
 
 
 def _show(console: Console, config: CodeBench, counted: Sequence[Tally], world: Code) -> None:

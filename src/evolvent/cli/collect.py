@@ -82,8 +82,10 @@ def run(words: Sequence[str], console: Console) -> int:
     results = [*known.values(), *new]
     unscored = sum(success is None for success in results)
     won = sum(map(bool, results))
-    console.print(f"{len(results)} episodes, success {rate(won / max(1, len(results) - unscored))}, "
-                  f"{unscored} not scored", soft_wrap=True)  # fmt: skip
+    console.print(
+        f"{len(results)} episodes, success {rate(won / max(1, len(results) - unscored))}, {unscored} not scored",
+        soft_wrap=True,
+    )
     console.print(f"run {folder}", soft_wrap=True)
     return 1 if unscored else 0
 

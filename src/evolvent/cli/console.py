@@ -44,9 +44,14 @@ def console_for(stream: TextIO, environment: Mapping[str, str]) -> Console:
     if width is None and not stream.isatty():
         width = 80
     return _Console(
-        file=stream, width=width, no_color=bool(environment.get("NO_COLOR")) or None, markup=False, highlight=False,
-        emoji=False, soft_wrap=False,
-    )  # fmt: skip
+        file=stream,
+        width=width,
+        no_color=bool(environment.get("NO_COLOR")) or None,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        soft_wrap=False,
+    )
 
 
 def table(
@@ -63,9 +68,12 @@ def table(
     cells = [[plain("-" if cell is None else str(cell)) for cell in row] for row in rows]
     ascii_only = not console.encoding.lower().startswith("utf")
     made = Table(
-        box=ASCII if ascii_only else SIMPLE_HEAD, show_edge=ascii_only, pad_edge=False, safe_box=True,
+        box=ASCII if ascii_only else SIMPLE_HEAD,
+        show_edge=ascii_only,
+        pad_edge=False,
+        safe_box=True,
         header_style="bold",
-    )  # fmt: skip
+    )
     for column in columns:
         made.add_column(
             column, justify="right" if column in numbers else "left", overflow="fold", no_wrap=column != columns[-1]

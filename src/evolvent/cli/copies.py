@@ -42,11 +42,17 @@ def run_push(words: Sequence[str], console: Console) -> int:
 
     place = place_of(found.address)
     with _shown(console) as shown:
-        done = publish(found.run, place, replace=found.replace, check=found.check, workers=found.workers,
-                       progress=shown.note)  # fmt: skip
+        done = publish(
+            found.run, place, replace=found.replace, check=found.check, workers=found.workers, progress=shown.note
+        )
     files = len(done.manifest.files)
-    console.print(plain(f"{files} files, {_size(done.manifest.size)} at {place.address}; "
-                        f"sent {done.objects} objects, {_size(done.bytes)}"), soft_wrap=True)  # fmt: skip
+    console.print(
+        plain(
+            f"{files} files, {_size(done.manifest.size)} at {place.address}; "
+            f"sent {done.objects} objects, {_size(done.bytes)}"
+        ),
+        soft_wrap=True,
+    )
     return 0
 
 
@@ -62,8 +68,9 @@ def run_pull(words: Sequence[str], console: Console) -> int:
     from evolvent.store.objects_pull import copy_at, fetch
 
     copy = copy_at(place_of(found.address))
-    console.print(plain(f"{len(copy.manifest.files)} files, {_size(copy.manifest.size)} at {copy.place.address}"),
-                  soft_wrap=True)  # fmt: skip
+    console.print(
+        plain(f"{len(copy.manifest.files)} files, {_size(copy.manifest.size)} at {copy.place.address}"), soft_wrap=True
+    )
     with _shown(console) as shown:
         done = fetch(copy, found.folder, workers=found.workers, progress=shown.note)
     console.print(plain(f"in {found.folder}; fetched {_size(done.bytes)}"), soft_wrap=True)
@@ -100,8 +107,11 @@ class _Shown:
             return
         self._last = now
         rate = moved.bytes / max(now - self._began, 1e-9)
-        parts = [f"{moved.phase} {_size(moved.bytes)} of {_size(moved.of_bytes)}",
-                 f"{moved.files} of {moved.of_files} files", f"{_size(rate)}/s"]  # fmt: skip
+        parts = [
+            f"{moved.phase} {_size(moved.bytes)} of {_size(moved.of_bytes)}",
+            f"{moved.files} of {moved.of_files} files",
+            f"{_size(rate)}/s",
+        ]
         if rate:
             parts.append(f"about {minutes((moved.of_bytes - moved.bytes) / rate)} left")
         if self._live is None:

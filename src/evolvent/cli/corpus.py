@@ -41,9 +41,11 @@ class Corpus(OverWorlds):
 
 
 COMMAND = Command(
-    "collect --experts", "Play what the experts of all worlds do and write it as a corpus in AgentGym's form.", Corpus,
+    "collect --experts",
+    "Play what the experts of all worlds do and write it as a corpus in AgentGym's form.",
+    Corpus,
     resumes=True,
-)  # fmt: skip
+)
 
 
 def run(words: Sequence[str], console: Console) -> int:

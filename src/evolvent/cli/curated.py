@@ -83,28 +83,40 @@ class TrainP3(Curated):
 
 
 _HAMMER = {
-    "hammer": {"style": "random"}, "adapter": {"kind": "lora", "rank": 32},
+    "hammer": {"style": "random"},
+    "adapter": {"kind": "lora", "rank": 32},
     "train": {"lr": 5e-5, "weight_decay": 0.01, "epochs": 1, "batch_tokens": 16_384, "micro_tokens": 2048},
-}  # fmt: skip
+}
 _P3 = {
     "p3": {"rounds": 5, "count": 1000, "quality": True},
     "adapter": {"kind": "lora", "rank": 64, "alpha": 16, "dropout": 0.1},
     "train": {"lr": 4e-4, "epochs": 1, "batch_tokens": 5120, "micro_tokens": 1024},
-}  # fmt: skip
+}
 COMMANDS: dict[str, Command[Any]] = {
     "hammer": Command(
-        "train hammer", "Function calling under masked names, beside requests that no tool answers (Hammer).",
-        TrainHammer, main="data", presets={"small": {}, "published": _HAMMER}, resumes=True,
+        "train hammer",
+        "Function calling under masked names, beside requests that no tool answers (Hammer).",
+        TrainHammer,
+        main="data",
+        presets={"small": {}, "published": _HAMMER},
+        resumes=True,
     ),
     "comments": Command(
-        "train comments", "Comment code with a generator, filter it, learn it; repeat (comment augmentation).",
-        TrainComments, main="data", resumes=True,
+        "train comments",
+        "Comment code with a generator, filter it, learn it; repeat (comment augmentation).",
+        TrainComments,
+        main="data",
+        resumes=True,
     ),
     "p3": Command(
-        "train p3", "Rounds of samples that the policy itself finds easy enough, chosen to be diverse (P3).",
-        TrainP3, main="data", presets={"small": {}, "published": _P3}, resumes=True,
+        "train p3",
+        "Rounds of samples that the policy itself finds easy enough, chosen to be diverse (P3).",
+        TrainP3,
+        main="data",
+        presets={"small": {}, "published": _P3},
+        resumes=True,
     ),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -133,11 +145,17 @@ def run(words: Sequence[str], console: Console) -> int:
     for line in material.told():
         console.print(plain(line), soft_wrap=True)
     job = Job(
-        folder, {**made, Commenting.name: Commenting()}, Record(f"train {name}", config, config.seed, (name,), name),
-        train=config.train, panel=config.panel.panel(), slots=config.slots,
-        max_tokens=getattr(config, "max_tokens", 32), threads=config.threads, plan=method.plan(config),
+        folder,
+        {**made, Commenting.name: Commenting()},
+        Record(f"train {name}", config, config.seed, (name,), name),
+        train=config.train,
+        panel=config.panel.panel(),
+        slots=config.slots,
+        max_tokens=getattr(config, "max_tokens", 32),
+        threads=config.threads,
+        plan=method.plan(config),
         optimizer=OptimizerConfig(),
-    )  # fmt: skip
+    )
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
     with opened(job, console) as running, redrawing(partial(write_report, folder)):
         arm = running.arm(name)
@@ -157,8 +175,11 @@ def run(words: Sequence[str], console: Console) -> int:
 def _check(config: Curated) -> None:
     """Refuse places that are not there, before anything is read."""
     places = {"data": config.data, "test": config.test, "examples": getattr(config, "examples", None)}
-    wrong = [Problem(name, f"there is nothing at {place}", "name rows, a run or a store")
-             for name, place in places.items() if place is not None and not place.exists()]  # fmt: skip
+    wrong = [
+        Problem(name, f"there is nothing at {place}", "name rows, a run or a store")
+        for name, place in places.items()
+        if place is not None and not place.exists()
+    ]
     if config.context is not None and config.policy not in POLICIES:
         wrong.append(Problem("context", f"{config.policy} has a context of its own", "leave it out"))
     if wrong:
@@ -173,7 +194,7 @@ def _policy(config: Curated, material: Material) -> Policy:
     context = config.context or 1 << max(8, (longest + 16).bit_length())
     return tiny_policy(
         sorted(words), size=config.policy, context=context, seed=sample_seed(config.seed, "initialisation") % 2**31
-    )  # fmt: skip
+    )
 
 
 def _tell(console: Console, file: Path, measured: Mapping[str, Mapping[str, Any]]) -> None:
@@ -202,13 +223,21 @@ def _p3(base: Policy, material: Material, config: TrainP3, run: Run[Policy]) -> 
 _METHODS: dict[str, _Method] = {
     "hammer": _Method(hammer_material, _hammer, lambda config: [Planned("fit", config.hammer.tokens)]),
     "comments": _Method(
-        comments_material, _comments,
-        lambda config: [*([Planned("fit", None)] if config.comments.augment and config.comments.teach else []),
-                        *([Planned("collect", None)] if config.comments.augment else []),
-                        Planned("fit", None), Planned("evaluate", None)] * config.comments.rounds,
+        comments_material,
+        _comments,
+        lambda config: (
+            [
+                *([Planned("fit", None)] if config.comments.augment and config.comments.teach else []),
+                *([Planned("collect", None)] if config.comments.augment else []),
+                Planned("fit", None),
+                Planned("evaluate", None),
+            ]
+            * config.comments.rounds
+        ),
     ),
     "p3": _Method(
-        p3_material, _p3,
+        p3_material,
+        _p3,
         lambda config: [Planned("fit", config.p3.tokens), Planned("evaluate", None)] * config.p3.rounds,
     ),
-}  # fmt: skip
+}

@@ -34,8 +34,14 @@ from evolvent.stats import wilson
 from evolvent.view.escape import clip
 
 __all__ = [
-    "Calls", "Demonstrations", "Material", "comments_material", "hammer_material", "p3_material", "samples_of",
-]  # fmt: skip
+    "Calls",
+    "Demonstrations",
+    "Material",
+    "comments_material",
+    "hammer_material",
+    "p3_material",
+    "samples_of",
+]
 
 _PIECES = re.compile(r"\w+|[^\w\s]")
 _SPELLED = "[](),=:?\"'{}.-"  # marks of calls as `Compact` writes them
@@ -99,8 +105,9 @@ def _unmeasured(test: Sequence[Any], asked: Sequence[Any]) -> dict[str, int]:
 
 def _some(items: Sequence[Any], data: Path, what: str, *, refused: Sequence[str]) -> None:
     if not items:
-        raise NothingToLearn(f"{data} holds no {what}", value=refused[0] if refused else "no rows",
-                             expected="at least one")  # fmt: skip
+        raise NothingToLearn(
+            f"{data} holds no {what}", value=refused[0] if refused else "no rows", expected="at least one"
+        )
 
 
 # ---------------------------------------------------------------------------------------------------- hammer
@@ -146,8 +153,11 @@ class Calls(Material):
         shown = [one for one in others if self._fits(one, prompt, policy)]
         nothing = [one for one in irrelevant(plain, 0.5, seed=self.seed).copies if self._fits(one, prompt, policy)]
         panels = {"plain": plain, "renamed": shown, "irrelevant": nothing}
-        said = {name: answer(panel, prompt, policy.dialect, engine=engine, max_tokens=self.max_tokens)
-                for name, panel in panels.items() if panel}  # fmt: skip
+        said = {
+            name: answer(panel, prompt, policy.dialect, engine=engine, max_tokens=self.max_tokens)
+            for name, panel in panels.items()
+            if panel
+        }
         found: dict[str, Any] = {name: _rate(one) for name, one in said.items()}
         if len(shown) > 1:
             both = {one.id for one in shown}
@@ -179,8 +189,15 @@ def hammer_material(config: Any) -> Material:
     samples = samples_of(config.data, refused)
     _some(samples, config.data, "sample of function calls", refused=refused)
     test = samples_of(config.test, refused) if config.test is not None else []
-    return Calls(samples, test, refused=refused, config=config.hammer, seed=config.seed, slots=config.slots,
-                  max_tokens=config.max_tokens)  # fmt: skip
+    return Calls(
+        samples,
+        test,
+        refused=refused,
+        config=config.hammer,
+        seed=config.seed,
+        slots=config.slots,
+        max_tokens=config.max_tokens,
+    )
 
 
 def samples_of(data: Path, refused: list[str]) -> list[CallSample]:
@@ -211,8 +228,9 @@ class _Code(Material):
     def became(self, folder: Path) -> list[str]:
         """Of every round, how many sources were kept, and what became of all of them."""
         rows = json.loads((folder / "comments.json").read_bytes())
-        return [f"round {row['round']}: {row['kept']} of {row['sources']} sources learned, {_outcomes(row)}"
-                for row in rows]  # fmt: skip
+        return [
+            f"round {row['round']}: {row['kept']} of {row['sources']} sources learned, {_outcomes(row)}" for row in rows
+        ]
 
 
 def _outcomes(row: Mapping[str, Any]) -> str:
@@ -265,8 +283,11 @@ class Demonstrations(Material):
         found = list(demonstrations(self.items, policy, too_long=self._how, intake=tally))
         self.refused += map(str, tally.problems)
         if not found:
-            raise NothingToLearn("no row is a demonstration", value=str(tally.problems[0]) if tally.problems else 0,
-                                 expected="rows with prompt and completion, messages, ...")  # fmt: skip
+            raise NothingToLearn(
+                "no row is a demonstration",
+                value=str(tally.problems[0]) if tally.problems else 0,
+                expected="rows with prompt and completion, messages, ...",
+            )
         return [by_lines(one, lambda token: str(policy.tokenizer.decode([token]))) for one in found] if lines else found
 
     @property
@@ -280,9 +301,11 @@ class Demonstrations(Material):
             return _unmeasured(self.test, parts)
         said = answer_logprobs(policy, parts)
         loss = -float(np.concatenate(said).mean())
-        return {f"loss a token of {len(parts)} test rows, nats": round(loss, 4),
-                "how easy they are": round(float(mean_logprob_score(said).mean()), 4),
-                **_unmeasured(self.test, parts)}  # fmt: skip
+        return {
+            f"loss a token of {len(parts)} test rows, nats": round(loss, 4),
+            "how easy they are": round(float(mean_logprob_score(said).mean()), 4),
+            **_unmeasured(self.test, parts),
+        }
 
 
 def _said(row: Row) -> str:

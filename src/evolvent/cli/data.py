@@ -36,9 +36,14 @@ Rows = Iterator[Mapping[str, Any]]
 def run(words: Sequence[str], console: Console) -> int:
     """Run one of the verbs about data; returns the exit code: 1 where rows were refused."""
     verbs: Mapping[str, Callable[[Sequence[str], Console], int]] = {
-        "stats": _stats, "convert": _convert, "comment": datacomment.run, "mask": _mask,
-        "irrelevance": _irrelevance, "select": dataselect.run, "dedup": _dedup,
-    }  # fmt: skip
+        "stats": _stats,
+        "convert": _convert,
+        "comment": datacomment.run,
+        "mask": _mask,
+        "irrelevance": _irrelevance,
+        "select": dataselect.run,
+        "dedup": _dedup,
+    }
     if words and words[0] in ("-h", "--help"):
         console.print(verbs_help("evolvent data", _ABOUT), soft_wrap=True)
         return 0
@@ -90,14 +95,10 @@ def _told(console: Console, refused: Sequence[str]) -> int:
     return 1 if refused else 0
 
 
-def _card(
-    found: argparse.Namespace, *, made: Sequence[str], digest: str, settings: Mapping[str, Any]
-) -> None:  # fmt: skip
+def _card(found: argparse.Namespace, *, made: Sequence[str], digest: str, settings: Mapping[str, Any]) -> None:
     from evolvent.curate.card import write_card
 
-    write_card(
-        found.to, licence=found.licence, source=found.data.name, made=made, digest=digest, settings=settings
-    )  # fmt: skip
+    write_card(found.to, licence=found.licence, source=found.data.name, made=made, digest=digest, settings=settings)
 
 
 # ---------------------------------------------------------------------------------------------------- the verbs
@@ -124,8 +125,13 @@ def _stats(words: Sequence[str], console: Console) -> int:
 def _convert(words: Sequence[str], console: Console) -> int:
     layouts = ("rows", "code", "maths", "hammer", "nexus-raven", "seal-tools")
     parser = _parser("convert", "Write rows in another form.", to="a .jsonl or .parquet file")
-    parser.add("--layout", choices=layouts, default="rows", metavar="LAYOUT",
-               help=f"what the file is: {', '.join(layouts)} (rows: taken as they are)")  # fmt: skip
+    parser.add(
+        "--layout",
+        choices=layouts,
+        default="rows",
+        metavar="LAYOUT",
+        help=f"what the file is: {', '.join(layouts)} (rows: taken as they are)",
+    )
     parser.add("--tools", type=Path, metavar="FILE", help="the tools of seal-tools, the functions of nexus-raven")
     parser.add("--non_commercial", action="store_true", help="your word that you may use a set with such a licence")
     found = _read(parser, words)
@@ -153,13 +159,19 @@ def _converted(found: argparse.Namespace, refused: list[str]) -> Rows:
     if found.layout != "hammer" and found.tools is None:
         raise ConfigError([Problem("--tools", f"{found.layout} needs its tools", "name the file")])
     if found.layout == "nexus-raven" and not found.non_commercial:
-        raise AccessDenied("the licence of nexus-raven is CC-BY-NC-4.0", value="no consent",
-                           expected="your word that you may use it", hint="--non_commercial")  # fmt: skip
+        raise AccessDenied(
+            "the licence of nexus-raven is CC-BY-NC-4.0",
+            value="no consent",
+            expected="your word that you may use it",
+            hint="--non_commercial",
+        )
     samples, problems = (
-        read_hammer(found.data) if found.layout == "hammer"
-        else read_seal_tools(found.data, found.tools) if found.layout == "seal-tools"
+        read_hammer(found.data)
+        if found.layout == "hammer"
+        else read_seal_tools(found.data, found.tools)
+        if found.layout == "seal-tools"
         else read_nexus_raven(found.data, found.tools)
-    )  # fmt: skip
+    )
     refused += [str(problem) for problem in problems]
     return map(row_of, samples)
 
@@ -173,19 +185,32 @@ def _lessons(found: argparse.Namespace, refused: list[str]) -> Rows:
         rows, problems = read_maths(found.data)
         refused += map(str, problems)
         refused += [f"{one.where}: no solution" for one in rows if not one.solution]
-        return ({"id": f"{one.file}:{one.place}", "prompt": one.problem, "completion": one.solution,
-                 "answer": one.answer, "subject": one.subject, "level": one.level}
-                for one in rows if one.solution)  # fmt: skip
+        return (
+            {
+                "id": f"{one.file}:{one.place}",
+                "prompt": one.problem,
+                "completion": one.solution,
+                "answer": one.answer,
+                "subject": one.subject,
+                "level": one.level,
+            }
+            for one in rows
+            if one.solution
+        )
     programs, problems = read_code(found.data)
     refused += map(str, problems)
     refused += [f"{one.where}: no solution" for one in programs if not one.solution]
-    return ({"id": one.name, "prompt": one.text, "completion": one.solution, "about": one.about, "layout": one.layout}
-            for one in programs if one.solution)  # fmt: skip
+    return (
+        {"id": one.name, "prompt": one.text, "completion": one.solution, "about": one.about, "layout": one.layout}
+        for one in programs
+        if one.solution
+    )
 
 
 def _mask(words: Sequence[str], console: Console) -> int:
-    parser = _parser("mask", "Mask function-calling samples: {id, query, tools, answers}.",
-                     to="a .jsonl or .parquet file")  # fmt: skip
+    parser = _parser(
+        "mask", "Mask function-calling samples: {id, query, tools, answers}.", to="a .jsonl or .parquet file"
+    )
     parser.add("--ratio", type=float, default=2 / 3, help="share of samples that are masked (2/3)")
     parser.add("--style", default="random", choices=("random", "published", "snake", "camel"), help="how names look")
     parser.add("--defaults", default="whole_token", choices=("off", "whole_token"), help="whether defaults change")
@@ -201,14 +226,18 @@ def _mask(words: Sequence[str], console: Console) -> int:
     from evolvent.curate.transforms import Masking
 
     stage = Masking(
-        MaskSpec(ratio=found.ratio, style=found.style, defaults=found.defaults, scrub=found.scrub), found.seed,
+        MaskSpec(ratio=found.ratio, style=found.style, defaults=found.defaults, scrub=found.scrub),
+        found.seed,
         found.epoch,
-    )  # fmt: skip
+    )
     done = transform(shards_of(found.data), [stage], found.to, cache=found.cache, workers=max(found.workers, 1))
-    _card(found, made=["functions and parameters masked"], digest=done.sha256,
-          settings=stage.parameters())  # fmt: skip
-    console.print(plain(f"{done.rows} of {done.read} rows in {found.to}; {done.reused} of {done.shards} shards were "
-                        "there already"), soft_wrap=True)  # fmt: skip
+    _card(found, made=["functions and parameters masked"], digest=done.sha256, settings=stage.parameters())
+    console.print(
+        plain(
+            f"{done.rows} of {done.read} rows in {found.to}; {done.reused} of {done.shards} shards were there already"
+        ),
+        soft_wrap=True,
+    )
     for line in done.told[:_TOLD]:
         console.print(plain(clip(line, 300)), soft_wrap=True)
     left = sum(done.refused.values())
@@ -229,16 +258,18 @@ def _irrelevance(words: Sequence[str], console: Console) -> int:
     mixed = irrelevant(list(_samples(found.data, refused)), found.share, seed=found.seed)
     chosen = mixed.copies if found.only else mixed.samples
     write_irrelevance(found.to, chosen, licence=found.licence, source=found.data.name, report=mixed)
-    console.print(plain(f"{len(chosen)} samples in {found.to}, {mixed.made} of {mixed.wanted} added requests"),
-                  soft_wrap=True)  # fmt: skip
+    console.print(
+        plain(f"{len(chosen)} samples in {found.to}, {mixed.made} of {mixed.wanted} added requests"), soft_wrap=True
+    )
     for why, count in sorted(mixed.left_out.items()):
         console.print(plain(f"{count} samples have none: {why.replace('_', ' ')}"), soft_wrap=True)
     return _told(console, refused)
 
 
 def _dedup(words: Sequence[str], console: Console) -> int:
-    parser = _parser("dedup", "Drop near-duplicates (MinHash, then the exact similarity).",
-                     to="a .jsonl or .parquet file")  # fmt: skip
+    parser = _parser(
+        "dedup", "Drop near-duplicates (MinHash, then the exact similarity).", to="a .jsonl or .parquet file"
+    )
     parser.add("--threshold", type=float, default=0.7, help="Jaccard similarity from which a row is dropped (0.7)")
     parser.add("--field", action="append", default=[], help="a field that is compared, more than once; none: all texts")
     parser.add("--run", type=whole, default=5, help="tokens of a run (5)")

@@ -76,9 +76,7 @@ def run(words: Sequence[str], console: Console) -> int:
         raise NothingToLearn("no row is left", value=_said(counts), expected="rows that pass the filters")
     kept, digest = write_rows(found.to, joined(files))
     made = [f"comments written by {writer.name}: {_said(counts)}", *(["filtered"] if found.filter else [])]
-    write_card(
-        found.to, licence=found.licence, source=found.data.name, made=made, digest=digest, settings=settings
-    )  # fmt: skip
+    write_card(found.to, licence=found.licence, source=found.data.name, made=made, digest=digest, settings=settings)
     console.print(plain(f"{kept} rows in {found.to}: {_said(counts)}"), soft_wrap=True)
     for line in told[:_TOLD]:
         console.print(plain(clip(line, 300)), soft_wrap=True)
@@ -109,8 +107,13 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
 
     problems = []
     if bool(found.policy) == bool(found.endpoint):
-        problems.append(Problem("--policy", "one model writes, got " + ("two" if found.policy else "none"),
-                                "give --policy P, or --endpoint URL --model NAME"))  # fmt: skip
+        problems.append(
+            Problem(
+                "--policy",
+                "one model writes, got " + ("two" if found.policy else "none"),
+                "give --policy P, or --endpoint URL --model NAME",
+            )
+        )
     if found.dialect not in get_args(ServerDialect):
         problems.append(unknown("dialect", found.dialect, get_args(ServerDialect), where="--dialect"))
     if found.endpoint and not found.model:
@@ -234,12 +237,20 @@ def _asked(sources: Sequence[Source], writer: _Writer, found: argparse.Namespace
 
     starts = [start_of(source) for source in sources]
     world = Commenting()
-    episodes = collect({world.name: world}, list(dict.fromkeys(starts)), writer.agent, engine=writer.engine,
-                       seed=found.seed, slots=found.slots)  # fmt: skip
+    episodes = collect(
+        {world.name: world},
+        list(dict.fromkeys(starts)),
+        writer.agent,
+        engine=writer.engine,
+        seed=found.seed,
+        slots=found.slots,
+    )
     with closing(episodes) as playing:
         played = {one.task.id: one for one in playing}
-    return [written(source, played[start.task.id], longest=found.max_tokens)
-            for source, start in zip(sources, starts, strict=True)]  # fmt: skip
+    return [
+        written(source, played[start.task.id], longest=found.max_tokens)
+        for source, start in zip(sources, starts, strict=True)
+    ]
 
 
 def _row(row: Row, one: Written | None) -> Row:

@@ -39,22 +39,39 @@ def run(words: Sequence[str], console: Console) -> int:
 
     refused: list[str] = []
     measure = _measure(found)
-    known = known_of(read_all(found.data, refused), measure, cache=found.cache, block=found.block,
-                     progress=_progress(console, found.block))  # fmt: skip
+    known = known_of(
+        read_all(found.data, refused),
+        measure,
+        cache=found.cache,
+        block=found.block,
+        progress=_progress(console, found.block),
+    )
     count = found.k if found.k is not None else max(1, round(found.share * len(known.places)))
     chosen = choose(known, count, by=found.by, seed=found.seed, cells=found.cells)
     wrote, digest = write_rows(found.to, written_rows(read_all(found.data, []), known, chosen))
     told = _told(found.to)
     _, choice = write_rows(told, written_rows((), known, chosen, which="choice"))
-    settings = {**measure.settings(), "by": found.by, "k": count, "seed": found.seed, "cells": found.cells,
-                "rows_sha256": known.digest}  # fmt: skip
-    made = [_said(found, known, chosen), _left(known, chosen, refused),
-            f"in which order, for what, and who was left out: {told.name}, SHA-256 {choice}"]  # fmt: skip
-    write_card(
-        found.to, licence=found.licence, source=found.data.name, made=made, digest=digest, settings=settings
-    )  # fmt: skip
-    console.print(plain(f"{wrote} of {len(known.digests)} rows in {found.to}, chosen by {found.by}; "
-                        f"{known.reused} of {known.blocks} blocks were there already"), soft_wrap=True)  # fmt: skip
+    settings = {
+        **measure.settings(),
+        "by": found.by,
+        "k": count,
+        "seed": found.seed,
+        "cells": found.cells,
+        "rows_sha256": known.digest,
+    }
+    made = [
+        _said(found, known, chosen),
+        _left(known, chosen, refused),
+        f"in which order, for what, and who was left out: {told.name}, SHA-256 {choice}",
+    ]
+    write_card(found.to, licence=found.licence, source=found.data.name, made=made, digest=digest, settings=settings)
+    console.print(
+        plain(
+            f"{wrote} of {len(known.digests)} rows in {found.to}, chosen by {found.by}; "
+            f"{known.reused} of {known.blocks} blocks were there already"
+        ),
+        soft_wrap=True,
+    )
     for line in [*refused, *(f"row {at}: {why}" for at, why in known.refused.items())][:_TOLD]:
         console.print(plain(clip(line, 300)), soft_wrap=True)
     lost = len(refused) + len(known.refused)
@@ -71,8 +88,10 @@ def _told(to: Path) -> Path:
 def _said(found: argparse.Namespace, known: Known, chosen: Selection) -> str:
     """What was chosen of what, for the card."""
     why = {"k": "", "empty": ", which are all", "rank": "; what is left adds nothing to them"}[chosen.stopped]
-    return (f"{len(chosen.indices)} of {len(known.places)} rows chosen by {found.by}, features: {found.features}, "
-            f"quality: {found.quality}{why}")  # fmt: skip
+    return (
+        f"{len(chosen.indices)} of {len(known.places)} rows chosen by {found.by}, features: {found.features}, "
+        f"quality: {found.quality}{why}"
+    )
 
 
 def _left(known: Known, chosen: Selection, refused: Sequence[str]) -> str:
@@ -101,10 +120,15 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
     parser.add("--k", type=whole, help="how many rows")
     parser.add("--share", type=float, help="or which share of those that can be used")
     parser.add("--by", default="dpp", choices=_BY, help="the selector (dpp: greedy MAP of a determinant)")
-    parser.add("--features", choices=("text", "policy"),
-               help="hashed runs of words, or a policy's hidden states (text)")  # fmt: skip
-    parser.add("--quality", default="", metavar="Q",
-               help="easiness, difficulty, ifd or reducible of a --policy, field:NAME, or none")  # fmt: skip
+    parser.add(
+        "--features", choices=("text", "policy"), help="hashed runs of words, or a policy's hidden states (text)"
+    )
+    parser.add(
+        "--quality",
+        default="",
+        metavar="Q",
+        help="easiness, difficulty, ifd or reducible of a --policy, field:NAME, or none",
+    )
     parser.add("--policy", default="", help="who judges rows: a model folder, or a run")
     parser.add("--reference", default="", help="for reducible: a policy trained on held-out data")
     parser.add("--lines", action="store_true", help="easiness and difficulty line by line (P3's steps)")
@@ -139,8 +163,13 @@ def _problems(found: argparse.Namespace) -> list[Problem]:
     if found.by in _RANKED and found.quality == "none":
         wrong.append(Problem("--quality", f"{found.by} ranks rows, and there is nothing to rank by", "name a quality"))
     if found.quality in _ASKED and not found.policy:
-        wrong.append(Problem("--policy", f"{found.quality} is what a policy says of a row, and none is named",
-                             "--policy FOLDER, or --quality field:NAME"))  # fmt: skip
+        wrong.append(
+            Problem(
+                "--policy",
+                f"{found.quality} is what a policy says of a row, and none is named",
+                "--policy FOLDER, or --quality field:NAME",
+            )
+        )
     if found.features == "policy" and not found.policy:
         wrong.append(Problem("--policy", "hidden states need a policy", "--policy FOLDER, or --features text"))
     if found.quality == "reducible" and not found.reference:
@@ -171,9 +200,15 @@ def _measure(found: argparse.Namespace) -> Measure:
 
     (policy, name), other = _policy(found.policy), _policy(found.reference) if found.reference else None
     return PolicyMeasure(
-        policy, name, features=found.features, quality=found.quality if asked else "none", lines=found.lines,
-        truncate=found.truncate, text=text, reference=other,
-    )  # fmt: skip
+        policy,
+        name,
+        features=found.features,
+        quality=found.quality if asked else "none",
+        lines=found.lines,
+        truncate=found.truncate,
+        text=text,
+        reference=other,
+    )
 
 
 def _policy(name: str) -> tuple[Policy, str]:
@@ -185,7 +220,14 @@ def _policy(name: str) -> tuple[Policy, str]:
     from evolvent.scale.local import LocalVerbs
 
     if name in POLICIES:
-        raise ConfigError([Problem("--policy", f"the size {name!r} is untrained and says nothing of a row",
-                                   "name a model folder or a run")])  # fmt: skip
+        raise ConfigError(
+            [
+                Problem(
+                    "--policy",
+                    f"the size {name!r} is untrained and says nothing of a row",
+                    "name a model folder or a run",
+                )
+            ]
+        )
     policy = load_policy(model_folder(name))
     return policy, LocalVerbs({}).origin(policy)

@@ -78,8 +78,12 @@ COMMANDS: dict[str, Command[Any]] = {
         "train tsllm",
         "Search with a learned value, learn from what is found, policy and value; repeat (TS-LLM).",
         TrainTSLLM,
-        presets={"small": {}, "gsm8k": {"tsllm": dict(GSM8K)}, "game24": {"tsllm": dict(GAME24)},
-                 "alignment": {"worlds": ["preference"], "pairs": 2000, "tsllm": dict(ALIGNMENT)}},
+        presets={
+            "small": {},
+            "gsm8k": {"tsllm": dict(GSM8K)},
+            "game24": {"tsllm": dict(GAME24)},
+            "alignment": {"worlds": ["preference"], "pairs": 2000, "tsllm": dict(ALIGNMENT)},
+        },
         resumes=True,
     ),
     "openr": Command(
@@ -89,7 +93,7 @@ COMMANDS: dict[str, Command[Any]] = {
         presets={"small": {}, "published": {"openr": dict(PUBLISHED)}},
         resumes=True,
     ),
-}  # fmt: skip
+}
 
 
 @runtime_checkable
@@ -124,11 +128,18 @@ def run(words: Sequence[str], console: Console) -> int:
     initial = policy(config.policy, list(made.values()), seed=config.seed)
     how = config.tsllm.search if name == "tsllm" else config.openr.search
     job = Job(
-        folder, made, Record(f"train {name}", config, config.seed, ("base", name, "guided"), name), train=CLONE,
-        panel=config.panel.panel(), slots=config.slots, max_tokens=how.max_tokens, threads=config.threads,
+        folder,
+        made,
+        Record(f"train {name}", config, config.seed, ("base", name, "guided"), name),
+        train=CLONE,
+        panel=config.panel.panel(),
+        slots=config.slots,
+        max_tokens=how.max_tokens,
+        threads=config.threads,
         plan=_plan(config, len(tried), panel, cloned=bool(shown)),
-        practising=config.train.config() if name == "openr" else None, optimizer=OptimizerConfig(),
-    )  # fmt: skip
+        practising=config.train.config() if name == "openr" else None,
+        optimizer=OptimizerConfig(),
+    )
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
     with (
         playing_on(config.on, config.worlds, made, threads=config.threads) as verbs,
@@ -149,11 +160,22 @@ def run(words: Sequence[str], console: Console) -> int:
 
 def _tsllm(base: Policy, run: Run[Policy], given: _Given) -> tuple[Policy, Policy]:
     config = given.config
-    compared = [part for world in given.worlds.values() if config.pairs and isinstance(world, Comparing)
-                for part in preference_parts(world, base, count=config.pairs, seed=config.seed)]  # fmt: skip
+    compared = [
+        part
+        for world in given.worlds.values()
+        if config.pairs and isinstance(world, Comparing)
+        for part in preference_parts(world, base, count=config.pairs, seed=config.seed)
+    ]
     horizons = {name: world.horizon for name, world in given.worlds.items()}
-    return tsllm(base, given.tasks, config=config.tsllm, run=run, demonstrations=given.taught, preferences=compared,
-                 horizons=horizons)  # fmt: skip
+    return tsllm(
+        base,
+        given.tasks,
+        config=config.tsllm,
+        run=run,
+        demonstrations=given.taught,
+        preferences=compared,
+        horizons=horizons,
+    )
 
 
 def _openr(base: Policy, run: Run[Policy], given: _Given) -> tuple[Policy, Policy]:
@@ -161,8 +183,9 @@ def _openr(base: Policy, run: Run[Policy], given: _Given) -> tuple[Policy, Polic
 
 
 _METHODS: dict[str, Callable[[Policy, Run[Policy], _Given], tuple[Policy, Policy]]] = {
-    "tsllm": _tsllm, "openr": _openr,
-}  # fmt: skip
+    "tsllm": _tsllm,
+    "openr": _openr,
+}
 
 
 def preference_parts(world: Any, policy: Policy, *, count: int, seed: int) -> list[Parts]:
@@ -235,8 +258,13 @@ def _plan(config: Any, tried: int, panel: int, *, cloned: bool) -> list[Planned]
         search = Planned("search", tried * own.trajectories)
         models = [learn] * (own.reward == "model")
         measures = [measure] * (1 + own.guided)
-        return [*plan, Planned("collect", tried * own.samples), *models, learn,
-                *[search, learn, learn, *measures] * own.rounds]  # fmt: skip
+        return [
+            *plan,
+            Planned("collect", tried * own.samples),
+            *models,
+            learn,
+            *[search, learn, learn, *measures] * own.rounds,
+        ]
     method: OpenR = config.openr
     samples = Planned("collect", tried * method.samples)
     plan += [samples, Planned("label", None), learn]
@@ -250,10 +278,17 @@ def _results(folder: Path, console: Console) -> None:
     rows = read_rows(folder / "results.jsonl")
     last = {row["arm"]: max(other["round"] for other in rows if other["arm"] == row["arm"]) for row in rows}
     cells = [
-        (row["arm"], f"{row['world']} {row['tier']}", row["n"], _told(row), f"{row['generated']:,}",
-         f"{row['computed']:,}")
-        for row in rows if row["round"] == last[row["arm"]]
-    ]  # fmt: skip
+        (
+            row["arm"],
+            f"{row['world']} {row['tier']}",
+            row["n"],
+            _told(row),
+            f"{row['generated']:,}",
+            f"{row['computed']:,}",
+        )
+        for row in rows
+        if row["round"] == last[row["arm"]]
+    ]
     columns = ("arm", "panel", "tasks", "success, 95 %", "generated", "computed")
     console.print(table(console, columns, cells, numbers=("tasks", "generated", "computed")))
 

@@ -54,10 +54,16 @@ def run(words: Sequence[str], console: Console) -> int:
     panel = config.panel.panel(temperature=config.temperature)
     with playing_on(config.on, config.worlds, made, threads=config.threads) as verbs:
         job = Job(
-            folder, made, Record("eval", config, config.seed, ("base",)), panel=panel, slots=config.slots,
-            max_tokens=config.max_tokens, threads=config.threads, plan=(Planned("evaluate", size),),
+            folder,
+            made,
+            Record("eval", config, config.seed, ("base",)),
+            panel=panel,
+            slots=config.slots,
+            max_tokens=config.max_tokens,
+            threads=config.threads,
+            plan=(Planned("evaluate", size),),
             verbs=verbs,
-        )  # fmt: skip
+        )
         with opened(job, console) as running:
             rows = running.evaluate(measured, 0)
     results_table(console, rows)

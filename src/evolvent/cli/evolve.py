@@ -61,9 +61,10 @@ class Evolve(OverWorlds, Placed):
 
 # What two cores can show in six minutes, near what the study of AgentEvol fixed (benchmarks/evolve.py).
 LAPTOP: Mapping[str, object] = {
-    "demonstrations": [200, 50], "namings": 10,
+    "demonstrations": [200, 50],
+    "namings": 10,
     "train": {"lr": 5e-3, "betas": [0.9, 0.95], "batch_tokens": 512},
-}  # fmt: skip
+}
 
 COMMAND = Command(
     "evolve",
@@ -86,8 +87,15 @@ def run(words: Sequence[str], console: Console) -> int:
         return 0
     config = given.config
     if config.method.select == "best" and config.panel.split == "dev":
-        raise ConfigError([Problem("panel.split", "the best round is chosen on dev, which then measures nothing",
-                                   "measure on test, or end with the last round")])  # fmt: skip
+        raise ConfigError(
+            [
+                Problem(
+                    "panel.split",
+                    "the best round is chosen on dev, which then measures nothing",
+                    "measure on test, or end with the last round",
+                )
+            ]
+        )
     made = worlds(config.worlds)
     panel = check_panel(made, config.panel)
     shown, tried = chosen_tasks(made, config)
@@ -96,11 +104,17 @@ def run(words: Sequence[str], console: Console) -> int:
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
     with playing_on(config.on, config.worlds, made, threads=config.threads) as verbs:
         job = Job(
-            folder, made, Record("evolve", config, config.seed, ("evolve", "control"), "agentevol"),
-            train=config.train, panel=config.panel.panel(), slots=config.slots, max_tokens=config.max_tokens,
-            threads=config.threads, plan=stages(config, len(tried), panel),
+            folder,
+            made,
+            Record("evolve", config, config.seed, ("evolve", "control"), "agentevol"),
+            train=config.train,
+            panel=config.panel.panel(),
+            slots=config.slots,
+            max_tokens=config.max_tokens,
+            threads=config.threads,
+            plan=stages(config, len(tried), panel),
             verbs=verbs,
-        )  # fmt: skip
+        )
         with opened(job, console) as running:
             write_floors(folder, made, config)
             taught = demonstrations(list(made.values()), shown, seed=config.seed, namings=config.namings)

@@ -58,8 +58,13 @@ def run(words: Sequence[str], console: Console) -> int:
         whole_model.save(folder / "float")
         int8_folder(folder / "float", folder / "int8")
         figures = _figures(folder, found, made)
-        row = {"policy": Path(found.policy).name, "licence": found.licence, "versions": versions(),
-               "threads": torch.get_num_threads(), "kinds": figures}  # fmt: skip
+        row = {
+            "policy": Path(found.policy).name,
+            "licence": found.licence,
+            "versions": versions(),
+            "threads": torch.get_num_threads(),
+            "kinds": figures,
+        }
         put(folder / "export.json", plain_json(row) + "\n")
         put(folder / "README.md", _card(row, folder))
     columns, rows = _table(figures)
@@ -111,17 +116,20 @@ def _figures(folder: Path, found: argparse.Namespace, made: Mapping[str, Any]) -
     spent = latencies(models, prompt=found.prompt, tokens=found.tokens)
     samples = samples_of(found.test, []) if found.test is not None else []
     rows = list(read_all(found.test, [])) if found.test is not None and not samples else []
-    material = Calls([], samples, config=Hammer(style="snake"), max_tokens=found.max_tokens) if samples else (
-        Demonstrations([], rows, truncate=True)
-    )  # fmt: skip
+    material = (
+        Calls([], samples, config=Hammer(style="snake"), max_tokens=found.max_tokens)
+        if samples
+        else (Demonstrations([], rows, truncate=True))
+    )
     return {
         name: {
             "bytes": sum(path.stat().st_size for path in (folder / name).glob("*.safetensors")),
-            "cpu_ms": spent[name].cpu_ms, "wall_ms": spent[name].wall_ms,
+            "cpu_ms": spent[name].cpu_ms,
+            "wall_ms": spent[name].wall_ms,
             "accuracy": {**_played(policies[name], made, found), **material.measured(policies[name])},
         }
         for name in _KINDS
-    }  # fmt: skip
+    }
 
 
 def _played(chosen: Policy, made: Mapping[str, Any], asked: argparse.Namespace) -> dict[str, list[float] | None]:
@@ -146,9 +154,11 @@ def _played(chosen: Policy, made: Mapping[str, Any], asked: argparse.Namespace) 
 
 def _table(figures: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     names = list(figures["float"]["accuracy"])
-    rows = [("weights, MB", *(f"{figures[kind]['bytes'] / 1e6:.3f}" for kind in _KINDS)),
-            ("CPU ms a token", *(f"{figures[kind]['cpu_ms']:.3f}" for kind in _KINDS)),
-            ("ms a token", *(f"{figures[kind]['wall_ms']:.3f}" for kind in _KINDS))]  # fmt: skip
+    rows = [
+        ("weights, MB", *(f"{figures[kind]['bytes'] / 1e6:.3f}" for kind in _KINDS)),
+        ("CPU ms a token", *(f"{figures[kind]['cpu_ms']:.3f}" for kind in _KINDS)),
+        ("ms a token", *(f"{figures[kind]['wall_ms']:.3f}" for kind in _KINDS)),
+    ]
     rows += [(name, *(_shown(figures[kind]["accuracy"].get(name)) for kind in _KINDS)) for name in names]
     return ("", *_KINDS), rows
 
@@ -161,12 +171,26 @@ def _shown(value: Any) -> str:
 
 def _card(row: Mapping[str, Any], folder: Path) -> str:
     columns, rows = _table(row["kinds"])
-    lines = ["---", f'license: "{row["licence"]}"', "---", "", f"# {row['policy']}, for a device", "",
-             *(f"- `{kind}/`: {about}" for kind, about in _ABOUT.items()), "",
-             "| | " + " | ".join(columns[1:]) + " |", "|---|---|---|",
-             *("| " + " | ".join(one) + " |" for one in rows), "",
-             _HOW.format(threads=row["threads"]), "", *("    " + line for line in _LOADED), "",
-             "| file | SHA-256 |", "|---|---|"]  # fmt: skip
+    lines = [
+        "---",
+        f'license: "{row["licence"]}"',
+        "---",
+        "",
+        f"# {row['policy']}, for a device",
+        "",
+        *(f"- `{kind}/`: {about}" for kind, about in _ABOUT.items()),
+        "",
+        "| | " + " | ".join(columns[1:]) + " |",
+        "|---|---|---|",
+        *("| " + " | ".join(one) + " |" for one in rows),
+        "",
+        _HOW.format(threads=row["threads"]),
+        "",
+        *("    " + line for line in _LOADED),
+        "",
+        "| file | SHA-256 |",
+        "|---|---|",
+    ]
     for kind in _KINDS:
         names = sorted(path.name for path in (folder / kind).iterdir() if path.is_file())
         lines += [f"| {kind}/{name} | `{digest}` |" for name, digest in digests(folder / kind, names).items()]

@@ -90,10 +90,16 @@ def opened(job: Job, console: Console) -> Iterator[Run[Policy]]:
     """The run, locked, recorded and watched; its report is drawn again after every stage and at the end."""
     torch.set_num_threads(job.threads)
     verbs = job.verbs(
-        job.worlds, job.train or TrainConfig(), job.panel or Panel(), slots=job.slots, max_tokens=job.max_tokens,
-        practising=job.practising, optimizer=job.optimizer or OptimizerConfig(),
-        choose=job.choose, deciding=job.deciding,
-    )  # fmt: skip
+        job.worlds,
+        job.train or TrainConfig(),
+        job.panel or Panel(),
+        slots=job.slots,
+        max_tokens=job.max_tokens,
+        practising=job.practising,
+        optimizer=job.optimizer or OptimizerConfig(),
+        choose=job.choose,
+        deciding=job.deciding,
+    )
     progress = Progress(console, job.plan)
     watched: Watched[Policy] = Watched(verbs, progress)
     with Run(job.folder, watched, seed=job.record.seed) as run:
@@ -127,8 +133,15 @@ def results_table(console: Console, rows: Sequence[Evaluation]) -> None:
     """Print evaluation rows with their 95 % intervals and their cost in tokens."""
     columns = ("world", "tier", "tasks", "success", "95 %", "errors", "generated")
     cells = [
-        (row.world, row.tier, row.n, "withheld" if row.mean is None else rate(row.mean),
-         "-" if row.low is None else f"{rate(row.low)} to {rate(row.high)}", row.errors, f"{row.generated:,}")
+        (
+            row.world,
+            row.tier,
+            row.n,
+            "withheld" if row.mean is None else rate(row.mean),
+            "-" if row.low is None else f"{rate(row.low)} to {rate(row.high)}",
+            row.errors,
+            f"{row.generated:,}",
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
     console.print(table(console, columns, cells, numbers=("tasks", "success", "errors", "generated")))

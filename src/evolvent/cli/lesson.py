@@ -90,9 +90,16 @@ class Lesson:
                 self._given.policy.model.to("meta")  # a reference has said what it had to; an adapter has its own base
             self._tuned.model.to(self._ranks.device)
             job = Training(
-                folder, self._tuned, prepared.objective, tokens, self._config.seed, self._config.train,
-                self._config.optimizer, self._config.parallel, self._config.keep,
-            )  # fmt: skip
+                folder,
+                self._tuned,
+                prepared.objective,
+                tokens,
+                self._config.seed,
+                self._config.train,
+                self._config.optimizer,
+                self._config.parallel,
+                self._config.keep,
+            )
             with self._recorded(folder):
                 report = self._trained(job, tokens)
                 if not report.finished:
@@ -144,9 +151,12 @@ class Lesson:
         config, policy, intake = self._config, self._given.policy, Intake()
         content = f"{data_digest(config.data)} {prepared.also} {prepared.objective!r}"
         found = write_tokens(
-            place, prepared.made(intake), source=source_digest(content, policy, config.reading()),
-            vocabulary=vocabulary_digest(policy.tokenizer), intake=intake,
-        )  # fmt: skip
+            place,
+            prepared.made(intake),
+            source=source_digest(content, policy, config.reading()),
+            vocabulary=vocabulary_digest(policy.tokenizer),
+            intake=intake,
+        )
         say, refused = self._voice.say, intake.refused
         say(f"{len(found):,} sequences, {found.tokens:,} tokens, {found.targets:,} learned")
         for number, word in ((intake.truncated, "truncated"), (intake.split, "split")):
@@ -182,9 +192,7 @@ class Lesson:
             if leads:
                 unit = "pairs" if job.objective.together > 1 else None
                 progress.begin("fit", self._name, size if size and size > 0 else None, unit=unit)
-            report = train(
-                job, self._ranks, log=log, on_update=updated, should_stop=lambda: self._stopped != 0
-            )  # fmt: skip
+            report = train(job, self._ranks, log=log, on_update=updated, should_stop=lambda: self._stopped != 0)
             if leads and report.updates > before.update:
                 progress.end()
         if report.updates == before.update and report.finished:

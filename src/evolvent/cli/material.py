@@ -78,9 +78,7 @@ def episodes(data: Path) -> Iterator[Trajectory]:
 def survey(data: Path) -> list[Seen]:
     """Every episode, those that failed among them; of a store a few columns are read."""
     if not data.is_dir():
-        return [
-            Seen(t.task.world, t.group or t.task.id, t.score.unit, t.error is not None) for t in read_jsonl(data)
-        ]  # fmt: skip
+        return [Seen(t.task.world, t.group or t.task.id, t.score.unit, t.error is not None) for t in read_jsonl(data)]
     found: list[Seen] = []
     columns = ("world", "group", "task", "unit", "error")
     for batch in Store.open(store_folder(data)).scan(columns=columns):

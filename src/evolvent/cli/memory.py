@@ -42,8 +42,12 @@ def run(words: Sequence[str], console: Console) -> int:
 
 
 def _add_encoder(parser: Parser) -> None:
-    parser.add("--encoder", default="", metavar="FOLDER",
-               help="a model of sentence-transformers, or an encoder's name; none: hashed n-grams")  # fmt: skip
+    parser.add(
+        "--encoder",
+        default="",
+        metavar="FOLDER",
+        help="a model of sentence-transformers, or an encoder's name; none: hashed n-grams",
+    )
 
 
 def _encoder(found: argparse.Namespace) -> Encoder | None:
@@ -58,11 +62,21 @@ def _build(words: Sequence[str], console: Console) -> int:
     parser.add("data", type=Path, help="a run, a .jsonl file of trajectories, or TRAD's folder or zip")
     parser.add("--to", type=Path, required=True, metavar="FOLDER", help="the folder of the memory")
     parser.add("--layout", choices=("trajectories", "trad"), default="trajectories", help="what the data is")
-    parser.add("--key", action="append", default=[], metavar="FIELD[/PART]",
-               help="what steps are found by, more than once: thought, observation or metadata; the part is full, "
-               "last_paragraph or after:MARKER (thought)")  # fmt: skip
-    parser.add("--kind_words", type=whole, default=0, metavar="N",
-               help="of a task's kind so many words are its type, for filters; 0: all")  # fmt: skip
+    parser.add(
+        "--key",
+        action="append",
+        default=[],
+        metavar="FIELD[/PART]",
+        help="what steps are found by, more than once: thought, observation or metadata; the part is full, "
+        "last_paragraph or after:MARKER (thought)",
+    )
+    parser.add(
+        "--kind_words",
+        type=whole,
+        default=0,
+        metavar="N",
+        help="of a task's kind so many words are its type, for filters; 0: all",
+    )
     parser.add("--every", action="store_true", help="failed episodes too; else those known as failed are left out")
     parser.add("--index", choices=("flat", "usearch"), default="flat", help="exact, or a graph for large memories")
     _add_encoder(parser)
@@ -136,14 +150,24 @@ def _query(words: Sequence[str], console: Console) -> int:
 
     memory = StepMemory.load(found.memory, _encoder(found))
     (hits,) = memory.query(
-        [found.text], found.k, by=Key.of_name(found.by) if found.by else None,
-        where={"kind": found.kind} if found.kind else None, distinct=not found.repeat,
-    )  # fmt: skip
+        [found.text],
+        found.k,
+        by=Key.of_name(found.by) if found.by else None,
+        where={"kind": found.kind} if found.kind else None,
+        distinct=not found.repeat,
+    )
     if found.json:
         for hit in hits:
             console.print(json.dumps({"score": hit.score, **asdict(hit.record)}), soft_wrap=True, markup=False)
         return 0
-    rows = [(f"{hit.score:.3f}", f"{hit.record.trajectory_id} {hit.record.step}", clip(hit.record.action, _SHOWN),
-             clip(" / ".join(hit.record.key.split("\n")), _SHOWN)) for hit in hits]  # fmt: skip
+    rows = [
+        (
+            f"{hit.score:.3f}",
+            f"{hit.record.trajectory_id} {hit.record.step}",
+            clip(hit.record.action, _SHOWN),
+            clip(" / ".join(hit.record.key.split("\n")), _SHOWN),
+        )
+        for hit in hits
+    ]
     console.print(table(console, ("cosine", "step", "action", "found by"), rows, numbers=("cosine",)))
     return 0

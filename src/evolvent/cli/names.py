@@ -30,9 +30,21 @@ __all__ = ["EVERY", "POLICIES", "model_folder", "needs_train", "policy", "world"
 
 _log = logging.getLogger(__name__)
 EVERY = (  # what the name `all` stands for
-    "crafting", "lookup", "gridworld", "wordle", "maze", "countdown", "household", "sql", "searchqa", "weather",
-    "movie", "academia", "todo", "sheet",
-)  # fmt: skip
+    "crafting",
+    "lookup",
+    "gridworld",
+    "wordle",
+    "maze",
+    "countdown",
+    "household",
+    "sql",
+    "searchqa",
+    "weather",
+    "movie",
+    "academia",
+    "todo",
+    "sheet",
+)
 POLICIES = ("xs", "s", "m")
 _TALKATIVE = ("torchao", "torch.utils._pytree")  # transformers imports torchao, which tells of other devices' kernels
 _MEMBERS = ("name", "version", "instructions", "grammar", "horizon", "reward_range", "tiers", "tasks", "make", "score")

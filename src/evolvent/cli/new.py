@@ -42,8 +42,9 @@ def run(words: Sequence[str], console: Console) -> int:
     _check(what, found.name, folder)
     written = _write(what, found.name, folder)
     console.print(f"wrote {plain(str(folder))}: {', '.join(plain(name) for name in written)}", soft_wrap=True)
-    console.print(f"next   cd {plain(str(folder))} && pip install -e . && python -m pytest && cat README.md",
-                  soft_wrap=True)  # fmt: skip
+    console.print(
+        f"next   cd {plain(str(folder))} && pip install -e . && python -m pytest && cat README.md", soft_wrap=True
+    )
     return 0
 
 

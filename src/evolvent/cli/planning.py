@@ -148,8 +148,13 @@ def _load(config: Recipe, model: Any, *, longest: int | None = None) -> Load:
     rows = max(1, most // tokens)
     shares = max(1, train.batch_tokens // mesh.dp)
     micros = -(-shares // most) if shares > most else 1
-    return Load(rows if micros > 1 else max(1, min(rows, shares // tokens)), tokens, micro_batches=micros,
-                dtype=train.dtype, packed=packed)  # fmt: skip
+    return Load(
+        rows if micros > 1 else max(1, min(rows, shares // tokens)),
+        tokens,
+        micro_batches=micros,
+        dtype=train.dtype,
+        packed=packed,
+    )
 
 
 def _device_bytes(config: Recipe) -> int:

@@ -130,8 +130,12 @@ def _policy(config: PlayedBy, worlds: Mapping[str, World], verb: str) -> Playing
     longest = config.max_tokens or _LONGEST["policy"]
     agent: Agent = LanguageAgent(chosen, Sampling(temperature=config.temperature), max_tokens=longest)
     engine = engine_for(chosen, slots=config.slots)
-    about: dict[str, Json] = {"policy": config.policy, "version": chosen.version, "temperature": config.temperature,
-                              "max_tokens": longest}  # fmt: skip
+    about: dict[str, Json] = {
+        "policy": config.policy,
+        "version": chosen.version,
+        "temperature": config.temperature,
+        "max_tokens": longest,
+    }
     if (shown := _shown(config)) is not None:
         agent, more = remembering(chosen, shown, temperature=config.temperature, longest=config.max_tokens)
         about |= more
@@ -168,9 +172,15 @@ def _endpoint(config: PlayedBy) -> Iterator[Playing]:
 
 
 def resumed(
-    world: World, names: Mapping[Start, str], by: Playing, *, store: Store, progress: Progress, config: PlayedBy,
+    world: World,
+    names: Mapping[Start, str],
+    by: Playing,
+    *,
+    store: Store,
+    progress: Progress,
+    config: PlayedBy,
     label: str,
-) -> list[Trajectory]:  # fmt: skip
+) -> list[Trajectory]:
     """The episodes of a world under these names: those that the store holds, and those that are missing, played now.
 
     What was lost to a failure is played again, under its name with `~` and the number of tries behind it.
@@ -189,9 +199,14 @@ def resumed(
         return f"{name}~{tries[name]}" if tries[name] else name
 
     episodes = collect(
-        {world.name: world}, todo, by.agent, engine=by.engine, seed=config.seed, slots=config.slots,
+        {world.name: world},
+        todo,
+        by.agent,
+        engine=by.engine,
+        seed=config.seed,
+        slots=config.slots,
         name=called,
-    )  # fmt: skip
+    )
     with closing(episodes) as played:
         return [
             *(done[name] for name in names.values() if name in done),

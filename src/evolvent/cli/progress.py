@@ -22,9 +22,13 @@ __all__ = ["Planned", "Progress", "Watched"]
 P = TypeVar("P")
 _PAUSE_S = 0.2  # between two pictures of the living line
 _UNITS = {
-    "fit": "tokens", "collect": "episodes", "evaluate": "episodes", "practise": "iterations", "search": "searches",
+    "fit": "tokens",
+    "collect": "episodes",
+    "evaluate": "episodes",
+    "practise": "iterations",
+    "search": "searches",
     "label": "labellings",
-}  # fmt: skip
+}
 _QUIET_S = 60.0  # where there is no terminal, a practice says so often how far it is
 
 
@@ -221,9 +225,16 @@ class Watched(Generic[P]):
         self._progress.end()
 
     def fit(
-        self, policy: P, data: Sequence[Any], stage: Stage, *, objective: Any,
-        weight: Callable[[Trajectory], float] | None = None, tokens: int | None = None, lr_scale: float = 1.0,
-    ) -> P:  # fmt: skip
+        self,
+        policy: P,
+        data: Sequence[Any],
+        stage: Stage,
+        *,
+        objective: Any,
+        weight: Callable[[Trajectory], float] | None = None,
+        tokens: int | None = None,
+        lr_scale: float = 1.0,
+    ) -> P:
         """Learn from data, and show how far that is."""
         self._begin(stage, tokens)
         fitted = self._verbs.fit(

@@ -38,14 +38,37 @@ __all__ = ["LICENSES", "Chosen", "chosen", "license_of", "run"]
 
 # SPDX id -> the Hub's id. Others are refused, so that a slip of the pen is no licence; LicenseRef-NAME is one's own.
 LICENSES: Mapping[str, str] = {
-    **{name: name.lower() for name in (
-        "AFL-3.0", "Apache-2.0", "Artistic-2.0", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "CC-BY-4.0",
-        "CC-BY-NC-4.0", "CC-BY-NC-ND-4.0", "CC-BY-NC-SA-4.0", "CC-BY-ND-4.0", "CC-BY-SA-4.0", "CC0-1.0", "EPL-2.0",
-        "EUPL-1.2", "ISC", "MIT", "MPL-2.0", "Unlicense", "Zlib",
-    )},
-    **{f"{name}-{ending}": name.lower() for name in ("AGPL-3.0", "GPL-2.0", "GPL-3.0", "LGPL-2.1", "LGPL-3.0")
-       for ending in ("only", "or-later")},
-}  # fmt: skip
+    **{
+        name: name.lower()
+        for name in (
+            "AFL-3.0",
+            "Apache-2.0",
+            "Artistic-2.0",
+            "BSD-2-Clause",
+            "BSD-3-Clause",
+            "BSL-1.0",
+            "CC-BY-4.0",
+            "CC-BY-NC-4.0",
+            "CC-BY-NC-ND-4.0",
+            "CC-BY-NC-SA-4.0",
+            "CC-BY-ND-4.0",
+            "CC-BY-SA-4.0",
+            "CC0-1.0",
+            "EPL-2.0",
+            "EUPL-1.2",
+            "ISC",
+            "MIT",
+            "MPL-2.0",
+            "Unlicense",
+            "Zlib",
+        )
+    },
+    **{
+        f"{name}-{ending}": name.lower()
+        for name in ("AGPL-3.0", "GPL-2.0", "GPL-3.0", "LGPL-2.1", "LGPL-3.0")
+        for ending in ("only", "or-later")
+    },
+}
 _OWN_LICENSE = re.compile(r"LicenseRef-([A-Za-z0-9][A-Za-z0-9.-]{0,60})")
 _RECORDS = ("run.json", "config.toml", "stages.jsonl", "results.jsonl", "floors.json")
 _DEEPEST = 8
@@ -79,8 +102,11 @@ def run(words: Sequence[str], console: Console) -> int:
     to: Path = found.to
     if not (found.run / "run.json").is_file() and not (found.run / "stages.jsonl").is_file():
         before(to, problems)
-        problems.append(Problem("run", f"{found.run} is no run: it holds no run.json and no stages.jsonl",
-                                "see: evolvent runs list"))  # fmt: skip
+        problems.append(
+            Problem(
+                "run", f"{found.run} is no run: it holds no run.json and no stages.jsonl", "see: evolvent runs list"
+            )
+        )
         raise ConfigError(problems)
     data, keys = read_run(found.run), _keys(found.run)
     there = before(to, problems)
@@ -213,10 +239,16 @@ def _published(
     shape = {"layers": "num_hidden_layers", "hidden units": "hidden_size", "attention heads": "num_attention_heads"}
     known = {name: getattr(config, key, None) for name, key in shape.items()}
     weights = Weights(
-        type(policy.model).__name__, policy.parameters(), len(policy.tokenizer), policy.context,
-        str(policy.model.dtype).removeprefix("torch."), policy.dialect.name,
-        {name: value for name, value in known.items() if isinstance(value, int)}, policy.version, adapter,
-    )  # fmt: skip
+        type(policy.model).__name__,
+        policy.parameters(),
+        len(policy.tokenizer),
+        policy.context,
+        str(policy.model.dtype).removeprefix("torch."),
+        policy.dialect.name,
+        {name: value for name, value in known.items() if isinstance(value, int)},
+        policy.version,
+        adapter,
+    )
     name = data.info.name or run.resolve().name
     return Published(name, data, weights, one.source, one.fit, one.result, license)
 
@@ -243,31 +275,51 @@ def _note(published: Published, keys: Mapping[str, str], records: Mapping[str, s
     shown = lines(published)
     own = {row.name for row in lineage(published)}
     return {
-        "format": 1, "dialect": published.weights.dialect, "version": published.weights.version,
+        "format": 1,
+        "dialect": published.weights.dialect,
+        "version": published.weights.version,
         "published": {
             "format": 1,
             "run": {
-                "identity": _identity(published.data, keys), "name": published.name, "method": info.method,
-                "seed": info.seed, "created": info.created, "state": info.state, "arms": list(info.arms),
-                "command": [placeless(word) for word in info.command], "versions": _settings(info.versions),
+                "identity": _identity(published.data, keys),
+                "name": published.name,
+                "method": info.method,
+                "seed": info.seed,
+                "created": info.created,
+                "state": info.state,
+                "arms": list(info.arms),
+                "command": [placeless(word) for word in info.command],
+                "versions": _settings(info.versions),
                 "settings": _settings(info.config),
             },
             "policy": {
-                "source": placeless(published.source), "result": published.result, "arm": published.arm,
-                "round": fit.round if fit else None, "stage": fit.name if fit else None,
-                "key": keys.get(fit.name) if fit else None, "parameters": published.weights.parameters,
+                "source": placeless(published.source),
+                "result": published.result,
+                "arm": published.arm,
+                "round": fit.round if fit else None,
+                "stage": fit.name if fit else None,
+                "key": keys.get(fit.name) if fit else None,
+                "parameters": published.weights.parameters,
             },
             "license": published.license.spdx if published.license else None,
             "stages": [
-                {"name": row.name, "key": keys.get(row.name), "verb": row.verb, "arm": row.arm, "round": row.round,
-                 "counts": _whole(row.counts), "result": _whole(row.result), "led_here": row.name in own}
+                {
+                    "name": row.name,
+                    "key": keys.get(row.name),
+                    "verb": row.verb,
+                    "arm": row.arm,
+                    "round": row.round,
+                    "counts": _whole(row.counts),
+                    "result": _whole(row.result),
+                    "led_here": row.name in own,
+                }
                 for row in published.data.stages
             ],
             "results": [_result(line) for line in shown],
             "missing": missing(published, shown),
             "records": dict(records),
         },
-    }  # fmt: skip
+    }
 
 
 def _whole(values: Mapping[str, float]) -> dict[str, float]:
@@ -276,15 +328,33 @@ def _whole(values: Mapping[str, float]) -> dict[str, float]:
 
 def _result(line: Line) -> dict[str, Any]:
     row, one = line.result, line.difference
-    apart = None if one is None else {
-        "mean": one.mean, "low": None if isnan(one.low) else one.low, "high": None if isnan(one.high) else one.high,
-    }  # fmt: skip
+    apart = (
+        None
+        if one is None
+        else {
+            "mean": one.mean,
+            "low": None if isnan(one.low) else one.low,
+            "high": None if isnan(one.high) else one.high,
+        }
+    )
     return {
-        "stage": row.stage, "world": row.world, "tier": row.tier, "split": row.split, "arm": row.arm,
-        "round": row.round, "tasks": row.n, "mean": row.mean, "low": row.low, "high": row.high, "errors": row.errors,
-        "panel": _panel_digest(line), "base": line.base.mean if line.base else None,
-        "control": line.control.mean if line.control else None, "difference": apart, "floors": dict(line.floors),
-    }  # fmt: skip
+        "stage": row.stage,
+        "world": row.world,
+        "tier": row.tier,
+        "split": row.split,
+        "arm": row.arm,
+        "round": row.round,
+        "tasks": row.n,
+        "mean": row.mean,
+        "low": row.low,
+        "high": row.high,
+        "errors": row.errors,
+        "panel": _panel_digest(line),
+        "base": line.base.mean if line.base else None,
+        "control": line.control.mean if line.control else None,
+        "difference": apart,
+        "floors": dict(line.floors),
+    }
 
 
 def _panel_digest(line: Line) -> str:

@@ -114,8 +114,12 @@ def copy(source: Path, folder: Path) -> dict[str, str]:
         paths = [path for path in paths if path.is_file()]
         size = sum(path.stat().st_size for path in paths)
     if linked:
-        raise UnsafeFile(f"{source} holds links, which are not published", value=linked[:5], expected="plain files",
-                         hint="copy the files in their place")  # fmt: skip
+        raise UnsafeFile(
+            f"{source} holds links, which are not published",
+            value=linked[:5],
+            expected="plain files",
+            hint="copy the files in their place",
+        )
     ensure_space(folder, size + _CHUNK)
     return {path.name: _copied(path, folder / path.name) for path in paths}
 

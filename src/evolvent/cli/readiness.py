@@ -148,9 +148,7 @@ def _check_layout(asked: Asked, initial: Policy | None) -> None:
     if initial is None and (config.policy in POLICIES or not Path(config.policy).is_dir()):
         return  # what is wrong with it is noted already
     shape = initial.model.config if initial is not None else model_config(config.policy)
-    check_layout(
-        shape, config.parallel, world=asked.world, adapter=config.adapter.kind, command=asked.command
-    )  # fmt: skip
+    check_layout(shape, config.parallel, world=asked.world, adapter=config.adapter.kind, command=asked.command)
 
 
 def _check_optimizer(config: Recipe) -> None:

@@ -178,10 +178,15 @@ class OfPairs(Recipe):
             yield from read_rows(rows(self.data, intake), given.policy, self.reading(), intake=intake)
             return
         found = pairs(
-            episodes(self.data), given.policy.dialect, instructions=given.instructions,
-            context=self.context or given.policy.context, most=self.most, margin=self.margin, seed=self.seed,
+            episodes(self.data),
+            given.policy.dialect,
+            instructions=given.instructions,
+            context=self.context or given.policy.context,
+            most=self.most,
+            margin=self.margin,
+            seed=self.seed,
             render=given.text,
-        )  # fmt: skip
+        )
         for problem in found.refused:
             intake.refuse(problem.where, ConfigError([problem]))
         intake.rows += len(found.parts) // 2
@@ -283,10 +288,19 @@ def _unscored(data: Path, seen: Sequence[Seen]) -> Problem | None:
 
 
 def _flattened(
-    config: Recipe, given: Given, then: Callable[[Trajectory, Parts], Parts] | None, intake: Intake, *,
+    config: Recipe,
+    given: Given,
+    then: Callable[[Trajectory, Parts], Parts] | None,
+    intake: Intake,
+    *,
     chosen: Callable[[Trajectory], bool] | None = None,
-) -> Iterator[Parts]:  # fmt: skip
+) -> Iterator[Parts]:
     return read_trajectories(
-        filter(chosen, episodes(config.data)) if chosen else episodes(config.data), given.policy, config.reading(),
-        instructions=given.instructions, render=given.text, then=then, intake=intake,
-    )  # fmt: skip
+        filter(chosen, episodes(config.data)) if chosen else episodes(config.data),
+        given.policy,
+        config.reading(),
+        instructions=given.instructions,
+        render=given.text,
+        then=then,
+        intake=intake,
+    )

@@ -103,10 +103,17 @@ def _write(folder: Path, record: Record, state: State) -> None:
     path = folder / "run.json"
     created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     row = {
-        "verb": record.verb, "method": record.method or record.verb, "name": folder.name, "seed": record.seed,
-        "created": _created(path) or created, "versions": versions(), "config": as_dict(record.config),
-        "command": redact(_command(sys.argv[1:])), "state": state, "arms": list(record.arms),
-    }  # fmt: skip
+        "verb": record.verb,
+        "method": record.method or record.verb,
+        "name": folder.name,
+        "seed": record.seed,
+        "created": _created(path) or created,
+        "versions": versions(),
+        "config": as_dict(record.config),
+        "command": redact(_command(sys.argv[1:])),
+        "state": state,
+        "arms": list(record.arms),
+    }
     write_atomic(path, json.dumps(row, indent=1))
 
 

@@ -91,9 +91,14 @@ class Improving(Config):
     def config(self) -> TrainConfig:
         """As a Learner takes it."""
         return TrainConfig(
-            lr=self.lr, final_lr=self.final_lr, warmup_updates=self.warmup_updates, weight_decay=self.weight_decay,
-            clip=self.clip, batch_tokens=self.micro_tokens, dtype=self.dtype,
-        )  # fmt: skip
+            lr=self.lr,
+            final_lr=self.final_lr,
+            warmup_updates=self.warmup_updates,
+            weight_decay=self.weight_decay,
+            clip=self.clip,
+            batch_tokens=self.micro_tokens,
+            dtype=self.dtype,
+        )
 
 
 class Reinforce(OverWorlds, Placed):
@@ -133,16 +138,19 @@ def _config(name: str, method: Method) -> type[Reinforce]:
     own = dict(method.defaults or {})
     settings: Any = method.config
     if method.fixed:  # one value alone, which help and messages then show
-        kept: Any = {what: (Literal[own[what]], Field(default=own[what], description=f"what {name} is"))
-                     for what in method.fixed}  # fmt: skip
+        kept: Any = {
+            what: (Literal[own[what]], Field(default=own[what], description=f"what {name} is")) for what in method.fixed
+        }
         settings = create_model(settings.__name__, __base__=settings, **kept)
     made: Config = settings(**own)
     about = f"settings of {name}"
     only: Any = Literal[name]
     found: type[Reinforce] = create_model(
-        f"Reinforce_{name}", __base__=Reinforce, method=(only, Field(default=name, description="the method")),
+        f"Reinforce_{name}",
+        __base__=Reinforce,
+        method=(only, Field(default=name, description="the method")),
         rl=(settings, Field(default=made, description=about)),
-    )  # fmt: skip
+    )
     return found
 
 
@@ -192,14 +200,27 @@ def run(words: Sequence[str], console: Console) -> int:
     folder = given.resume or new_folder("rl", config.to)
     initial = adapt(policy(config.policy, list(made.values()), seed=config.seed), config.adapter, seed=config.seed)
     rounds = practice.iterations if practice else 0
-    plan = [*([Planned("fit", config.clone_tokens)] if shown or config.random else []), Planned("evaluate", panel),
-            *([Planned("practise", rounds)] if rounds else []), Planned("evaluate", panel)]  # fmt: skip
+    plan = [
+        *([Planned("fit", config.clone_tokens)] if shown or config.random else []),
+        Planned("evaluate", panel),
+        *([Planned("practise", rounds)] if rounds else []),
+        Planned("evaluate", panel),
+    ]
     job = Job(
-        folder, made, Record("train rl", config, config.seed, ("base", name), name), train=CLONE,
-        panel=config.panel.panel(), slots=config.slots, max_tokens=config.max_tokens, threads=config.threads,
-        plan=plan, practising=config.train.config(), optimizer=OptimizerConfig(),
-        deciding=deciding, choose=choose,
-    )  # fmt: skip
+        folder,
+        made,
+        Record("train rl", config, config.seed, ("base", name), name),
+        train=CLONE,
+        panel=config.panel.panel(),
+        slots=config.slots,
+        max_tokens=config.max_tokens,
+        threads=config.threads,
+        plan=plan,
+        practising=config.train.config(),
+        optimizer=OptimizerConfig(),
+        deciding=deciding,
+        choose=choose,
+    )
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
     with (
         _player(config, made) as verbs,
@@ -208,9 +229,7 @@ def run(words: Sequence[str], console: Console) -> int:
     ):
         taught = demonstrations(list(made.values()), shown, seed=config.seed) if shown else []
         babbled = _babbled(made, tried, config)
-        best = _practised(
-            method, initial, tried, taught, babbled=babbled, config=config, run=running.arm(name)
-        )  # fmt: skip
+        best = _practised(method, initial, tried, taught, babbled=babbled, config=config, run=running.arm(name))
         best.save(folder / "model")
         results_table(console, running.arm(name).evaluate(best, rounds or 1))
     console.print(f"model  {folder / 'model'}\nreport {folder / 'report.html'}", soft_wrap=True)
@@ -237,9 +256,15 @@ def _player(config: Any, made: Mapping[str, World]) -> Iterator[Callable[..., Lo
 
 
 def _practised(
-    method: Method, initial: Policy, tasks: Sequence[Task], taught: Sequence[Trajectory], *,
-    babbled: Sequence[Trajectory], config: Any, run: Run[Policy],
-) -> Policy:  # fmt: skip
+    method: Method,
+    initial: Policy,
+    tasks: Sequence[Task],
+    taught: Sequence[Trajectory],
+    *,
+    babbled: Sequence[Trajectory],
+    config: Any,
+    run: Run[Policy],
+) -> Policy:
     said = [*taught, *babbled]
     base = run.fit(initial, said, weighted_nll, tokens=config.clone_tokens) if said else initial
     run.evaluate(base, 0)
@@ -251,9 +276,7 @@ def _practised(
 
 def _babbled(made: Mapping[str, World], tasks: Sequence[Task], config: Any) -> list[Trajectory]:
     """Episodes of random listed actions: who imitates them too writes actions, and goes on trying."""
-    starts = [
-        Start(task) for name in made for task in [task for task in tasks if task.world == name][: config.random]
-    ]  # fmt: skip
+    starts = [Start(task) for name in made for task in [task for task in tasks if task.world == name][: config.random]]
     played = collect(made, starts, Random(), engine=None, seed=config.seed, name=lambda s: f"random/{s.task.id}")
     found = {one.id: one for one in played}
     return [found[f"random/{start.task.id}"] for start in starts]

@@ -47,6 +47,10 @@ def remembering(
     chosen = {**presets[shown.system], "k": shown.k, "kind_words": shown.kind_words, "temperature": temperature}
     config = resolve(trad.Trad, preset=chosen if longest is None else {**chosen, "action_tokens": longest})
     memory = StepMemory.load(Path(shown.memory or "."), encoder(shown.encoder) if shown.encoder else None)
-    about: dict[str, Json] = {"system": shown.system, "memory": memory.digest, "prompts": prompts_digest(),
-                              "max_tokens": config.action_tokens}  # fmt: skip
+    about: dict[str, Json] = {
+        "system": shown.system,
+        "memory": memory.digest,
+        "prompts": prompts_digest(),
+        "max_tokens": config.action_tokens,
+    }
     return trad.agent_for(who, config, memory=memory), about

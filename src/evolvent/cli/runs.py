@@ -38,8 +38,16 @@ _ABOUT = {
 
 def run(words: Sequence[str], console: Console) -> int:
     """Run one of the verbs about recorded runs; returns the exit code."""
-    verbs = {"list": _list, "show": _show, "export": _export, "import": _import, "recover": _recover,
-             "track": run_track, "push": run_push, "pull": run_pull}  # fmt: skip
+    verbs = {
+        "list": _list,
+        "show": _show,
+        "export": _export,
+        "import": _import,
+        "recover": _recover,
+        "track": run_track,
+        "push": run_push,
+        "pull": run_pull,
+    }
     if words and words[0] in ("-h", "--help"):
         console.print(verbs_help("evolvent runs", _ABOUT), soft_wrap=True)
         return 0
@@ -114,10 +122,15 @@ def _show(words: Sequence[str], console: Console) -> int:
         count.update({f"success {trajectory.success}": 1})
     columns = ("stage", "panel", "played", "success", "steps", "tokens")
     rows = [
-        (*where, count["episodes"], rate(count["success True"] / scored) if (scored := _scored(count)) else "-",
-         count["steps"], count["tokens"])
+        (
+            *where,
+            count["episodes"],
+            rate(count["success True"] / scored) if (scored := _scored(count)) else "-",
+            count["steps"],
+            count["tokens"],
+        )
         for where, count in counts.items()
-    ]  # fmt: skip
+    ]
     console.print(table(console, columns, rows, numbers=columns[2:]) if rows else "no episodes")
     unscored = sum(count["success None"] for count in counts.values())
     if unscored:

@@ -81,10 +81,13 @@ class SearchRun(SearchedBy):
 
 
 COMMAND = Command(
-    "search", "Search instead of decoding: accuracy against tokens and CPU seconds, by method and budget, beside "
-    "greedy decoding, self-consistency (samples) and best of n at the same budgets.", SearchRun, resumes=True,
+    "search",
+    "Search instead of decoding: accuracy against tokens and CPU seconds, by method and budget, beside "
+    "greedy decoding, self-consistency (samples) and best of n at the same budgets.",
+    SearchRun,
+    resumes=True,
     free=("slots", "threads"),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -128,8 +131,12 @@ def run(words: Sequence[str], console: Console) -> int:
     with searchers(config, made) as by:
         for batch in batches:
             player = by.player(batch.how, stop=batch.stop)
-            check_search({batch.world: made[batch.world]}, batch.how, judged=player.scorer is not None,
-                         stopped=player.stop is not None)  # fmt: skip
+            check_search(
+                {batch.world: made[batch.world]},
+                batch.how,
+                judged=player.scorer is not None,
+                stopped=player.stop is not None,
+            )
         folder = given.resume or new_folder("search", config.to)
         rows = _all(config, folder, console, batches=batches, made=made, by=by)
     found = cells(rows)
@@ -137,8 +144,10 @@ def run(words: Sequence[str], console: Console) -> int:
     for line in stopped_lines(rows):
         console.print(plain(line), soft_wrap=True)
     if config.search.value in ("rollouts", "reward") or config.search.terminal == "reward":
-        console.print("values come from the world's own verdicts: searches and best_of_n are told what is right or "
-                      "earned", soft_wrap=True)  # fmt: skip
+        console.print(
+            "values come from the world's own verdicts: searches and best_of_n are told what is right or earned",
+            soft_wrap=True,
+        )
     lost = _lost(rows)
     for message, count in lost.most_common(3):
         console.print(plain(f"{count} not scored, {clip(message, 300)}"), soft_wrap=True)
@@ -149,9 +158,14 @@ def run(words: Sequence[str], console: Console) -> int:
 
 
 def _all(
-    config: SearchRun, folder: Path, console: Console, *, batches: Sequence[Batch], made: Mapping[str, World],
+    config: SearchRun,
+    folder: Path,
+    console: Console,
+    *,
+    batches: Sequence[Batch],
+    made: Mapping[str, World],
     by: Searchers,
-) -> list[SearchRow]:  # fmt: skip
+) -> list[SearchRow]:
     """Search batch by batch; the report is drawn again after each, and whatever ends the run."""
     plan = [Planned("search", len(batch.starts)) for batch in batches]
     with Store.open(folder / "trajectories", writing=True) as store:
@@ -198,16 +212,15 @@ def _hows(config: SearchRun) -> list[tuple[ForestConfig, int | None, str]]:
         try:
             found.append((_how(config, method, budget), budget, stop))
         except ValidationError as error:
-            problems += [Problem(f"search ({method})", str(one["msg"]).removeprefix("Value error, "))
-                         for one in error.errors()]  # fmt: skip
+            problems += [
+                Problem(f"search ({method})", str(one["msg"]).removeprefix("Value error, ")) for one in error.errors()
+            ]
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
     return found
 
 
-def _arms(
-    wanted: Iterable[tuple[str, int | None]], stops: Sequence[str]
-) -> Iterator[tuple[str, int | None, str]]:  # fmt: skip
+def _arms(wanted: Iterable[tuple[str, int | None]], stops: Sequence[str]) -> Iterator[tuple[str, int | None, str]]:
     """Each search as it is, and, where it has votes to end early, with each detector."""
     for method, budget in wanted:
         yield method, budget, ""
@@ -272,9 +285,15 @@ def _searched(batch: Batch, made: Mapping[str, World], by: Searchers, keeping: K
         return f"{first}~{tries[start.task.id]}" if tries[start.task.id] else first
 
     work = searching(
-        made, todo, batch.how, player=by.player(batch.how, stop=batch.stop), seed=config.seed, slots=config.slots,
-        name=name, trees=sum(start.task.id in batch.kept for start in todo),
-    )  # fmt: skip
+        made,
+        todo,
+        batch.how,
+        player=by.player(batch.how, stop=batch.stop),
+        seed=config.seed,
+        slots=config.slots,
+        name=name,
+        trees=sum(start.task.id in batch.kept for start in todo),
+    )
     known = set(keeping.store.ids(prefix=f"{batch.stage}/"))
     rows: list[SearchRow] = []
     progress.begin("search", f"{batch.world} {batch.stage}", len(todo))
@@ -308,13 +327,28 @@ def _line(batch: Batch, one: Searched, *, cpu_s: float, of: str) -> dict[str, An
     lost = "" if error is None else f"{error.kind}: {error.message.partition('; got ')[0]}"
     lost = lost or ("its world gave no verdict" if trajectory.success is None else "")
     return {
-        "world": batch.world, "tier": task.tier, "kind": task.kind, "task": task.id, "method": batch.method,
-        "budget": batch.budget, "of": of if batch.budget is not None else "", "success": trajectory.success,
-        "unit": trajectory.score.unit, "passed": one.passed, "answer": _answer(one),
-        "answers": list(one.answers[:_ANSWERS]), "samples": sum(answer["count"] for answer in one.answers),
-        "ended_by": one.ended_by, "spent": asdict(one.spent), "cpu_s": round(cpu_s, 6), "dropped": one.dropped,
-        "error": lost, "trajectory": trajectory.id, "stopped": one.stopped, "spared": one.spared,
-    }  # fmt: skip
+        "world": batch.world,
+        "tier": task.tier,
+        "kind": task.kind,
+        "task": task.id,
+        "method": batch.method,
+        "budget": batch.budget,
+        "of": of if batch.budget is not None else "",
+        "success": trajectory.success,
+        "unit": trajectory.score.unit,
+        "passed": one.passed,
+        "answer": _answer(one),
+        "answers": list(one.answers[:_ANSWERS]),
+        "samples": sum(answer["count"] for answer in one.answers),
+        "ended_by": one.ended_by,
+        "spent": asdict(one.spent),
+        "cpu_s": round(cpu_s, 6),
+        "dropped": one.dropped,
+        "error": lost,
+        "trajectory": trajectory.id,
+        "stopped": one.stopped,
+        "spared": one.spared,
+    }
 
 
 def _answer(one: Searched) -> str:
@@ -352,16 +386,28 @@ def _tables(console: Console, found: Sequence[SearchCell]) -> None:
         own = [cell for cell in found if cell.world == world]
         room = 7 if all(" " not in cell.method for cell in own) else 6  # CPU seconds give way to names of detectors
         console.print(plain(f"\n{world}: {max(cell.n for cell in own)} tasks"), soft_wrap=True)
-        rows = [(
-            cell.method, None if cell.budget is None else f"{cell.budget:,}", _right(cell),
-            None if cell.passed is None else f"{100 * cell.passed:.1f}", f"{cell.generated:,.0f}",
-            None if cell.computed is None else f"{cell.computed:,.0f}", f"{cell.cpu_s:.2f}",
-        ) for cell in own]  # fmt: skip
+        rows = [
+            (
+                cell.method,
+                None if cell.budget is None else f"{cell.budget:,}",
+                _right(cell),
+                None if cell.passed is None else f"{100 * cell.passed:.1f}",
+                f"{cell.generated:,.0f}",
+                None if cell.computed is None else f"{cell.computed:,.0f}",
+                f"{cell.cpu_s:.2f}",
+            )
+            for cell in own
+        ]
         console.print(table(console, columns[:room], [row[:room] for row in rows], numbers=columns[1:room]))
     for cell in (cell for cell in found if cell.unanswered):
         where = f"{cell.world}, {cell.method}" + ("" if cell.budget is None else f" at {cell.budget:,}")
-        console.print(plain(f"{where}: {cell.unanswered} of {cell.n} searches came to no end within their limits, "
-                            "and count as what they had written by then"), soft_wrap=True)  # fmt: skip
+        console.print(
+            plain(
+                f"{where}: {cell.unanswered} of {cell.n} searches came to no end within their limits, "
+                "and count as what they had written by then"
+            ),
+            soft_wrap=True,
+        )
     console.print(
         "any: % of tasks of which a sample is right; tokens and CPU seconds: the mean of a task", soft_wrap=True
     )

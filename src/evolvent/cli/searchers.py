@@ -64,11 +64,15 @@ class SearchedBy(OverWorlds):
         if self.endpoint and self.search.judged and self.search.value == "judge" and not self.judge:
             wrong.append("an endpoint gives no values: name --judge FOLDER, or --search.value rollouts")
         if bool(self.judge_endpoint) != bool(self.judge_model) or (self.judge_endpoint and not self.judge):
-            wrong.append("a judge behind an endpoint needs --judge_endpoint URL, --judge_model NAME and, for its "
-                         "tokenizer, --judge FOLDER")  # fmt: skip
+            wrong.append(
+                "a judge behind an endpoint needs --judge_endpoint URL, --judge_model NAME and, for its "
+                "tokenizer, --judge FOLDER"
+            )
         if self.judge_endpoint and (self.search.value == "judge" or self.search.rstar.discriminator != "judge"):
-            wrong.append("a judge behind an endpoint gives no values, it completes solutions: "
-                         "--search.rstar.discriminator judge --search.value none")  # fmt: skip
+            wrong.append(
+                "a judge behind an endpoint gives no values, it completes solutions: "
+                "--search.rstar.discriminator judge --search.value none"
+            )
         if self.search.rstar.discriminator == "judge" and not self.judge:
             wrong.append("a discriminator 'judge' needs --judge FOLDER; the policy itself is 'policy'")
         if wrong:
@@ -105,8 +109,13 @@ class Searchers:
             check_solver(self.policy)
         if second:
             check_solver(self.judge, what="judge")
-        return Player(self.policy, self.engine, scorer, read_detector(stop) if stop else None,
-                      (self.judge, JUDGE) if second else None)  # fmt: skip
+        return Player(
+            self.policy,
+            self.engine,
+            scorer,
+            read_detector(stop) if stop else None,
+            (self.judge, JUDGE) if second else None,
+        )
 
 
 def _rows(config: SearchedBy) -> int:
@@ -160,9 +169,12 @@ def _remote(config: SearchedBy, served: Policy, *, second: bool = False) -> Iter
         endpoint.check()
         check_tokenizer(endpoint, served)
         engine = RemoteEngine(
-            endpoint, context=served.context, vocabulary=len(served.tokenizer), version=served.version,
+            endpoint,
+            context=served.context,
+            vocabulary=len(served.tokenizer),
+            version=served.version,
             threads=config.slots,
-        )  # fmt: skip
+        )
         try:
             yield engine
         finally:

@@ -59,8 +59,10 @@ def _line(own: Sequence[SearchRow], whole: Sequence[SearchRow], plain: str) -> s
     told = f"{table.stops} of {table.episodes} ended early"
     wrong = table.rate("false_stop")
     if wrong is not None:
-        told += (f", {table.false_stop} of them wrong (false stops {100 * wrong.mean:.1f} %, "
-                 f"{100 * wrong.low:.0f} to {100 * wrong.high:.0f})")  # fmt: skip
+        told += (
+            f", {table.false_stop} of them wrong (false stops {100 * wrong.mean:.1f} %, "
+            f"{100 * wrong.low:.0f} to {100 * wrong.high:.0f})"
+        )
     spent, before = sum(row.generated for row in own), sum(row.generated for row in whole)
     if len(whole) == len(own) and before:
         told += f"; {100 * (1 - spent / before):.1f} % of the generated tokens of {plain} saved"

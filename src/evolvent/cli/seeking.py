@@ -54,8 +54,9 @@ class Measured(Config):
         """Refuse planners that are none; ConfigError with all of them."""
         from evolvent.belief.planners import PLANNERS
 
-        if wrong := [unknown("planner", name, PLANNERS, where="planners") for name in self.planners
-                     if name not in PLANNERS]:  # fmt: skip
+        if wrong := [
+            unknown("planner", name, PLANNERS, where="planners") for name in self.planners if name not in PLANNERS
+        ]:
             raise ConfigError(wrong)
 
 
@@ -77,14 +78,20 @@ class Seek(Measured):
 
 COMMANDS: dict[str, Command[Any]] = {
     "agdc": Command(
-        "train agdc", "Learn to search for a source and to know when it is found (AGDC); planners play beside.",
-        TrainAGDC, resumes=True, free=("threads",),
+        "train agdc",
+        "Learn to search for a source and to know when it is found (AGDC); planners play beside.",
+        TrainAGDC,
+        resumes=True,
+        free=("threads",),
     ),
-}  # fmt: skip
+}
 COMMAND: Command[Seek] = Command(
-    "bench seek", "Planners and saved policies of AGDC on the same searches for a source.", Seek, resumes=True,
+    "bench seek",
+    "Planners and saved policies of AGDC on the same searches for a source.",
+    Seek,
+    resumes=True,
     free=("threads",),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -170,8 +177,10 @@ def _stretches(found: Seeker, most: int = 40) -> list[list[float]]:
     done, rows = found.finished, []
     for i in range(count := min(most, len(done))):
         part = done[i * len(done) // count : (i + 1) * len(done) // count]
-        right, ceased = (sum(flags) / len(part) for flags in
-                         ([one.ceased and one.right for one in part], [one.ceased for one in part]))  # fmt: skip
+        right, ceased = (
+            sum(flags) / len(part)
+            for flags in ([one.ceased and one.right for one in part], [one.ceased for one in part])
+        )
         rows.append([float(part[-1].at), right, ceased, sum(one.steps for one in part) / len(part)])
     return rows
 
@@ -259,8 +268,15 @@ def _played(folder: Path, name: str, choose: Chooser, searches: _Searches) -> di
     from evolvent.store.store import Store
 
     own = searches.learned[name].config if name in searches.learned else searches.setting
-    found = play(choose, world_of(own), _starts(searches), name=name, detector=detector_of(searches.setting),
-                 particles=searches.told.particles, fused=own.fused)  # fmt: skip
+    found = play(
+        choose,
+        world_of(own),
+        _starts(searches),
+        name=name,
+        detector=detector_of(searches.setting),
+        particles=searches.told.particles,
+        fused=own.fused,
+    )
     with Store.open(folder / "trajectories", writing=True) as store:
         known = set(store.ids())
         for one in found.trajectories:
@@ -282,11 +298,12 @@ def _report(
 
     world = world_of(searches.setting)
     facts = {
-        "World": f"{world.preset.name}, moves: {world.preset.moves}", "Sensor": world.preset.sensor.id,
+        "World": f"{world.preset.name}, moves: {world.preset.moves}",
+        "Sensor": world.preset.sensor.id,
         "Ends an episode": detector_of(searches.setting)(*_nothing()).reason,
         "Episodes of each": f"{searches.told.episodes} on {searches.told.split}",
         "Particles": str(searches.told.particles or world.preset.particles),
-    }  # fmt: skip
+    }
     if searches.learned:
         first = next(iter(searches.learned.values())).config
         facts["Learned from"] = f"{first.budget:,} steps, {first.n_particles} particles, seed {first.seed}"
@@ -306,8 +323,9 @@ def _nothing() -> tuple[Any, list[Any]]:
     from evolvent.belief.summary import BeliefSummary
 
     one = np.ones(1)
-    return BeliefSummary(entropy=one, mean=np.ones((1, 8)), std=np.ones((1, 8)), covariance=np.ones((1, 2, 2)),
-                         spread=one, ess=one), []  # fmt: skip
+    return BeliefSummary(
+        entropy=one, mean=np.ones((1, 8)), std=np.ones((1, 8)), covariance=np.ones((1, 2, 2)), spread=one, ess=one
+    ), []
 
 
 def _traces(searches: _Searches) -> list[Trace]:
@@ -318,7 +336,14 @@ def _traces(searches: _Searches) -> list[Trace]:
     every = _choosers(searches)
     names = list(searches.learned) or list(every)[-1:]
     return [
-        trace(every[name], world_of(searches.learned[name].config if name in searches.learned else searches.setting),
-              start, name=name, detector=detector_of(searches.setting), particles=searches.told.particles)
-        for name in names for start in _starts(searches)[: searches.told.pictures]
-    ]  # fmt: skip
+        trace(
+            every[name],
+            world_of(searches.learned[name].config if name in searches.learned else searches.setting),
+            start,
+            name=name,
+            detector=detector_of(searches.setting),
+            particles=searches.told.particles,
+        )
+        for name in names
+        for start in _starts(searches)[: searches.told.pictures]
+    ]

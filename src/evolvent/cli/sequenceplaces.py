@@ -40,8 +40,16 @@ class Place:
         """Episodes of an actor."""
         from evolvent.rollout.arrays import play
 
-        return play(actor, self.make, episodes=episodes, horizon=self.horizon, actions=self.data.actions,
-                    dim=self.data.dim, seed=seed, scale=self.scale)  # fmt: skip
+        return play(
+            actor,
+            self.make,
+            episodes=episodes,
+            horizon=self.horizon,
+            actions=self.data.actions,
+            dim=self.data.dim,
+            seed=seed,
+            scale=self.scale,
+        )
 
     def score(self, value: float) -> float:
         """0 for random actions, 100 for the expert."""
@@ -59,8 +67,9 @@ def place_of(config: Any) -> Place:
     if config.world == "stitching":
         return _maze(config)
     if config.mixture in ("pieces", "whole"):
-        raise ConfigError([Problem("mixture", f"{config.world} has no {config.mixture}",
-                                   "give random, medium, replay or expert")])  # fmt: skip
+        raise ConfigError(
+            [Problem("mixture", f"{config.world} has no {config.mixture}", "give random, medium, replay or expert")]
+        )
     if config.data is not None and config.mixture is not None:
         raise ConfigError([Problem("mixture", "episodes come from a file, none are made", "leave out --mixture")])
     control = control_named(config.world)
@@ -68,11 +77,20 @@ def place_of(config: Any) -> Place:
     from evolvent.rollout.mixtures import mixture
 
     make, seed = partial(make_control, control), config.learn.seed
-    ends = [float(mixture(control, kind=kind, episodes=_REFERENCES, seed=seed + 1).episodes.returns.mean())
-            for kind in ("random", "expert")]  # fmt: skip
+    ends = [
+        float(mixture(control, kind=kind, episodes=_REFERENCES, seed=seed + 1).episodes.returns.mean())
+        for kind in ("random", "expert")
+    ]
     if ends[0] == ends[1]:  # a score would have no unit
-        raise ConfigError([Problem("horizon", f"random actions and the expert both earn {ends[0]:g} in "
-                                   f"{control.horizon} steps of {config.world}", "give a longer one")])  # fmt: skip
+        raise ConfigError(
+            [
+                Problem(
+                    "horizon",
+                    f"random actions and the expert both earn {ends[0]:g} in {control.horizon} steps of {config.world}",
+                    "give a longer one",
+                )
+            ]
+        )
     if config.data is None:
         found = mixture(control, kind=config.mixture or "replay", episodes=config.episodes, seed=seed)
         data, manifest = found.episodes, found.manifest
@@ -95,9 +113,16 @@ def _maze(config: Any) -> Place:
     maze, kind = Stitching(), config.mixture or "pieces"
     data, ends = demonstrations(maze, whole=kind == "whole"), reachable(maze, demonstrations(maze, whole=True))
     found = reachable(maze, data)
-    manifest = {"world": "stitching", "kind": kind, "episodes": len(data.lengths), "decisions": len(data.reward),
-                "digest": data.digest, "reachable": {name: getattr(found, name) for name in found.__slots__},
-                "return_random": 0.0, "return_expert": ends.optimum}  # fmt: skip
+    manifest = {
+        "world": "stitching",
+        "kind": kind,
+        "episodes": len(data.lengths),
+        "decisions": len(data.reward),
+        "digest": data.digest,
+        "reachable": {name: getattr(found, name) for name in found.__slots__},
+        "return_random": 0.0,
+        "return_expert": ends.optimum,
+    }
     return Place(data, manifest, partial(StitchingEnv, maze), maze.horizon, 1.0, 0.0, ends.optimum)
 
 
@@ -106,7 +131,12 @@ def _read(config: Any, *, scale: float, actions: int) -> tuple[Episodes, dict[st
 
     read = read_minari if config.data.is_dir() else read_d4rl
     data = read(config.data, scale=1.0 if actions else scale, actions=actions)
-    spread = {"mean": float(data.returns.mean()), "least": float(data.returns.min()),
-              "most": float(data.returns.max())}  # fmt: skip
-    return data, {"world": config.world, "file": str(config.data), "episodes": len(data.lengths),
-                  "decisions": len(data.reward), "return": spread, "digest": data.digest}  # fmt: skip
+    spread = {"mean": float(data.returns.mean()), "least": float(data.returns.min()), "most": float(data.returns.max())}
+    return data, {
+        "world": config.world,
+        "file": str(config.data),
+        "episodes": len(data.lengths),
+        "decisions": len(data.reward),
+        "return": spread,
+        "digest": data.digest,
+    }

@@ -82,14 +82,37 @@ _SHORT = {"updates": 2000, "lr": 1e-3, "warmup": 100, "grad_norm": 1.0}
 METHODS: Mapping[str, Method] = {
     "dt": Method(DecisionTransformer, "Decision Transformer: asked for a return", asks=True, small=DT_PRESETS["small"]),
     "bc": Method(Cloning, "behaviour cloning by the same network", small=DT_PRESETS["small"]),
-    "odt": Method(Online, "Online DT: actions that are numbers; plays after it has learned", asks=True, numbers=True,
-                  small={"context": 8, "scale": 100.0, "width": 64, "heads": 2, "layers": 2, "dropout": 0.0,
-                         "explore": 1.0, "rounds": 20, "updates": 50, "temperature_lr": 1e-3, "train": _SHORT}),
-    "tt": Method(TrajectoryTransformer, "Trajectory Transformer: a model, and a beam in it",
-                 small=TT_PRESETS["small"], paper=TT_PRESETS["paper"]),
-    "qt": Method(QTransformer, "Q-Transformer: values of an action's dimensions",
-                 small={"bins": 32, "width": 64, "heads": 2, "polyak": 0.02, "conservative": 0.5, "train": _SHORT}),
-}  # fmt: skip
+    "odt": Method(
+        Online,
+        "Online DT: actions that are numbers; plays after it has learned",
+        asks=True,
+        numbers=True,
+        small={
+            "context": 8,
+            "scale": 100.0,
+            "width": 64,
+            "heads": 2,
+            "layers": 2,
+            "dropout": 0.0,
+            "explore": 1.0,
+            "rounds": 20,
+            "updates": 50,
+            "temperature_lr": 1e-3,
+            "train": _SHORT,
+        },
+    ),
+    "tt": Method(
+        TrajectoryTransformer,
+        "Trajectory Transformer: a model, and a beam in it",
+        small=TT_PRESETS["small"],
+        paper=TT_PRESETS["paper"],
+    ),
+    "qt": Method(
+        QTransformer,
+        "Q-Transformer: values of an action's dimensions",
+        small={"bins": 32, "width": 64, "heads": 2, "polyak": 0.02, "conservative": 0.5, "train": _SHORT},
+    ),
+}
 
 
 class TrainSequence(Config):
@@ -101,15 +124,18 @@ class TrainSequence(Config):
         default=None, description="a file of D4RL's layout, or a folder of Minari's; none: episodes are made here"
     )
     mixture: Literal["random", "medium", "replay", "medium-replay", "expert", "pieces", "whole"] | None = Field(
-        default=None, description="what is made: of a control world random, medium, replay or expert; of the maze "
-        "pieces or whole; none: replay, or pieces"
-    )  # fmt: skip
+        default=None,
+        description="what is made: of a control world random, medium, replay or expert; of the maze "
+        "pieces or whole; none: replay, or pieces",
+    )
     episodes: int = Field(default=200, ge=1, description="of a mixture")
     horizon: int | None = Field(default=None, ge=1, description="steps after which one is cut; none: the world's")
-    scale: float | None = Field(default=None, gt=0, description="what a file's actions are divided by; none: as the "
-                                "world takes them")  # fmt: skip
-    targets: tuple[float, ...] = Field(default=(), description="returns that are asked for; none: from the data's "
-                                       "least to their most")  # fmt: skip
+    scale: float | None = Field(
+        default=None, gt=0, description="what a file's actions are divided by; none: as the world takes them"
+    )
+    targets: tuple[float, ...] = Field(
+        default=(), description="returns that are asked for; none: from the data's least to their most"
+    )
     evaluation: int = Field(default=10, ge=1, description="episodes that are played for each of them")
     keep_every: int = Field(default=500, ge=1, description="updates between two states that can be taken up again")
     to: Path | None = Field(default=None, description="folder of the run; none: the next runs/sequence-N")
@@ -132,12 +158,21 @@ class TrainSequence(Config):
 def _command(name: str, method: Method) -> Command[Any]:
     only: Any = Literal[name]
     config: type[TrainSequence] = create_model(
-        f"TrainSequence_{name}", __base__=TrainSequence, method=(only, Field(default=name, description="the method")),
+        f"TrainSequence_{name}",
+        __base__=TrainSequence,
+        method=(only, Field(default=name, description="the method")),
         learn=(method.config, Field(default_factory=method.config, description=f"settings of {name}")),
-    )  # fmt: skip
+    )
     about = f"{method.about}. Learns from recorded episodes and is measured in their world."
-    return Command("train sequence", about, config, main="world", resumes=True, free=("threads", "keep_every"),
-                   presets={"small": {"learn": {**method.small}}, "paper": {"learn": {**method.paper}}})  # fmt: skip
+    return Command(
+        "train sequence",
+        about,
+        config,
+        main="world",
+        resumes=True,
+        free=("threads", "keep_every"),
+        presets={"small": {"learn": {**method.small}}, "paper": {"learn": {**method.paper}}},
+    )
 
 
 COMMANDS: dict[str, Command[Any]] = {name: _command(name, method) for name, method in METHODS.items()}
@@ -165,8 +200,13 @@ def run(words: Sequence[str], console: Console) -> int:
     _refuse_what_cannot_be_measured(config, place)
     folder = given.resume or new_folder("sequence", config.to)
     _refuse_other_data(folder, place)
-    console.print(plain(f"run {folder}, {len(place.data.lengths):,} episodes, {len(place.data.reward):,} decisions of "
-                        f"{config.world}"), soft_wrap=True)  # fmt: skip
+    console.print(
+        plain(
+            f"run {folder}, {len(place.data.lengths):,} episodes, {len(place.data.reward):,} decisions of "
+            f"{config.world}"
+        ),
+        soft_wrap=True,
+    )
     with recorded(folder, Record("train sequence", config, config.learn.seed, (name,), name)):
         write_atomic(folder / "data.json", json.dumps(place.manifest, indent=1))
         policy, history, played = _trained(folder, config, place, console)
@@ -197,8 +237,9 @@ def _refuse_other_data(folder: Path, place: Place) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         return
     if kept != place.data.digest:
-        raise ConfigError([Problem("--resume", f"{folder} learned from other episodes than there are now",
-                                   "start a new run")])  # fmt: skip
+        raise ConfigError(
+            [Problem("--resume", f"{folder} learned from other episodes than there are now", "start a new run")]
+        )
 
 
 def _trained(folder: Path, config: Any, place: Place, console: Console) -> tuple[Any, Any, list[float]]:
@@ -233,8 +274,9 @@ def _learned(folder: Path, config: Any, place: Place, keep: Keeping) -> tuple[An
             return values, []
         case "odt":
             given = config.learn.named(float(place.data.returns.max()))
-            online = online_dt(given, place.data, keep=keep,
-                               explore=partial(_explored, folder / "played", place, given.seed))  # fmt: skip
+            online = online_dt(
+                given, place.data, keep=keep, explore=partial(_explored, folder / "played", place, given.seed)
+            )
             save_conditioned(online.policy, to)
             return online.policy, list(online.played)
     policy = decision_transformer(config.learn, place.data, keep=keep)
@@ -259,7 +301,7 @@ def _explored(folder: Path, place: Place, seed: int, actor: ArrayActor, number: 
 
 def _measure(
     folder: Path, config: Any, place: Place, console: Console, *, outcome: tuple[Any, Any, list[float]]
-) -> None:  # fmt: skip
+) -> None:
     """Play for each return that is asked for; keep the table and the page, and print the table."""
     from evolvent.view.sequence_strips import drawn
     from evolvent.view.sequences import sequence_page
@@ -275,19 +317,33 @@ def _measure(
         rows.append({"asked": target, "returns": returns, "mean": mean, "score": place.score(mean)})
         best = found if best is None or mean > best.returns.mean() else best
     write_atomic(folder / "table.json", json.dumps(rows, indent=1))
-    facts = {"World": config.world, "Data": str(config.data or place.manifest["kind"]),
-             "Episodes": f"{len(place.data.lengths):,}", "Decisions": f"{len(place.data.reward):,}",
-             "Seed": str(config.learn.seed)}  # fmt: skip
+    facts = {
+        "World": config.world,
+        "Data": str(config.data or place.manifest["kind"]),
+        "Episodes": f"{len(place.data.lengths):,}",
+        "Decisions": f"{len(place.data.reward):,}",
+        "Seed": str(config.learn.seed),
+    }
     about = METHODS[config.method].about.partition(":")[0].partition(" by ")[0]
     spread = [float(x) for x in (place.data.returns.min(), place.data.returns.mean(), place.data.returns.max())]
     page = sequence_page(
-        {"title": f"{about[0].upper()}{about[1:]} on {config.world}", "facts": facts, "rows": rows, "history": history,
-         "played": online, "random": place.random, "expert": place.expert, "data": spread},
+        {
+            "title": f"{about[0].upper()}{about[1:]} on {config.world}",
+            "facts": facts,
+            "rows": rows,
+            "history": history,
+            "played": online,
+            "random": place.random,
+            "expert": place.expert,
+            "data": spread,
+        },
         [] if best is None else drawn(config.world, best),
-    )  # fmt: skip
+    )
     write_atomic(folder / "report.html", page)
-    lines = [("-" if row["asked"] is None else f"{row['asked']:.2f}", f"{row['mean']:.2f}", f"{row['score']:.1f}")
-             for row in rows]  # fmt: skip
+    lines = [
+        ("-" if row["asked"] is None else f"{row['asked']:.2f}", f"{row['mean']:.2f}", f"{row['score']:.1f}")
+        for row in rows
+    ]
     console.print(table(console, ("asked", "return", "score"), lines, numbers=("asked", "return", "score")))
 
 

@@ -181,9 +181,14 @@ def _host(config: Serve, made: Mapping[str, World]) -> LocalHost | PooledHost:
     if not config.workers:
         return LocalHost(made, capacity=config.capacity, idle_s=config.idle_s, limits=limits)
     return PooledHost(
-        made, worlds, config.worlds, workers=config.workers, capacity=config.capacity, idle_s=config.idle_s,
+        made,
+        worlds,
+        config.worlds,
+        workers=config.workers,
+        capacity=config.capacity,
+        idle_s=config.idle_s,
         limits=limits,
-    )  # fmt: skip
+    )
 
 
 def _app(
@@ -209,11 +214,19 @@ def _policy(config: Serve, access: Access) -> tuple[App, str]:
 def _uvicorn(config: Serve, app: App, access: Access) -> uvicorn.Config:
     # httptools, which uvicorn prefers where it is installed, keeps headers of any length, whoever sends them.
     return uvicorn.Config(
-        app, http="h11", lifespan="on", access_log=config.log_requests,
-        log_config=None, log_level="info" if config.log_requests else "warning",  # where to is said once, for all logs
-        ws_max_size=access.body_bytes, ws_per_message_deflate=False, server_header=False, proxy_headers=False,
-        timeout_keep_alive=_KEEP_ALIVE_S, timeout_graceful_shutdown=_GRACE_S,
-    )  # fmt: skip
+        app,
+        http="h11",
+        lifespan="on",
+        access_log=config.log_requests,
+        log_config=None,
+        log_level="info" if config.log_requests else "warning",  # where to is said once, for all logs
+        ws_max_size=access.body_bytes,
+        ws_per_message_deflate=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_GRACE_S,
+    )
 
 
 class _Server(uvicorn.Server):

@@ -41,8 +41,15 @@ def agentgym(option: str) -> World:
 
     found = re.fullmatch(r"(?P<dialect>[^@#]+)@(?P<url>[^#]+)#(?P<first>\d{1,9})-(?P<last>\d{1,9})", option)
     if found is None:
-        raise ConfigError([Problem("agentgym", f"got {option!r}, expected DIALECT@URL#FIRST-LAST",
-                                   "for example agentgym:textcraft@http://127.0.0.1:36001#0-99")])  # fmt: skip
+        raise ConfigError(
+            [
+                Problem(
+                    "agentgym",
+                    f"got {option!r}, expected DIALECT@URL#FIRST-LAST",
+                    "for example agentgym:textcraft@http://127.0.0.1:36001#0-99",
+                )
+            ]
+        )
     first, last = int(found["first"]), int(found["last"])
     if last < first or last - first >= _MOST:
         raise ConfigError([Problem("agentgym", f"got the tasks {first}-{last}", f"give at most {_MOST:,}, upwards")])
@@ -55,6 +62,13 @@ def openenv(option: str) -> World:
 
     url, mark, seeds = option.partition("#")
     if not url or (mark and not re.fullmatch(r"[1-9]\d{0,4}", seeds)):
-        raise ConfigError([Problem("openenv", f"got {option!r}, expected URL or URL#SEEDS",
-                                   "for example openenv:http://127.0.0.1:8000#100")])  # fmt: skip
+        raise ConfigError(
+            [
+                Problem(
+                    "openenv",
+                    f"got {option!r}, expected URL or URL#SEEDS",
+                    "for example openenv:http://127.0.0.1:8000#100",
+                )
+            ]
+        )
     return OpenEnvWorld(url, tasks=[{"seed": seed} for seed in range(int(seeds or 100))], token=_token())

@@ -43,22 +43,32 @@ __all__ = ["COMMANDS", "FOREIGN", "TEAM_WORLDS", "TrainMat", "foreign_world", "r
 
 _GAMES = ("climbing", "penalty", "team", "distinct", "chain")
 TEAM_WORLDS = (*_GAMES, "relay", "rescue", "spread", "hunt")
-FOREIGN: Mapping[str, int] = {"mamujoco": 1000, "foraging": 50, "warehouse": 500, "particles": 25, "vmas": 100,
-                              "parallel": 1000}  # fmt: skip
+FOREIGN: Mapping[str, int] = {
+    "mamujoco": 1000,
+    "foraging": 50,
+    "warehouse": 500,
+    "particles": 25,
+    "vmas": 100,
+    "parallel": 1000,
+}
 """The makers of `worlds.teams.extras` (extra `marl`), and the steps of an episode where no horizon is given."""
 
 _FILMS = 3  # episodes of the report
-_SMALL = MAT(rows=64, steps=20, decisions=200_000,
-             update=TeamUpdates(lr=5e-4, epochs=10, minibatches=4, clip=0.1, entropy=0.01))  # fmt: skip
+_SMALL = MAT(
+    rows=64, steps=20, decisions=200_000, update=TeamUpdates(lr=5e-4, epochs=10, minibatches=4, clip=0.1, entropy=0.01)
+)
 
 
 class TrainMat(Config):
     """Everything that can be chosen about `evolvent train mat`."""
 
-    world: str = Field(default="rescue", description=f"the team's world: {', '.join(TEAM_WORLDS)}; of the extra"
-                       f" marl: {', '.join(FOREIGN)}")  # fmt: skip
-    settings: tuple[str, ...] = Field(default=(), description="of a world of the extra, as name=value: scenario=Ant,"
-                                      "parts=4x2")  # fmt: skip
+    world: str = Field(
+        default="rescue",
+        description=f"the team's world: {', '.join(TEAM_WORLDS)}; of the extra marl: {', '.join(FOREIGN)}",
+    )
+    settings: tuple[str, ...] = Field(
+        default=(), description="of a world of the extra, as name=value: scenario=Ant,parts=4x2"
+    )
     horizon: int | None = Field(default=None, ge=1, description="steps of its episodes; none: the usual number")
     disabled: tuple[int, ...] = Field(default=(), description="its agents whose actions do nothing, from 0")
     workers: int = Field(default=0, ge=0, description="processes that it is played in; 0: this one")
@@ -90,18 +100,23 @@ class TrainMat(Config):
             return self
         given = [name for name in ("settings", "horizon", "disabled", "workers") if getattr(self, name)]
         if given:
-            raise ConfigError([Problem(name, f"{self.world} takes none", f"for {', '.join(FOREIGN)}")
-                               for name in given])  # fmt: skip
+            raise ConfigError(
+                [Problem(name, f"{self.world} takes none", f"for {', '.join(FOREIGN)}") for name in given]
+            )
         return self
 
 
 COMMANDS: dict[str, Command[Any]] = {
     "mat": Command(
-        "train mat", "A team decides in sequence (MAT); also MAT-Dec, MAPPO and HAPPO on the same loop.", TrainMat,
-        main="world", presets={"small": {}, **{name: {"mat": dict(given)} for name, given in PRESETS.items()}},
-        resumes=True, free=("threads", "workers", "mat.decisions", "mat.keep_every"),
+        "train mat",
+        "A team decides in sequence (MAT); also MAT-Dec, MAPPO and HAPPO on the same loop.",
+        TrainMat,
+        main="world",
+        presets={"small": {}, **{name: {"mat": dict(given)} for name, given in PRESETS.items()}},
+        resumes=True,
+        free=("threads", "workers", "mat.decisions", "mat.keep_every"),
     ),
-}  # fmt: skip
+}
 """The command, for `evolvent train`."""
 
 
@@ -113,9 +128,12 @@ def team_world(name: str) -> World:
     from evolvent.worlds.teams.rescue import RescueWorld
 
     makers: dict[str, Callable[[], World]] = {
-        **{game: partial(GameWorld, game) for game in _GAMES}, "relay": RelayWorld, "rescue": RescueWorld,
-        "spread": partial(ParticleWorld, "spread"), "hunt": partial(ParticleWorld, "hunt"),
-    }  # fmt: skip
+        **{game: partial(GameWorld, game) for game in _GAMES},
+        "relay": RelayWorld,
+        "rescue": RescueWorld,
+        "spread": partial(ParticleWorld, "spread"),
+        "hunt": partial(ParticleWorld, "hunt"),
+    }
     if name not in makers:
         raise ConfigError([unknown("world", name, makers)])
     return makers[name]()
@@ -129,8 +147,11 @@ def foreign_world(config: TrainMat) -> ForeignWorld:
     """
     from evolvent.worlds.teams.extras import ForeignWorld
 
-    wrong = [Problem("settings", f"got {one!r}", "expected name=value, such as parts=4x2")
-             for one in config.settings if not one.partition("=")[0] or "=" not in one]  # fmt: skip
+    wrong = [
+        Problem("settings", f"got {one!r}", "expected name=value, such as parts=4x2")
+        for one in config.settings
+        if not one.partition("=")[0] or "=" not in one
+    ]
     if wrong:
         raise ConfigError(wrong)
     settings = {name: _value(text) for name, _, text in (one.partition("=") for one in config.settings)}
@@ -194,9 +215,12 @@ def _tasks(config: TrainMat, split: str) -> list[Any]:
         chosen = [task for task in tasks if config.agents in (None, _team_size(task))]
         if chosen:
             return chosen
-    raise ConfigError(f"{config.world} has no such tasks", value=f"{config.agents} agents, tier {config.tier}",
-                      expected=f"one of {sorted({_team_size(task) for tasks in found for task in tasks})} agents",
-                      hint=f"tiers: {', '.join(world.tiers)}")  # fmt: skip
+    raise ConfigError(
+        f"{config.world} has no such tasks",
+        value=f"{config.agents} agents, tier {config.tier}",
+        expected=f"one of {sorted({_team_size(task) for tasks in found for task in tasks})} agents",
+        hint=f"tiers: {', '.join(world.tiers)}",
+    )
 
 
 def _team_size(task: Task) -> int:
@@ -237,8 +261,11 @@ def _measure(folder: Path, config: TrainMat, trained: TrainedTeam, console: Cons
     with closing(_batch(config, "test", min(config.mat.rows, config.episodes))) as batch:
         policy = TeamPolicy(trained.policy.model, batch.spec)
         found = play_episodes(batch, policy, config.episodes, stage=f"measured-{decisions}")
-        films = [(tasks[number].kind, film(batch, policy, number)) for number in range(min(_FILMS, len(tasks)))
-                 if isinstance(batch, Drawn)]  # fmt: skip
+        films = [
+            (tasks[number].kind, film(batch, policy, number))
+            for number in range(min(_FILMS, len(tasks)))
+            if isinstance(batch, Drawn)
+        ]
     with Store.open(folder / "trajectories", writing=True) as store:
         known = set(store.ids())
         for trajectory in found:
@@ -246,13 +273,31 @@ def _measure(folder: Path, config: TrainMat, trained: TrainedTeam, console: Cons
                 store.append(trajectory)
     row = outcome_row(config.mat.kind, world, found)
     write_atomic(folder / "table.json", json.dumps([row], indent=1))
-    facts = {"world": config.world, "tasks": f"{len(tasks)} of the {tasks[0].split} panel",
-             "seed": str(config.mat.seed), "decisions": f"{decisions:,}"}  # fmt: skip
-    page = team_page({"title": f"{config.mat.kind} on {config.world}", "facts": facts, "rows": [row],
-                      "history": trained.history}, films)  # fmt: skip
+    facts = {
+        "world": config.world,
+        "tasks": f"{len(tasks)} of the {tasks[0].split} panel",
+        "seed": str(config.mat.seed),
+        "decisions": f"{decisions:,}",
+    }
+    page = team_page(
+        {"title": f"{config.mat.kind} on {config.world}", "facts": facts, "rows": [row], "history": trained.history},
+        films,
+    )
     write_atomic(folder / "report.html", page)
-    console.print(table(console, ("policy", "world", "episodes", "return", "success"),
-                        [(config.mat.kind, config.world, str(row["episodes"]), f"{row['return'][0]:.3f}",
-                          f"{row['success'][0]:.1%}" if row["success"] else "-")],
-                        numbers=("episodes", "return", "success")))  # fmt: skip
+    console.print(
+        table(
+            console,
+            ("policy", "world", "episodes", "return", "success"),
+            [
+                (
+                    config.mat.kind,
+                    config.world,
+                    str(row["episodes"]),
+                    f"{row['return'][0]:.3f}",
+                    f"{row['success'][0]:.1%}" if row["success"] else "-",
+                )
+            ],
+            numbers=("episodes", "return", "success"),
+        )
+    )
     console.print(plain(f"report {folder / 'report.html'}"), soft_wrap=True)

@@ -112,6 +112,8 @@ def _tensorboard(run: Path, project: str, config: Mapping[str, Any]) -> Tracker:
 
 
 TRACKERS: Mapping[str, Callable[[Path, str, Mapping[str, Any]], Tracker]] = {
-    "trackio": _trackio, "wandb": _wandb, "tensorboard": _tensorboard,
-}  # fmt: skip
+    "trackio": _trackio,
+    "wandb": _wandb,
+    "tensorboard": _tensorboard,
+}
 """By name: `TRACKERS[name](run, project, config)`. MissingExtra where its package is not installed."""

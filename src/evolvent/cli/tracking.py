@@ -57,9 +57,10 @@ def numbers(row: Mapping[str, Any]) -> dict[str, float]:
     found = {f"{place}/{name}": value for name, value in row.items() if name not in _WHERE}
     found |= {name: row[name] for name in ("time_s", "cpu_s", "round") if name in row}
     return {
-        name: number for name, value in found.items()
+        name: number
+        for name, value in found.items()
         if not isinstance(value, bool) and (number := as_number(value)) is not None
-    }  # fmt: skip
+    }
 
 
 def _hand_over(run: Path, name: str, tracker: Tracker, *, follow: bool) -> int:

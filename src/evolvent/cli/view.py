@@ -60,8 +60,11 @@ def _check(found: argparse.Namespace) -> None:
     if not found.serve:
         if found.run is None:
             problems.append(Problem("run", "got no run", "name its folder, or --serve all of them"))
-        problems += [Problem(f"--{name}", "only the viewer has it", "add --serve")
-                     for name in ("port", "tokenizer") if getattr(found, name) is not None]  # fmt: skip
+        problems += [
+            Problem(f"--{name}", "only the viewer has it", "add --serve")
+            for name in ("port", "tokenizer")
+            if getattr(found, name) is not None
+        ]
     elif found.to is not None:
         problems.append(Problem("--to", "the viewer writes no file", "leave out --to, or --serve"))
     if found.port is not None and not 0 <= found.port < 65536:
@@ -85,9 +88,16 @@ def _serve(found: argparse.Namespace, console: Console) -> int:
     app = viewer_app(folder, access=bound_to("127.0.0.1"), token=token, boards=board_of, tokenizer=found.tokenizer)
     with listen("127.0.0.1", found.port or 0) as bound:
         config = uvicorn.Config(
-            app, http="h11", ws="none", log_level="warning", access_log=False, lifespan="off", server_header=False,
-            proxy_headers=False, timeout_graceful_shutdown=_GRACE_S,
-        )  # fmt: skip
+            app,
+            http="h11",
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=_GRACE_S,
+        )
         where = f"{url_of(bound)}{ENTER}{token}"
         console.print(plain(f"viewing {folder} at {where} (Ctrl-C ends)"), soft_wrap=True)
         console.file.flush()

@@ -96,9 +96,13 @@ def run(words: Sequence[str], console: Console) -> int:
 
     torch.set_num_threads(config.threads)
     with Watcher(
-        config.run, chosen, device=config.device, slots=config.slots, context=config.context,
+        config.run,
+        chosen,
+        device=config.device,
+        slots=config.slots,
+        context=config.context,
         on_row=partial(_tell, console),
-    ) as watcher:  # fmt: skip
+    ) as watcher:
         os.nice(config.nice)
         if config.once:
             if not watcher.once():
@@ -108,8 +112,11 @@ def run(words: Sequence[str], console: Console) -> int:
             console.file.flush()
             watch(watcher, poll_s=config.poll_s, idle_s=config.idle_s)
         did = watcher.did
-    console.print(f"snapshots: {did.evaluated} evaluated, {did.skipped} passed over, {did.broken} broken; "
-                  f"evaluations that failed: {did.failed}", soft_wrap=True)  # fmt: skip
+    console.print(
+        f"snapshots: {did.evaluated} evaluated, {did.skipped} passed over, {did.broken} broken; "
+        f"evaluations that failed: {did.failed}",
+        soft_wrap=True,
+    )
     return 1 if did.broken or did.failed else 0
 
 

@@ -91,10 +91,15 @@ def describe(rows: Iterable[Row]) -> Stats:
     for size in sizes:
         counts[bisect_left(_EDGES, size)] += 1
     return Stats(
-        len(sizes), len(sizes) - len(seen), Lengths(tuple(counts), _EDGES, sum(sizes), max(sizes, default=0)),
-        dict(sorted(fields.items())), dict(sorted(calls.items())), len(tools),
-        {name: (own[0], own[1], own[2], own[3]) for name, own in sorted(languages.items())}, dict(unread),
-    )  # fmt: skip
+        len(sizes),
+        len(sizes) - len(seen),
+        Lengths(tuple(counts), _EDGES, sum(sizes), max(sizes, default=0)),
+        dict(sorted(fields.items())),
+        dict(sorted(calls.items())),
+        len(tools),
+        {name: (own[0], own[1], own[2], own[3]) for name, own in sorted(languages.items())},
+        dict(unread),
+    )
 
 
 def _hash(value: object) -> bytes:
@@ -161,9 +166,15 @@ def picture(lengths: Lengths) -> tuple[str, ...]:
 
 
 def card(
-    stats: Stats, *, title: str, licence: str, source: str, made: Sequence[str], files: Mapping[str, str],
+    stats: Stats,
+    *,
+    title: str,
+    licence: str,
+    source: str,
+    made: Sequence[str],
+    files: Mapping[str, str],
     settings: Mapping[str, Any] | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """The card of a data set, `README.md` beside its files: what it is, how it was made, and what is in it.
 
     Args:
@@ -176,11 +187,23 @@ def card(
     for name, value in (("licence", licence), ("source", source)):
         if not value.strip() or "\n" in value:
             raise ConfigError(f"a card without {name}", value=value, expected="one line that says it")
-    front = {"license": licence, "pretty_name": title,
-             "configs": [{"config_name": "default", "data_files": [{"split": "train", "path": path}]}
-                         for path in sorted(files)][:1]}  # fmt: skip
-    lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in front.items()), "---", "", f"# {title}", "",
-             f"Made of: {source}", ""]  # fmt: skip
+    front = {
+        "license": licence,
+        "pretty_name": title,
+        "configs": [
+            {"config_name": "default", "data_files": [{"split": "train", "path": path}]} for path in sorted(files)
+        ][:1],
+    }
+    lines = [
+        "---",
+        *(f"{key}: {json.dumps(value)}" for key, value in front.items()),
+        "---",
+        "",
+        f"# {title}",
+        "",
+        f"Made of: {source}",
+        "",
+    ]
     lines += [f"{number}. {one}" for number, one in enumerate(made, 1)] + [""]
     if settings:
         lines += ["Settings: `" + canonical_json(dict(settings)) + "`", ""]
@@ -199,16 +222,27 @@ def write_card(
 ) -> None:
     """Write the card of a file of rows beside it, as `NAME.card.md`; see `card`."""
     rows = (row for shard in shards_of(file) for _, row in read_shard(shard) if not isinstance(row, SampleInvalid))
-    text = card(describe(rows), title=file.stem, licence=licence, source=source, made=made, files={file.name: digest},
-                settings=settings)  # fmt: skip
+    text = card(
+        describe(rows),
+        title=file.stem,
+        licence=licence,
+        source=source,
+        made=made,
+        files={file.name: digest},
+        settings=settings,
+    )
     write_atomic(file.with_name(f"{file.stem}.card.md"), text)
 
 
 def rows_of(stats: Stats) -> list[tuple[str, str]]:
     """What `describe` found as rows of a table: what, and how much."""
     mean = stats.lengths.total / stats.rows if stats.rows else 0.0
-    found = [("rows", f"{stats.rows:,}"), ("exact doubles", f"{stats.doubles:,}"),
-             ("characters of a row, mean", f"{mean:,.0f}"), ("longest row", f"{stats.lengths.longest:,}")]  # fmt: skip
+    found = [
+        ("rows", f"{stats.rows:,}"),
+        ("exact doubles", f"{stats.doubles:,}"),
+        ("characters of a row, mean", f"{mean:,.0f}"),
+        ("longest row", f"{stats.lengths.longest:,}"),
+    ]
     if stats.calls:
         found.append(("different tools", f"{stats.tools:,}"))
     for count, rows in stats.calls.items():

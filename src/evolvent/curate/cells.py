@@ -99,9 +99,14 @@ def quotas(total: int, weights: ArrayLike, rooms: ArrayLike, *, rng: Generator) 
 
 
 def sharded_map(
-    features: ArrayLike, quality: ArrayLike | None, k: int, *, cells: ArrayLike, rng: Generator,
+    features: ArrayLike,
+    quality: ArrayLike | None,
+    k: int,
+    *,
+    cells: ArrayLike,
+    rng: Generator,
     second_pass: bool = True,
-) -> Selection:  # fmt: skip
+) -> Selection:
     """Greedy MAP within cells, so that more items can be chosen than the features have rank.
 
     Cells have quotas by largest remainder on their summed quality. What a cell's rank cannot fill goes to the others.
@@ -123,8 +128,11 @@ def sharded_map(
     weights = np.ones(len(matrix)) if quality is None else checked_quality(quality, len(matrix))
     labels = np.asarray(cells)
     if labels.shape != (len(matrix),) or labels.dtype.kind not in "iu":
-        raise BatchMismatch("cells that do not fit the features", value=f"{labels.dtype} of shape {labels.shape}",
-                            expected=f"{len(matrix)} whole numbers")  # fmt: skip
+        raise BatchMismatch(
+            "cells that do not fit the features",
+            value=f"{labels.dtype} of shape {labels.shape}",
+            expected=f"{len(matrix)} whole numbers",
+        )
     left, taken = np.arange(len(matrix)), 0
     indices: list[NDArray[np.int64]] = [left[:0]]
     gains: list[NDArray[np.float64]] = [np.zeros(0)]
@@ -147,9 +155,14 @@ def sharded_map(
 
 
 def _offers(
-    matrix: NDArray[np.floating], weights: NDArray[np.float64], labels: NDArray[np.integer], *,
-    left: NDArray[np.int64], count: int, rng: Generator,
-) -> Selection:  # fmt: skip
+    matrix: NDArray[np.floating],
+    weights: NDArray[np.float64],
+    labels: NDArray[np.integer],
+    *,
+    left: NDArray[np.int64],
+    count: int,
+    rng: Generator,
+) -> Selection:
     """What the cells choose among what is left, best gain first: `count` items, or all that their ranks hold."""
     members = [left[labels[left] == label] for label in np.unique(labels[left])]
     choices = [Greedy(matrix[rows], weights[rows]) for rows in members]

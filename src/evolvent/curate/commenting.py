@@ -22,8 +22,14 @@ __all__ = ["OUTCOMES", "Commenting", "Outcome", "Source", "Written", "against", 
 
 Outcome = Literal["commented", "unchanged", "skipped", "unparsable", "code_changed", "too_long", "failed"]
 OUTCOMES: tuple[Outcome, ...] = (
-    "commented", "unchanged", "skipped", "unparsable", "code_changed", "too_long", "failed",
-)  # fmt: skip
+    "commented",
+    "unchanged",
+    "skipped",
+    "unparsable",
+    "code_changed",
+    "too_long",
+    "failed",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +51,11 @@ class Source:
         try:
             self.text.encode()
         except UnicodeEncodeError as error:
-            raise SampleInvalid("code with half a character", value=repr(self.text[error.start : error.end]),
-                                expected="text that UTF-8 can hold") from error  # fmt: skip
+            raise SampleInvalid(
+                "code with half a character",
+                value=repr(self.text[error.start : error.end]),
+                expected="text that UTF-8 can hold",
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)

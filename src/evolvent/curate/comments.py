@@ -21,9 +21,20 @@ from evolvent.curate.syntax import Reading, read
 from evolvent.errors import SampleInvalid
 
 __all__ = [
-    "DIRECTIVE", "Commented", "Density", "Note", "Outcome", "Refused", "code_tokens", "commented", "density", "insert",
-    "open_lines", "refusal", "same_code",
-]  # fmt: skip
+    "DIRECTIVE",
+    "Commented",
+    "Density",
+    "Note",
+    "Outcome",
+    "Refused",
+    "code_tokens",
+    "commented",
+    "density",
+    "insert",
+    "open_lines",
+    "refusal",
+    "same_code",
+]
 
 Outcome = Literal["commented", "unchanged", "unparsable", "code_changed"]
 MOST_TEXT = 1_000  # characters of one note

@@ -62,8 +62,11 @@ def write_part(folder: Path, part: str, world: World, *, trajectories: Iterable[
     for trajectory in trajectories:
         name = names.get(trajectory.task.id)
         if name is None or not trajectory.success or trajectory.task.split != "train":
-            raise SampleInvalid(f"{trajectory.id} is no demonstration of {world.name}", value=trajectory.ended_by,
-                                expected="a solved training task of this world")  # fmt: skip
+            raise SampleInvalid(
+                f"{trajectory.id} is no demonstration of {world.name}",
+                value=trajectory.ended_by,
+                expected="a solved training task of this world",
+            )
         steps += len(trajectory.steps)
         rows.append(replace(trajectory, meta={"item_id": name}))
     rows.sort(key=lambda one: int(one.meta["item_id"].rpartition("_")[2]))
@@ -116,8 +119,11 @@ def _world(world: World) -> dict[str, Any]:
     panels = {f"{split}/{tier}": world.tasks(split, tier) for split in SPLITS for tier in world.tiers}
     counts = {name: {"tasks": len(tasks), "digest": digest(tasks)} for name, tasks in panels.items()}
     return {
-        "version": world.version, "horizon": world.horizon, "instructions": world.instructions, "panels": counts,
-    }  # fmt: skip
+        "version": world.version,
+        "horizon": world.horizon,
+        "instructions": world.instructions,
+        "panels": counts,
+    }
 
 
 def _card(files: Sequence[FileRow], whole: str) -> str:
@@ -127,10 +133,18 @@ def _card(files: Sequence[FileRow], whole: str) -> str:
     for part in parts:
         split = "test" if part == "eval" else "train"
         head += [f"- config_name: {part}", "  data_files:", f"  - split: {split}", f"    path: {part}/*.json"]
-    lines = [*head, "---", "", "# Trajectories of experts in the worlds of evolvent", "",
-             f"Digest {whole}. Every world's tasks are split by a hash of their canonical form; test tasks are in no "
-             "training file. `item_id` is the world and the place of the task among all its tasks.", "",
-             "| part | what | worlds | rows | steps |", "|---|---|---|---|---|"]  # fmt: skip
+    lines = [
+        *head,
+        "---",
+        "",
+        "# Trajectories of experts in the worlds of evolvent",
+        "",
+        f"Digest {whole}. Every world's tasks are split by a hash of their canonical form; test tasks are in no "
+        "training file. `item_id` is the world and the place of the task among all its tasks.",
+        "",
+        "| part | what | worlds | rows | steps |",
+        "|---|---|---|---|---|",
+    ]
     for part in parts:
         own = [row for row in files if row.path.startswith(f"{part}/")]
         rows, steps = sum(row.rows for row in own), sum(row.steps for row in own)

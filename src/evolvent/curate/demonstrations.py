@@ -43,9 +43,14 @@ def prompt_for(policy: Policy) -> ToolPrompt:
 
 
 def demonstration(
-    row: Row, policy: Policy, *, name: str, prompt: ToolPrompt | None = None, too_long: TooLong = "refuse",
+    row: Row,
+    policy: Policy,
+    *,
+    name: str,
+    prompt: ToolPrompt | None = None,
+    too_long: TooLong = "refuse",
     context: int | None = None,
-) -> Parts:  # fmt: skip
+) -> Parts:
     """A row as one sequence of the policy's tokens, learning weights on what is to be learned.
 
     Args:
@@ -97,9 +102,13 @@ def _side(value: Any, role: str) -> list[Mapping[str, Any]]:
 
 
 def demonstrations(
-    rows: Iterable[Row], policy: Policy, *, too_long: TooLong = "refuse", context: int | None = None,
+    rows: Iterable[Row],
+    policy: Policy,
+    *,
+    too_long: TooLong = "refuse",
+    context: int | None = None,
     intake: Intake | None = None,
-) -> Iterator[Parts]:  # fmt: skip
+) -> Iterator[Parts]:
     """The demonstrations of rows, lazily, named by their places; those that make none are counted and left out."""
     from evolvent.errors import VocabularyMismatch
     from evolvent.learn.windows import Intake
@@ -128,6 +137,7 @@ def alone(part: Parts, policy: Policy) -> Parts:
 
     places = answer_places(part)
     if places[0] <= 1 or np.any(np.diff(places) != 1):
-        raise SampleInvalid("no single answer after a prompt", value=f"{len(places)} tokens",
-                            expected="a prompt and one reply")  # fmt: skip
+        raise SampleInvalid(
+            "no single answer after a prompt", value=f"{len(places)} tokens", expected="a prompt and one reply"
+        )
     return taught(f"{part.trajectory}/alone", policy.dialect.open("", ""), part.ids[places].tolist())

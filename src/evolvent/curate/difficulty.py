@@ -28,7 +28,7 @@ _ROUNDING = 1e-3  # a log-probability in half precision may come out this much a
 
 def mean_logprob_score(
     logprobs: Sequence[ArrayLike], *, spans: Sequence[ArrayLike] | None = None
-) -> NDArray[np.float64]:  # fmt: skip
+) -> NDArray[np.float64]:
     """How easy each answer is for a model, `[n]` in 0..1: the geometric mean of its tokens' probabilities.
 
     `s_i = exp((1 / T) sum_t log p(y_t | x, y_<t))` (P3, arXiv 2408.05541). With spans: that of each span, and their
@@ -52,8 +52,11 @@ def mean_logprob_score(
             continue
         numbers = np.asarray(spans[sample])
         if numbers.shape != values.shape:
-            raise BatchMismatch(f"the spans of sample {sample} do not fit its log-probabilities", value=numbers.shape,
-                                expected=values.shape)  # fmt: skip
+            raise BatchMismatch(
+                f"the spans of sample {sample} do not fit its log-probabilities",
+                value=numbers.shape,
+                expected=values.shape,
+            )
         _, place = np.unique(numbers, return_inverse=True)
         scores[sample] = np.exp(np.bincount(place, values) / np.bincount(place)).mean()
     return scores
@@ -61,13 +64,17 @@ def mean_logprob_score(
 
 def _checked(values: NDArray[np.float64], sample: int) -> NDArray[np.float64]:
     if values.ndim != 1 or not len(values):
-        raise NothingToLearn(f"sample {sample} has no answer tokens", value=f"shape {values.shape}",
-                             expected="one number a token")  # fmt: skip
+        raise NothingToLearn(
+            f"sample {sample} has no answer tokens", value=f"shape {values.shape}", expected="one number a token"
+        )
     if np.isnan(values).any():
         raise NonFinite(f"a log-probability of sample {sample} is NaN", value=f"token {np.isnan(values).argmax()}")
     if values.max() > _ROUNDING:
-        raise BatchMismatch(f"a log-probability of sample {sample} is above 0", value=float(values.max()),
-                            hint="give log-probabilities, not probabilities")  # fmt: skip
+        raise BatchMismatch(
+            f"a log-probability of sample {sample} is above 0",
+            value=float(values.max()),
+            hint="give log-probabilities, not probabilities",
+        )
     return values
 
 
@@ -79,8 +86,11 @@ def answer_places(part: Parts) -> NDArray[np.int64]:
     """
     places = 1 + np.flatnonzero(part.weight[1:])
     if not len(places):
-        raise NothingToLearn(f"trajectory {part.trajectory!r} has no answer tokens", value=f"{len(part)} tokens",
-                             expected="a learning weight on some token after the first")  # fmt: skip
+        raise NothingToLearn(
+            f"trajectory {part.trajectory!r} has no answer tokens",
+            value=f"{len(part)} tokens",
+            expected="a learning weight on some token after the first",
+        )
     return places
 
 

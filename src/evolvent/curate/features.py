@@ -52,9 +52,12 @@ def unit_features(features: ArrayLike) -> NDArray[Any]:
     rounding = float(np.finfo(matrix.dtype).eps)
     varied = deviation > 4 * rounding * largest
     if not varied.any() or deviation.max() <= 16 * rounding * largest.max():
-        raise NonFinite("every feature is constant, so none has a deviation to divide by",
-                        value=f"{matrix.shape[1]} columns, {len(matrix)} rows",
-                        expected="samples that differ", hint="were they taken at the first position?")  # fmt: skip
+        raise NonFinite(
+            "every feature is constant, so none has a deviation to divide by",
+            value=f"{matrix.shape[1]} columns, {len(matrix)} rows",
+            expected="samples that differ",
+            hint="were they taken at the first position?",
+        )
     made = np.empty((len(matrix), int(varied.sum())), matrix.dtype)
     for place in blocks:
         scaled = (matrix[place][:, varied] - mean[varied]) / deviation[varied]
@@ -123,8 +126,10 @@ def _pooled(
 def _refuse_trees(parts: Sequence[Parts]) -> None:
     for part in parts:
         if part.parent is not None:
-            raise BatchMismatch(f"trajectory {part.trajectory!r} is a tree, its answers have no one end",
-                                hint="take the features of its chains")  # fmt: skip
+            raise BatchMismatch(
+                f"trajectory {part.trajectory!r} is a tree, its answers have no one end",
+                hint="take the features of its chains",
+            )
 
 
 @contextmanager

@@ -25,8 +25,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from evolvent.errors import BatchMismatch, ConfigError, NonFinite, Problem
 
-__all__ = ["Greedy", "Selection", "Stopped", "checked_features", "checked_k", "checked_quality", "greedy_map",
-           "product", "restarted_map"]  # fmt: skip
+__all__ = [
+    "Greedy",
+    "Selection",
+    "Stopped",
+    "checked_features",
+    "checked_k",
+    "checked_quality",
+    "greedy_map",
+    "product",
+    "restarted_map",
+]
 
 Stopped = Literal["k", "rank", "empty"]
 _BLOCK = 1 << 19  # bytes of features in a block: what a core's cache holds
@@ -62,9 +71,7 @@ def product(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
         return np.asarray(a @ b)
 
 
-def greedy_map(
-    features: ArrayLike, quality: ArrayLike | None, k: int, *, rtol: float | None = None
-) -> Selection:  # fmt: skip
+def greedy_map(features: ArrayLike, quality: ArrayLike | None, k: int, *, rtol: float | None = None) -> Selection:
     """The greedy choice of at most k items: at each step the largest residue, among equal ones the lowest index.
 
     Equal are residues that float64 cannot tell apart. Features are taken as they are (`unit_features` normalises).
@@ -84,9 +91,7 @@ def greedy_map(
     return Greedy(features, quality, rtol=rtol).extend(k)
 
 
-def restarted_map(
-    features: ArrayLike, quality: ArrayLike | None, k: int, *, rtol: float | None = None
-) -> Selection:  # fmt: skip
+def restarted_map(features: ArrayLike, quality: ArrayLike | None, k: int, *, rtol: float | None = None) -> Selection:
     """Greedy MAP that begins again on the rest whenever the rank is used up, until k items are taken.
 
     Gains are those of the round an item was taken in. Items without residue at the start (quality or features 0) are
@@ -257,8 +262,11 @@ def checked_features(features: ArrayLike, *, finite: bool = False) -> NDArray[An
     """
     matrix = features if isinstance(features, np.ndarray) else np.asarray(features)
     if matrix.ndim != 2 or matrix.dtype.kind not in "fiub":
-        raise BatchMismatch("features that are no matrix", value=f"{matrix.dtype} of shape {matrix.shape}",
-                            expected="numbers, a row an item")  # fmt: skip
+        raise BatchMismatch(
+            "features that are no matrix",
+            value=f"{matrix.dtype} of shape {matrix.shape}",
+            expected="numbers, a row an item",
+        )
     if matrix.dtype not in (np.float32, np.float64):
         matrix = matrix.astype(np.float32 if matrix.dtype == np.float16 else np.float64)
     for at in range(0, len(matrix) if finite else 0, _ROWS):
@@ -278,8 +286,13 @@ def checked_quality(quality: ArrayLike, count: int, *, negative: bool = False) -
     if values.shape != (count,):
         raise BatchMismatch("quality and features differ in length", value=values.shape, expected=(count,))
     wrong = ~np.isfinite(values) if negative else ~(np.isfinite(values) & (values >= 0))
-    _refuse(wrong, lambda row: (f"quality of row {row} is {values[row]}",
-                                "a finite number" if negative else "a finite number of at least 0"))  # fmt: skip
+    _refuse(
+        wrong,
+        lambda row: (
+            f"quality of row {row} is {values[row]}",
+            "a finite number" if negative else "a finite number of at least 0",
+        ),
+    )
     return values
 
 

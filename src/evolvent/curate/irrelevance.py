@@ -26,9 +26,17 @@ from evolvent.schemas import json_schema, tool_of
 from evolvent.trajectory import canonical_json, sample_rng, sample_seed
 
 __all__ = [
-    "LIMIT", "Irrelevant", "Near", "answerable", "card", "drop_gold", "irrelevant", "read_row", "row_of",
+    "LIMIT",
+    "Irrelevant",
+    "Near",
+    "answerable",
+    "card",
+    "drop_gold",
+    "irrelevant",
+    "read_row",
+    "row_of",
     "write_irrelevance",
-]  # fmt: skip
+]
 
 Near = Callable[[Tool, Tool], float]
 LIMIT = 0.7
@@ -51,15 +59,24 @@ def answerable(
 def _needed(call: Call, gold: Tool) -> dict[str, Any]:
     schema = json_schema(gold.parameters)
     known, required = schema["properties"], schema.get("required", ())
-    return {name: value for name, value in call.arguments.items()
-            if name in required or not isinstance(known.get(name), Mapping) or "default" not in known[name]
-            or known[name]["default"] != value}  # fmt: skip
+    return {
+        name: value
+        for name, value in call.arguments.items()
+        if name in required
+        or not isinstance(known.get(name), Mapping)
+        or "default" not in known[name]
+        or known[name]["default"] != value
+    }
 
 
 def drop_gold(
-    sample: CallSample, *, near: Near = similarity, limit: float = LIMIT, pool: Sequence[Tool] = (),
+    sample: CallSample,
+    *,
+    near: Near = similarity,
+    limit: float = LIMIT,
+    pool: Sequence[Tool] = (),
     rng: np.random.Generator | None = None,
-) -> CallSample | None:  # fmt: skip
+) -> CallSample | None:
     """The sample without the tools that its answer calls, and with nothing to call; its id gets `/irrelevant`.
 
     Args:
@@ -86,8 +103,9 @@ def _dropped(
     by_name = {tool.name: tool for tool in sample.tools}
     missing = [call.name for call in sample.calls if call.name not in by_name]
     if missing:
-        raise SampleInvalid(f"sample {sample.id!r}: a call of {missing[0]!r}, which is none of the tools",
-                            value=sorted(by_name)[:8])  # fmt: skip
+        raise SampleInvalid(
+            f"sample {sample.id!r}: a call of {missing[0]!r}, which is none of the tools", value=sorted(by_name)[:8]
+        )
     gold = {call.name for call in sample.calls}
     stays = [tool for tool in sample.tools if tool.name not in gold]
     uses = [(call, by_name[call.name]) for call in sample.calls]
@@ -133,9 +151,14 @@ class Irrelevant:
 
 
 def irrelevant(
-    samples: Sequence[CallSample], share: float, *, seed: int, near: Near = similarity, limit: float = LIMIT,
+    samples: Sequence[CallSample],
+    share: float,
+    *,
+    seed: int,
+    near: Near = similarity,
+    limit: float = LIMIT,
     pool: Sequence[Tool] = (),
-) -> Irrelevant:  # fmt: skip
+) -> Irrelevant:
     """Samples, and irrelevant copies of some of them, so that copies are `share` of the whole (in the paper 1/9).
 
     Which samples get a copy depends on their ids and the seed, not on their order. Where too few can have one, fewer
@@ -214,12 +237,20 @@ def read_row(row: Mapping[str, Any]) -> CallSample:
         found = tuple(messages) or (Message("user", str(row["query"])),)
         return CallSample(str(row["id"]), found, tuple([tool_of(one) for one in tools]), calls)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise SampleInvalid("a row that is no sample of function calls", value=str(error),
-                            expected="id, query, tools, answers") from error  # fmt: skip
+        raise SampleInvalid(
+            "a row that is no sample of function calls", value=str(error), expected="id, query, tools, answers"
+        ) from error
 
 
-def write_irrelevance(folder: Path, samples: Sequence[CallSample], *, licence: str, source: str,
-                      report: Irrelevant | None = None, name: str = "irrelevance") -> dict[str, str]:  # fmt: skip
+def write_irrelevance(
+    folder: Path,
+    samples: Sequence[CallSample],
+    *,
+    licence: str,
+    source: str,
+    report: Irrelevant | None = None,
+    name: str = "irrelevance",
+) -> dict[str, str]:
     """Write samples as a data set, `data/train.jsonl`, with its card, `README.md`; `datasets.load_dataset` reads it.
 
     The same samples give the same bytes.
@@ -253,8 +284,15 @@ def write_irrelevance(folder: Path, samples: Sequence[CallSample], *, licence: s
     return {path: hashlib.sha256(text.encode()).hexdigest() for path, text in files.items()}
 
 
-def card(samples: Sequence[CallSample], *, licence: str, source: str, report: Irrelevant | None = None,
-         name: str = "irrelevance", digests: Mapping[str, str]) -> str:  # fmt: skip
+def card(
+    samples: Sequence[CallSample],
+    *,
+    licence: str,
+    source: str,
+    report: Irrelevant | None = None,
+    name: str = "irrelevance",
+    digests: Mapping[str, str],
+) -> str:
     """The card of such a data set: front matter that Hugging Face's tools read, counts, hashes, and how it was made."""
     abstain = sum(not sample.calls for sample in samples)
     tools = len({canonical_json(_tool_row(tool)) for sample in samples for tool in sample.tools})
@@ -266,22 +304,42 @@ def card(samples: Sequence[CallSample], *, licence: str, source: str, report: Ir
         "configs": [{"config_name": "default", "data_files": [{"split": "train", "path": "data/train.jsonl"}]}],
     }
     counts = [
-        ("samples", len(samples)), ("samples to which no tool fits", abstain), ("different tools", tools),
+        ("samples", len(samples)),
+        ("samples to which no tool fits", abstain),
+        ("different tools", tools),
         ("tools a sample, mean", f"{sum(len(one.tools) for one in samples) / len(samples):.2f}"),
-    ]  # fmt: skip
+    ]
     if report is not None:
         counts += [("copies asked for", report.wanted), ("copies made", report.made)]
         counts += [(f"no copy: {why.replace('_', ' ')}", count) for why, count in sorted(report.left_out.items())]
-    return "\n".join([
-        "---", *[f"{key}: {json.dumps(value)}" for key, value in front.items()], "---", "",
-        f"# {name}", "",
-        "Requests to tools. Where no tool answers a request, the right answer is to call nothing (`[]`).", "",
-        f"Made of: {source}", "",
-        "How: every tool that the answer calls is taken away (Hammer, arXiv 2410.04587). A copy is kept only where no",
-        "tool that stays takes the arguments of the answer, whatever its parameters are called, while its description",
-        "is near that of the tool which was called. Several tools that answer together are not looked for.", "",
-        "Columns, all text: `id`, `query`; `tools`, `answers` and `messages` are JSON.", "",
-        "| | |", "|---|---|", *[f"| {what} | {count} |" for what, count in counts], "",
-        "| file | SHA-256 |", "|---|---|", *[f"| {path} | `{digests[path]}` |" for path in sorted(digests)], "",
-        f"Licence: {licence}", "",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "---",
+            *[f"{key}: {json.dumps(value)}" for key, value in front.items()],
+            "---",
+            "",
+            f"# {name}",
+            "",
+            "Requests to tools. Where no tool answers a request, the right answer is to call nothing (`[]`).",
+            "",
+            f"Made of: {source}",
+            "",
+            "How: every tool that the answer calls is taken away (Hammer, arXiv 2410.04587). A copy is kept only where",
+            "no tool that stays takes the arguments of the answer, whatever its parameters are called, while its",
+            "description is near that of the tool which was called. Several tools that answer together are not",
+            "looked for.",
+            "",
+            "Columns, all text: `id`, `query`; `tools`, `answers` and `messages` are JSON.",
+            "",
+            "| | |",
+            "|---|---|",
+            *[f"| {what} | {count} |" for what, count in counts],
+            "",
+            "| file | SHA-256 |",
+            "|---|---|",
+            *[f"| {path} | `{digests[path]}` |" for path in sorted(digests)],
+            "",
+            f"Licence: {licence}",
+            "",
+        ]
+    )

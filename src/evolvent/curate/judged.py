@@ -61,14 +61,27 @@ class PolicyMeasure:
             from evolvent.learn.sources import vocabulary_digest
 
             if len({vocabulary_digest(one.tokenizer) for one in (self.policy, self.reference[0])}) > 1:
-                raise ConfigError([Problem("reference", "it has another tokenizer than the policy",
-                                           "losses are compared over the same tokens: choose another")])  # fmt: skip
+                raise ConfigError(
+                    [
+                        Problem(
+                            "reference",
+                            "it has another tokenizer than the policy",
+                            "losses are compared over the same tokens: choose another",
+                        )
+                    ]
+                )
 
     def settings(self) -> Mapping[str, Any]:
         """Everything that results depend on; policies by their digests."""
-        return {"policy": self.name, "features": self.features, "quality": self.quality, "lines": self.lines,
-                "truncate": self.truncate, "text": dict(self.text.settings()) if self._texts else None,
-                "reference": None if self.reference is None else self.reference[1]}  # fmt: skip
+        return {
+            "policy": self.name,
+            "features": self.features,
+            "quality": self.quality,
+            "lines": self.lines,
+            "truncate": self.truncate,
+            "text": dict(self.text.settings()) if self._texts else None,
+            "reference": None if self.reference is None else self.reference[1],
+        }
 
     @property
     def _texts(self) -> bool:
@@ -85,8 +98,13 @@ class PolicyMeasure:
             if at in refused:
                 continue
             try:
-                part = demonstration(row, self.policy, name=f"row-{at}", prompt=prompt,
-                                     too_long="truncate" if self.truncate else "refuse")  # fmt: skip
+                part = demonstration(
+                    row,
+                    self.policy,
+                    name=f"row-{at}",
+                    prompt=prompt,
+                    too_long="truncate" if self.truncate else "refuse",
+                )
                 if self.quality == "ifd":
                     bare[at] = alone(part, self.policy)
                 parts[at] = by_lines(part, self._decode) if self.lines else part

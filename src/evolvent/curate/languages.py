@@ -66,21 +66,43 @@ _C_STRINGS = frozenset({"string_literal", "char_literal", "raw_string_literal", 
 _JS_STRINGS = frozenset({"string", "template_string", "template_literal_type", "regex"})
 _JS_COMMENTS = frozenset({"comment", "html_comment"})
 _JSX = frozenset({"jsx_element", "jsx_self_closing_element"})
-_RUBY_STRINGS = frozenset({
-    "string", "string_array", "symbol_array", "heredoc_body", "regex", "subshell", "delimited_symbol", "character",
-    "uninterpreted",
-})  # fmt: skip
+_RUBY_STRINGS = frozenset(
+    {
+        "string",
+        "string_array",
+        "symbol_array",
+        "heredoc_body",
+        "regex",
+        "subshell",
+        "delimited_symbol",
+        "character",
+        "uninterpreted",
+    }
+)
 _PHP_STRINGS = frozenset({"string", "encapsed_string", "heredoc", "nowdoc", "shell_command_expression"})
 _BASH_STRINGS = frozenset({"string", "raw_string", "ansi_c_string", "translated_string", "heredoc_body"})
 # A `#` line inside these is text or arithmetic to bash, whatever the grammar says.
-_BASH_CLOSED = frozenset({
-    "heredoc_redirect", "arithmetic_expansion", "c_style_for_statement", "test_command", "expansion", "regex",
-    "command_substitution", "subscript",
-})  # fmt: skip
-_SHARP_STRINGS = frozenset({
-    "string_literal", "verbatim_string_literal", "raw_string_literal", "interpolated_string_expression",
-    "character_literal",
-})  # fmt: skip
+_BASH_CLOSED = frozenset(
+    {
+        "heredoc_redirect",
+        "arithmetic_expansion",
+        "c_style_for_statement",
+        "test_command",
+        "expansion",
+        "regex",
+        "command_substitution",
+        "subscript",
+    }
+)
+_SHARP_STRINGS = frozenset(
+    {
+        "string_literal",
+        "verbatim_string_literal",
+        "raw_string_literal",
+        "interpolated_string_expression",
+        "character_literal",
+    }
+)
 # Java reads \u000a as the end of the line before it reads comments: no reader here follows it there.
 _ESCAPES = (r"\\u+00[0-7][0-9a-fA-F]", "unicode escapes of ASCII characters")
 # What stands above `import "C"` is C, although it looks like a comment.
@@ -88,64 +110,148 @@ _CGO = (r'(?m)^[^\S\n]*(?:import\s+)?"C"\s*$', "a cgo preamble")
 
 _TABLE = (
     Language("python", "#", (".py", ".pyi", ".pyw"), ("python",), "python"),
-    Language("c", "//", (".c", ".h"), (), "tree-sitter", ("tree_sitter_c", "language"), strings=_C_STRINGS,
-             tolerance=0.05),
     Language(
-        "cpp", "//", (".cc", ".cpp", ".cxx", ".c++", ".hh", ".hpp", ".hxx", ".ipp"), (), "tree-sitter",
-        ("tree_sitter_cpp", "language"), strings=_C_STRINGS, tolerance=0.05,
+        "c", "//", (".c", ".h"), (), "tree-sitter", ("tree_sitter_c", "language"), strings=_C_STRINGS, tolerance=0.05
     ),
     Language(
-        "csharp", "//", (".cs",), (), "tree-sitter", ("tree_sitter_c_sharp", "language"), strings=_SHARP_STRINGS,
+        "cpp",
+        "//",
+        (".cc", ".cpp", ".cxx", ".c++", ".hh", ".hpp", ".hxx", ".ipp"),
+        (),
+        "tree-sitter",
+        ("tree_sitter_cpp", "language"),
+        strings=_C_STRINGS,
+        tolerance=0.05,
     ),
     Language(
-        "go", "//", (".go",), (), "tree-sitter", ("tree_sitter_go", "language"),
-        strings=frozenset({"interpreted_string_literal", "raw_string_literal", "rune_literal"}), refused=_CGO,
+        "csharp",
+        "//",
+        (".cs",),
+        (),
+        "tree-sitter",
+        ("tree_sitter_c_sharp", "language"),
+        strings=_SHARP_STRINGS,
     ),
     Language(
-        "java", "//", (".java",), (), "tree-sitter", ("tree_sitter_java", "language"), _BOTH,
-        frozenset({"string_literal", "character_literal"}), refused=_ESCAPES, unfit=("\\u",),
+        "go",
+        "//",
+        (".go",),
+        (),
+        "tree-sitter",
+        ("tree_sitter_go", "language"),
+        strings=frozenset({"interpreted_string_literal", "raw_string_literal", "rune_literal"}),
+        refused=_CGO,
     ),
     Language(
-        "javascript", "//", (".js", ".mjs", ".cjs", ".jsx"), ("node", "nodejs", "bun"), "tree-sitter",
-        ("tree_sitter_javascript", "language"), _JS_COMMENTS, _JS_STRINGS, _JSX,
+        "java",
+        "//",
+        (".java",),
+        (),
+        "tree-sitter",
+        ("tree_sitter_java", "language"),
+        _BOTH,
+        frozenset({"string_literal", "character_literal"}),
+        refused=_ESCAPES,
+        unfit=("\\u",),
     ),
     Language(
-        "typescript", "//", (".ts", ".mts", ".cts"), ("ts-node", "deno", "tsx"), "tree-sitter",
-        ("tree_sitter_typescript", "language_typescript"), _JS_COMMENTS, _JS_STRINGS,
+        "javascript",
+        "//",
+        (".js", ".mjs", ".cjs", ".jsx"),
+        ("node", "nodejs", "bun"),
+        "tree-sitter",
+        ("tree_sitter_javascript", "language"),
+        _JS_COMMENTS,
+        _JS_STRINGS,
+        _JSX,
     ),
     Language(
-        "tsx", "//", (".tsx",), (), "tree-sitter", ("tree_sitter_typescript", "language_tsx"), _JS_COMMENTS,
-        _JS_STRINGS, _JSX,
+        "typescript",
+        "//",
+        (".ts", ".mts", ".cts"),
+        ("ts-node", "deno", "tsx"),
+        "tree-sitter",
+        ("tree_sitter_typescript", "language_typescript"),
+        _JS_COMMENTS,
+        _JS_STRINGS,
     ),
     Language(
-        "rust", "//", (".rs",), (), "tree-sitter", ("tree_sitter_rust", "language"), _BOTH,
+        "tsx",
+        "//",
+        (".tsx",),
+        (),
+        "tree-sitter",
+        ("tree_sitter_typescript", "language_tsx"),
+        _JS_COMMENTS,
+        _JS_STRINGS,
+        _JSX,
+    ),
+    Language(
+        "rust",
+        "//",
+        (".rs",),
+        (),
+        "tree-sitter",
+        ("tree_sitter_rust", "language"),
+        _BOTH,
         frozenset({"string_literal", "raw_string_literal", "char_literal"}),
     ),
     Language(
-        "ruby", "#", (".rb", ".gemspec", ".rake"), ("ruby",), "tree-sitter", ("tree_sitter_ruby", "language"),
-        strings=_RUBY_STRINGS, files=("Rakefile", "Gemfile"),
+        "ruby",
+        "#",
+        (".rb", ".gemspec", ".rake"),
+        ("ruby",),
+        "tree-sitter",
+        ("tree_sitter_ruby", "language"),
+        strings=_RUBY_STRINGS,
+        files=("Rakefile", "Gemfile"),
     ),
     Language(
-        "php", "//", (".php",), ("php",), "tree-sitter", ("tree_sitter_php", "language_php"), strings=_PHP_STRINGS,
-        closed=frozenset({"text_interpolation"}), opening="php_tag",
+        "php",
+        "//",
+        (".php",),
+        ("php",),
+        "tree-sitter",
+        ("tree_sitter_php", "language_php"),
+        strings=_PHP_STRINGS,
+        closed=frozenset({"text_interpolation"}),
+        opening="php_tag",
     ),
     Language(
-        "bash", "#", (".sh", ".bash"), ("sh", "bash", "dash", "ksh"), "tree-sitter", ("tree_sitter_bash", "language"),
-        strings=_BASH_STRINGS, closed=_BASH_CLOSED, only_if={"compound_statement": "(("},
-        unfit=("`",), same={"extglob_pattern": "word"}, files=(".bashrc", ".profile", ".bash_profile"),
+        "bash",
+        "#",
+        (".sh", ".bash"),
+        ("sh", "bash", "dash", "ksh"),
+        "tree-sitter",
+        ("tree_sitter_bash", "language"),
+        strings=_BASH_STRINGS,
+        closed=_BASH_CLOSED,
+        only_if={"compound_statement": "(("},
+        unfit=("`",),
+        same={"extglob_pattern": "word"},
+        files=(".bashrc", ".profile", ".bash_profile"),
     ),
     Language("lua", "--", (".lua",), ("lua", "luajit"), "pygments", ("pygments", "lua")),
     Language("kotlin", "//", (".kt", ".kts"), ("kotlin",), "pygments", ("pygments", "kotlin")),
     Language("scala", "//", (".scala", ".sc"), ("scala",), "pygments", ("pygments", "scala")),
     Language("swift", "//", (".swift",), ("swift",), "pygments", ("pygments", "swift")),
     Language("r", "#", (".r",), ("rscript",), "pygments", ("pygments", "splus")),
-)  # fmt: skip
+)
 LANGUAGES: Mapping[str, Language] = {language.name: language for language in _TABLE}
 _BY_SUFFIX = {suffix: language.name for language in _TABLE for suffix in language.suffixes}
 _BY_FILE = {name: language.name for language in _TABLE for name in language.files}
 _BY_INTERPRETER = {name: language.name for language in _TABLE for name in language.interpreters}
-_OTHER_NAMES = {"c++": "cpp", "c-sharp": "csharp", "c#": "csharp", "js": "javascript", "ts": "typescript",
-                "py": "python", "sh": "bash", "shell": "bash", "golang": "go"}  # fmt: skip
+_OTHER_NAMES = {
+    "c++": "cpp",
+    "c-sharp": "csharp",
+    "c#": "csharp",
+    "js": "javascript",
+    "ts": "typescript",
+    "py": "python",
+    "sh": "bash",
+    "shell": "bash",
+    "golang": "go",
+}
 _SHEBANG = re.compile(r"#!\s*(\S+)([^\n]*)")
 # A header with one of these is C++; C has no such lines.
 _CPP_HEADER = re.compile(r"(?m)^[^\S\n]*(?:class\s+\w|namespace\b|template\s*<|using\s+\w|#\s*include\s*<\w+>)")

@@ -89,8 +89,13 @@ class MaskSpec:
                 problems.append(Problem(where, f"unknown: {value!r}", f"known: {', '.join(known)}"))
         wrong = [word for word in self.words if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]{0,14}", word)]
         if wrong or len(set(self.words)) < len(self.words):
-            problems.append(Problem("words", f"{wrong[0]!r}" if wrong else "one is given twice",
-                                    "give different ones, 1 to 15 letters and digits, a letter first"))  # fmt: skip
+            problems.append(
+                Problem(
+                    "words",
+                    f"{wrong[0]!r}" if wrong else "one is given twice",
+                    "give different ones, 1 to 15 letters and digits, a letter first",
+                )
+            )
         if not 1 <= self.pieces[0] <= self.pieces[1] <= 4:
             problems.append(Problem("pieces", f"{self.pieces}", "give two numbers from 1 to 4, the smaller one first"))
         if problems:
@@ -126,9 +131,13 @@ def mask(sample: CallSample, rng: np.random.Generator, spec: MaskSpec) -> tuple[
 
 
 def masked(
-    samples: Iterable[CallSample], spec: MaskSpec, *, seed: int, epoch: int,
+    samples: Iterable[CallSample],
+    spec: MaskSpec,
+    *,
+    seed: int,
+    epoch: int,
     invalid: Callable[[CallSample, SampleInvalid], None] | None = None,
-) -> Iterator[tuple[CallSample, NameMap]]:  # fmt: skip
+) -> Iterator[tuple[CallSample, NameMap]]:
     """Samples of an epoch, each masked by random numbers of its own: neither order nor batching matters.
 
     Args:
@@ -215,8 +224,12 @@ def _fresh(rng: np.random.Generator, spec: MaskSpec, kinds: Sequence[str], *, ta
             if name not in taken and name not in _PYTHON:
                 taken.add(name)
                 found.append(name)
-    raise SampleInvalid(f"no {len(kinds)} new names", value=f"{len(spec.words)} words, pieces {spec.pieces}",
-                        expected="names that the sample does not hold", hint="give more words or pieces")  # fmt: skip
+    raise SampleInvalid(
+        f"no {len(kinds)} new names",
+        value=f"{len(spec.words)} words, pieces {spec.pieces}",
+        expected="names that the sample does not hold",
+        hint="give more words or pieces",
+    )
 
 
 def _names(rng: np.random.Generator, spec: MaskSpec, kinds: Sequence[str]) -> Iterator[str]:

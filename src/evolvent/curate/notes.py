@@ -22,9 +22,20 @@ from evolvent.curate.syntax import Span, read
 from evolvent.errors import ConfigError, Problem, SampleInvalid
 
 __all__ = [
-    "SKIP", "Limits", "Pair", "Proposal", "Reject", "alignment", "answer", "asked", "faults", "generated", "pairs_of",
-    "read_notes", "repeated_share",
-]  # fmt: skip
+    "SKIP",
+    "Limits",
+    "Pair",
+    "Proposal",
+    "Reject",
+    "alignment",
+    "answer",
+    "asked",
+    "faults",
+    "generated",
+    "pairs_of",
+    "read_notes",
+    "repeated_share",
+]
 
 SKIP = "SKIP"
 MOST_ANSWER = 200_000  # characters of an answer that are read
@@ -178,8 +189,10 @@ def _said(text: str) -> Iterator[tuple[str, object, object]]:
         if isinstance(value, dict) and isinstance(value.get("notes"), list):
             value = value["notes"]
         if isinstance(value, dict):
-            value = [{"line": int(key) if key.isascii() and key.isdigit() and len(key) < 10 else None, "text": said}
-                     for key, said in value.items()]  # fmt: skip
+            value = [
+                {"line": int(key) if key.isascii() and key.isdigit() and len(key) < 10 else None, "text": said}
+                for key, said in value.items()
+            ]
         if isinstance(value, list):
             for part in value:
                 fields = part if isinstance(part, dict) else {}
@@ -217,8 +230,10 @@ def alignment(source: str, notes: Sequence[Note]) -> float:
     is what it finds.
     """
     lines = source.split("\n")
-    hits = (not _words(note.text).isdisjoint(_words("\n".join(lines[note.line - 1 : note.line - 1 + NEAR])))
-            for note in notes)  # fmt: skip
+    hits = (
+        not _words(note.text).isdisjoint(_words("\n".join(lines[note.line - 1 : note.line - 1 + NEAR])))
+        for note in notes
+    )
     return sum(hits) / len(notes) if notes else 1.0
 
 

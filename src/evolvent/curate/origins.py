@@ -31,9 +31,11 @@ def read_all(path: Path, refused: list[str]) -> Iterator[Row]:
         ConfigError: nothing there that holds rows. CorruptRecord, UnknownSchema, StoreUnavailable: it cannot be read.
     """
     store = store_in(path)
-    found = store_rows(store) if store is not None else (
-        (f"{shard.path.name}, row {place}", row) for shard in shards_of(path) for place, row in read_shard(shard)
-    )  # fmt: skip
+    found = (
+        store_rows(store)
+        if store is not None
+        else ((f"{shard.path.name}, row {place}", row) for shard in shards_of(path) for place, row in read_shard(shard))
+    )
     for where, row in found:
         try:
             if isinstance(row, SampleInvalid):
@@ -50,8 +52,9 @@ def over_data(data: Path, *written: Path) -> list[Problem]:
     place = data.resolve()
     return [
         Problem("--to", f"{one} is the data, or lies in its folder", "name another place")
-        for one in written if place in (one.resolve(), *one.resolve().parents)
-    ]  # fmt: skip
+        for one in written
+        if place in (one.resolve(), *one.resolve().parents)
+    ]
 
 
 def store_rows(store: Path) -> Iterator[tuple[str, Row | SampleInvalid]]:
@@ -70,9 +73,17 @@ def episode_row(trajectory: Trajectory) -> Row:
         SampleInvalid: it ended by an error, or its observations or actions are arrays.
     """
     if trajectory.error is not None:
-        raise SampleInvalid("an episode that ended by an error", value=trajectory.error.kind,
-                            expected="one that was played to its end")  # fmt: skip
+        raise SampleInvalid(
+            "an episode that ended by an error", value=trajectory.error.kind, expected="one that was played to its end"
+        )
     task, score = trajectory.task, trajectory.score
-    about = {"world": task.world, "task": task.id, "kind": task.kind, "tier": task.tier, "split": task.split,
-             "score": score.unit, "success": score.success}  # fmt: skip
+    about = {
+        "world": task.world,
+        "task": task.id,
+        "kind": task.kind,
+        "tier": task.tier,
+        "split": task.split,
+        "score": score.unit,
+        "success": score.success,
+    }
     return {"id": trajectory.id, **chat_row(trajectory), **about}

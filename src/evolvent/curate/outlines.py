@@ -12,9 +12,21 @@ from evolvent.messages import Tool
 from evolvent.schemas import is_flat, json_schema
 
 __all__ = [
-    "DEEP", "LISTS", "ONE", "QUOTES", "VALUES", "Outline", "Scrub", "inner_schemas", "is_mapping", "is_name",
-    "listed", "named", "outline", "told_in",
-]  # fmt: skip
+    "DEEP",
+    "LISTS",
+    "ONE",
+    "QUOTES",
+    "VALUES",
+    "Outline",
+    "Scrub",
+    "inner_schemas",
+    "is_mapping",
+    "is_name",
+    "listed",
+    "named",
+    "outline",
+    "told_in",
+]
 
 Scrub = Literal["off", "names", "every"]
 ONE = ("items", "additionalProperties", "not", "if", "then", "else", "contains")  # keywords that hold a schema

@@ -154,8 +154,11 @@ def _keys(nodes: Iterable[Any], names: Mapping[str, str]) -> Keys | None:
         if not _MORE.isdisjoint(node):
             waiting += inner_schemas(node, _ALTERNATIVES)
             rest += inner_schemas(node, _ELEMENTS)
-    below = {name: keys for name, ones in inside.items()
-             if any(_deep(one) for one in ones) and (keys := _keys(ones, names)) is not None}  # fmt: skip
+    below = {
+        name: keys
+        for name, ones in inside.items()
+        if any(_deep(one) for one in ones) and (keys := _keys(ones, names)) is not None
+    }
     every = _keys(rest, names) if rest else None
     if not inside and every is None:
         return None

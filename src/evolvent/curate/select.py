@@ -25,9 +25,16 @@ if TYPE_CHECKING:
     from evolvent.learn.parts import Parts
 
 __all__ = [
-    "Selection", "Selector", "dpp", "greedy_map", "restarted_map", "sharded_map", "span_choice", "unit_features",
+    "Selection",
+    "Selector",
+    "dpp",
+    "greedy_map",
+    "restarted_map",
+    "sharded_map",
+    "span_choice",
+    "unit_features",
     "with_spans",
-]  # fmt: skip
+]
 
 
 class Selector(Protocol):
@@ -41,9 +48,7 @@ class Selector(Protocol):
             quality where it is needed.
     """
 
-    def __call__(
-        self, features: ArrayLike, quality: ArrayLike | None, k: int, *, rng: Generator
-    ) -> Selection: ...  # fmt: skip
+    def __call__(self, features: ArrayLike, quality: ArrayLike | None, k: int, *, rng: Generator) -> Selection: ...
 
 
 def dpp(features: ArrayLike, quality: ArrayLike | None, k: int, *, rng: Generator) -> Selection:
@@ -99,8 +104,11 @@ def with_spans(part: Parts, chosen: NDArray[np.bool_]) -> Parts:
     """
     spans = answer_spans(part)
     if chosen.shape != (int(spans.max()) + 1,):
-        raise BatchMismatch(f"a choice that does not fit the spans of trajectory {part.trajectory!r}",
-                            value=chosen.shape, expected=(int(spans.max()) + 1,))  # fmt: skip
+        raise BatchMismatch(
+            f"a choice that does not fit the spans of trajectory {part.trajectory!r}",
+            value=chosen.shape,
+            expected=(int(spans.max()) + 1,),
+        )
     weight = part.weight.copy()
     weight[answer_places(part)[~chosen[spans]]] = 0.0
     return replace(part, weight=weight)

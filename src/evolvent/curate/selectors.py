@@ -24,9 +24,16 @@ from evolvent.curate.greedy import Selection, checked_features, checked_k, check
 from evolvent.errors import BatchMismatch, ConfigError, NonFinite, NothingToLearn, Problem
 
 __all__ = [
-    "d2_pruning", "facility_location", "ifd", "ifd_scores", "k_centre", "random_choice", "reducible_losses", "rho_loss",
+    "d2_pruning",
+    "facility_location",
+    "ifd",
+    "ifd_scores",
+    "k_centre",
+    "random_choice",
+    "reducible_losses",
+    "rho_loss",
     "top_quality",
-]  # fmt: skip
+]
 
 _ROWS = 1 << 10
 
@@ -73,14 +80,18 @@ def ifd_scores(answered: Sequence[ArrayLike], alone: Sequence[ArrayLike]) -> NDA
             not finite, or an answer that is certain on its own, so that there is nothing to divide by.
     """
     if len(answered) != len(alone):
-        raise BatchMismatch("answers with and without instruction differ in number", value=len(answered),
-                            expected=len(alone))  # fmt: skip
+        raise BatchMismatch(
+            "answers with and without instruction differ in number", value=len(answered), expected=len(alone)
+        )
     given, own = _losses(answered), _losses(alone)
     wrong = np.flatnonzero(~(np.isfinite(given) & np.isfinite(own) & (own > 0)))
     if len(wrong):
         first = int(wrong[0])
-        raise NonFinite(f"sample {first} has no ratio of losses", value=f"{given[first]} / {own[first]}",
-                        expected="finite losses, the second above 0")  # fmt: skip
+        raise NonFinite(
+            f"sample {first} has no ratio of losses",
+            value=f"{given[first]} / {own[first]}",
+            expected="finite losses, the second above 0",
+        )
     return given / own
 
 
@@ -100,7 +111,7 @@ def reducible_losses(losses: ArrayLike, irreducible: ArrayLike) -> NDArray[np.fl
 
 def rho_loss(
     features: ArrayLike, quality: ArrayLike | None, k: int, *, rng: Generator, share: float = 0.1
-) -> Selection:  # fmt: skip
+) -> Selection:
     """Of a large batch drawn at random the k items with the largest reducible loss (Mindermann et al. 2022, alg. 1).
 
     Args:
@@ -116,9 +127,15 @@ def rho_loss(
 
 
 def d2_pruning(
-    features: ArrayLike, quality: ArrayLike | None, k: int, *, rng: Generator, neighbours: int = 10,
-    forward: float = 1.0, reverse: float = 1.0,
-) -> Selection:  # fmt: skip
+    features: ArrayLike,
+    quality: ArrayLike | None,
+    k: int,
+    *,
+    rng: Generator,
+    neighbours: int = 10,
+    forward: float = 1.0,
+    reverse: float = 1.0,
+) -> Selection:
     """Difficulty and diversity by messages on the undirected graph of nearest neighbours (Maharana et al. 2023).
 
     Forward: `x_i = s_i + sum_j exp(-forward |f_i - f_j|^2) s_j` over neighbours j. Then k times the largest x is
@@ -251,8 +268,13 @@ def _graph(matrix: NDArray[np.float64], neighbours: int) -> tuple[NDArray[np.int
     nearest = np.concatenate(ends)
     pairs = np.stack([np.repeat(np.arange(count), most), nearest.ravel()], axis=1)
     edges = np.unique(np.concatenate([pairs, pairs[:, ::-1]]), axis=0).astype(np.int64)
-    exact = np.concatenate([np.zeros(0), *(
-        np.square(matrix[edges[at : at + _ROWS, 0]] - matrix[edges[at : at + _ROWS, 1]]).sum(axis=1)
-        for at in range(0, len(edges), _ROWS)
-    )])  # fmt: skip
+    exact = np.concatenate(
+        [
+            np.zeros(0),
+            *(
+                np.square(matrix[edges[at : at + _ROWS, 0]] - matrix[edges[at : at + _ROWS, 1]]).sum(axis=1)
+                for at in range(0, len(edges), _ROWS)
+            ),
+        ]
+    )
     return edges, exact

@@ -66,8 +66,11 @@ def shards_of(path: Path, *, rows: int = 1000) -> tuple[Shard, ...]:
     if rows < 1:
         raise ConfigError("shards", value=rows, expected="at least one row each")
     files = _files(path)
-    unknown = [Problem(str(one), "is no data file", f"expected {', '.join(_FORMS)}") for one in files
-               if one.suffix not in _FORMS]  # fmt: skip
+    unknown = [
+        Problem(str(one), "is no data file", f"expected {', '.join(_FORMS)}")
+        for one in files
+        if one.suffix not in _FORMS
+    ]
     if unknown or not files:
         raise ConfigError(unknown or [Problem(str(path), "holds no data", f"expected files of {', '.join(_FORMS)}")])
     found: list[Shard] = []
@@ -91,8 +94,15 @@ def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if store_in(path) is not None:
-        raise ConfigError([Problem(str(path), "holds trajectories, which are not cut into shards",
-                                   f"first: evolvent data convert {path} --to rows.jsonl")])  # fmt: skip
+        raise ConfigError(
+            [
+                Problem(
+                    str(path),
+                    "holds trajectories, which are not cut into shards",
+                    f"first: evolvent data convert {path} --to rows.jsonl",
+                )
+            ]
+        )
     splits = _named(path / "dataset_dict.json", "splits")
     if splits:
         names = ", ".join(str(path / str(one)) for one in splits)

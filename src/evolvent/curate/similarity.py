@@ -20,13 +20,77 @@ from evolvent.schemas import faults, json_schema
 __all__ = ["accepts", "content_words", "similarity"]
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
-_EMPTY = frozenset((
-    "a", "an", "and", "are", "as", "at", "be", "by", "can", "for", "from", "given", "has", "have", "how", "if",
-    "in", "into", "is", "it", "its", "may", "must", "of", "on", "one", "optional", "or", "other", "parameter",
-    "particular", "per", "provided", "should", "specific", "specified", "such", "that", "the", "their", "them",
-    "then", "these", "this", "those", "to", "used", "user", "using", "value", "via", "was", "what", "when", "where",
-    "whether", "which", "will", "with", "your", "default", "defaults", "e", "g", "eg", "function", "tool",
-))  # fmt: skip
+_EMPTY = frozenset(
+    (
+        "a",
+        "an",
+        "and",
+        "are",
+        "as",
+        "at",
+        "be",
+        "by",
+        "can",
+        "for",
+        "from",
+        "given",
+        "has",
+        "have",
+        "how",
+        "if",
+        "in",
+        "into",
+        "is",
+        "it",
+        "its",
+        "may",
+        "must",
+        "of",
+        "on",
+        "one",
+        "optional",
+        "or",
+        "other",
+        "parameter",
+        "particular",
+        "per",
+        "provided",
+        "should",
+        "specific",
+        "specified",
+        "such",
+        "that",
+        "the",
+        "their",
+        "them",
+        "then",
+        "these",
+        "this",
+        "those",
+        "to",
+        "used",
+        "user",
+        "using",
+        "value",
+        "via",
+        "was",
+        "what",
+        "when",
+        "where",
+        "whether",
+        "which",
+        "will",
+        "with",
+        "your",
+        "default",
+        "defaults",
+        "e",
+        "g",
+        "eg",
+        "function",
+        "tool",
+    )
+)
 
 
 def _stem(word: str) -> str:
@@ -41,8 +105,25 @@ def _stem(word: str) -> str:
 _ALIKE = {  # verbs of what tools do, by their kind
     _stem(word): group[0]
     for group in (
-        ("get", "retrieve", "fetch", "obtain", "return", "provide", "show", "display", "give", "find", "search", "look",
-         "lookup", "list", "query", "check", "locate"),
+        (
+            "get",
+            "retrieve",
+            "fetch",
+            "obtain",
+            "return",
+            "provide",
+            "show",
+            "display",
+            "give",
+            "find",
+            "search",
+            "look",
+            "lookup",
+            "list",
+            "query",
+            "check",
+            "locate",
+        ),
         ("create", "add", "make", "insert", "register", "generate", "new"),
         ("delete", "remove", "drop", "cancel", "clear", "erase"),
         ("update", "change", "modify", "edit", "set", "adjust", "alter"),
@@ -54,7 +135,7 @@ _ALIKE = {  # verbs of what tools do, by their kind
         ("location", "place", "city", "town"),
     )
     for word in group
-}  # fmt: skip
+}
 
 
 def content_words(text: str) -> frozenset[str]:

@@ -97,9 +97,15 @@ def file_of(stages: Sequence[Stage], shard: Shard, cache: Path) -> Path:
 
 
 def transform(
-    shards: Sequence[Shard], stages: Sequence[Stage], to: Path, *, cache: Path, workers: int = 1,
-    may_be_empty: bool = False, progress: Callable[[int, int], None] = lambda done, of: None,
-) -> Done:  # fmt: skip
+    shards: Sequence[Shard],
+    stages: Sequence[Stage],
+    to: Path,
+    *,
+    cache: Path,
+    workers: int = 1,
+    may_be_empty: bool = False,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> Done:
     """Run stages over shards and write what comes out, in the order of the shards.
 
     Args:
@@ -127,8 +133,9 @@ def transform(
     if counts["read"] and not counts["rows"] and not may_be_empty:
         raise NothingToLearn("no row is left", value=refused, expected="stages that leave some")
     _, sha256 = write_rows(to, joined(files))
-    return Done(counts["read"], counts["rows"], refused, tuple(told[:_TOLD]), len(shards) - len(missing), len(shards),
-                sha256)  # fmt: skip
+    return Done(
+        counts["read"], counts["rows"], refused, tuple(told[:_TOLD]), len(shards) - len(missing), len(shards), sha256
+    )
 
 
 def _made(

@@ -27,9 +27,13 @@ _SPAN_END = re.compile(r"[;\n]\s*|(?=#\s*#\s*#)")  # spans of a rationale, lines
 
 
 def cut_points(
-    trajectory: Trajectory, dialect: Dialect, stages: int, *, at: Places = "uniform",
+    trajectory: Trajectory,
+    dialect: Dialect,
+    stages: int,
+    *,
+    at: Places = "uniform",
     render: Callable[[Step], str] | None = None,
-) -> tuple[Branch, ...]:  # fmt: skip
+) -> tuple[Branch, ...]:
     """At most `stages` states on the way of a demonstration, evenly chosen, from near its end to near its beginning.
 
     Args:
@@ -168,7 +172,9 @@ def readable(demonstration: Trajectory, *, words: int) -> Trajectory:
     ids = [int(one.ids.max()) for step in demonstration.steps for one in step.generations if len(one.ids)]
     if max(ids, default=0) >= words:
         raise VocabularyMismatch(
-            f"the demonstration {demonstration.id!r} was written with another tokenizer", value=f"token {max(ids)}",
-            expected=f"tokens below {words}", hint="demonstrate with this policy, or leave out its generations",
-        )  # fmt: skip
+            f"the demonstration {demonstration.id!r} was written with another tokenizer",
+            value=f"token {max(ids)}",
+            expected=f"tokens below {words}",
+            hint="demonstrate with this policy, or leave out its generations",
+        )
     return demonstration

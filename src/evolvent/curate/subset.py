@@ -46,9 +46,15 @@ if TYPE_CHECKING:
 __all__ = ["SELECTORS", "Known", "Measure", "Measured", "TextMeasure", "choose", "known_of", "texts_of", "written_rows"]
 
 SELECTORS: Mapping[str, Selector] = {
-    "dpp": dpp, "random": random_choice, "top": top_quality, "ifd": ifd, "rho": rho_loss, "d2": d2_pruning,
-    "facility": facility_location, "k_centre": k_centre,
-}  # fmt: skip
+    "dpp": dpp,
+    "random": random_choice,
+    "top": top_quality,
+    "ifd": ifd,
+    "rho": rho_loss,
+    "d2": d2_pruning,
+    "facility": facility_location,
+    "k_centre": k_centre,
+}
 """The selectors of `curate.select` and `curate.selectors` by short names."""
 _FORMAT = 1
 _ALIKE = 1e-12
@@ -99,8 +105,7 @@ class TextMeasure:
 
     def settings(self) -> Mapping[str, Any]:
         """All of it."""
-        return {"features": "text", "fields": list(self.fields), "width": self.width,
-                "quality": self.quality}  # fmt: skip
+        return {"features": "text", "fields": list(self.fields), "width": self.width, "quality": self.quality}
 
     def __call__(self, rows: Sequence[Row]) -> Measured:
         """Rows without text in the fields, or without a number where one is asked for, cannot be used."""
@@ -169,9 +174,13 @@ class Known:
 
 
 def known_of(
-    rows: Iterable[Row], measure: Measure, *, cache: Path, block: int = 256,
+    rows: Iterable[Row],
+    measure: Measure,
+    *,
+    cache: Path,
+    block: int = 256,
     progress: Callable[[int], None] = lambda done: None,
-) -> Known:  # fmt: skip
+) -> Known:
     """What a measure says of all rows; they are read once, and only what is known of them is kept in memory.
 
     Args:
@@ -198,8 +207,9 @@ def known_of(
         places.append(np.array([first + at for at in range(len(some)) if at not in found.refused], np.int64))
         progress(len(digests))
     if not sum(map(len, places)):
-        raise NothingToLearn("no row can be used", value=next(iter(refused.values()), "no rows"),
-                             expected="at least one")  # fmt: skip
+        raise NothingToLearn(
+            "no row can be used", value=next(iter(refused.values()), "no rows"), expected="at least one"
+        )
     full = [part for part in parts if len(part.features)]
     quality = None if full[0].quality is None else np.concatenate([np.asarray(part.quality) for part in full])
     features = np.concatenate([part.features for part in full])
@@ -230,9 +240,7 @@ def _read(file: Path) -> Measured | None:
         return None
 
 
-def choose(
-    known: Known, k: int, *, by: str, seed: int = 0, cells: int = 1, quality: bool = True
-) -> Selection:  # fmt: skip
+def choose(known: Known, k: int, *, by: str, seed: int = 0, cells: int = 1, quality: bool = True) -> Selection:
     """The selection among the rows that can be used; its indices are places of rows.
 
     Features are brought to the normal form of `unit_features`; where all rows are alike nothing tells them apart.

@@ -114,9 +114,12 @@ def _moved(reading: Reading, offset: int, source: str) -> Reading:
             return tuple(Span(start + offset, end + offset) for start, end in spans)
 
         reading = replace(
-            reading, comments=moved(reading.comments), strings=moved(reading.strings),
-            docstrings=moved(reading.docstrings), closed=moved(reading.closed),
-        )  # fmt: skip
+            reading,
+            comments=moved(reading.comments),
+            strings=moved(reading.strings),
+            docstrings=moved(reading.docstrings),
+            closed=moved(reading.closed),
+        )
     shebang = _SHEBANG.match(source)
     if shebang and reading.comments and reading.comments[0].start < shebang.end():
         reading = replace(reading, comments=reading.comments[1:])

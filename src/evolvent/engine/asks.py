@@ -17,9 +17,26 @@ from numpy.typing import NDArray
 from evolvent.errors import ConfigError, Problem
 
 __all__ = [
-    "GREEDY", "Answer", "Ask", "Constraint", "Continuation", "Engine", "Finished", "LogitsAsk", "Node", "Output",
-    "SampleAsk", "Sampling", "ScoreAsk", "Scored", "Ticket", "To", "Usage", "Wait", "Work",
-]  # fmt: skip
+    "GREEDY",
+    "Answer",
+    "Ask",
+    "Constraint",
+    "Continuation",
+    "Engine",
+    "Finished",
+    "LogitsAsk",
+    "Node",
+    "Output",
+    "SampleAsk",
+    "Sampling",
+    "ScoreAsk",
+    "Scored",
+    "Ticket",
+    "To",
+    "Usage",
+    "Wait",
+    "Work",
+]
 
 
 class Node(Protocol):

@@ -26,9 +26,11 @@ def checked(ask: Ask, trie: Trie | None, *, context: int, vocabulary: int) -> li
     node: Any = ask.node
     if trie is not None and node is not None and (not isinstance(node, Prefix) or node.segment.trie is not trie):
         raise StaleNode(
-            "a node of another engine or of an older policy version", value=repr(node),
-            expected=f"a node of this engine at version {trie.version}", hint="begin again from the tokens",
-        )  # fmt: skip
+            "a node of another engine or of an older policy version",
+            value=repr(node),
+            expected=f"a node of this engine at version {trie.version}",
+            hint="begin again from the tokens",
+        )
     tokens = ask.tokens if isinstance(ask.tokens, list) else [int(token) for token in ask.tokens]
     _known(tokens, vocabulary)
     length = (0 if node is None else node.length) + len(tokens)
@@ -37,24 +39,33 @@ def checked(ask: Ask, trie: Trie | None, *, context: int, vocabulary: int) -> li
     sampling = isinstance(ask, SampleAsk)
     if length > context - sampling:
         raise ContextOverflow(
-            "a prompt longer than the context", value=f"{length} tokens",
-            expected=f"at most {context - sampling} of {context}", hint="shorten it, or choose a history policy",
-        )  # fmt: skip
+            "a prompt longer than the context",
+            value=f"{length} tokens",
+            expected=f"at most {context - sampling} of {context}",
+            hint="shorten it, or choose a history policy",
+        )
     _known([token for choice in getattr(ask, "choices", None) or () for token in choice], vocabulary)
     if isinstance(ask, SampleAsk) and (ask.max_tokens < 1 or not ask.seeds):
-        raise ConfigError("nothing to sample", value=f"max_tokens {ask.max_tokens}, {len(ask.seeds)} seeds",
-                          expected="at least one token and one seed")  # fmt: skip
+        raise ConfigError(
+            "nothing to sample",
+            value=f"max_tokens {ask.max_tokens}, {len(ask.seeds)} seeds",
+            expected="at least one token and one seed",
+        )
     if isinstance(ask, SampleAsk) and ask.constraint is not None:
         if ask.choices is not None:
             raise ConfigError("an ask has choices and a constraint", hint="give one of them")
         if not ask.constraint.allowed()[:vocabulary].any():
-            raise ConfigError("a constraint that allows no token", value=ask.constraint.fault,
-                              hint="a constraint is a state: after a whole text nothing may follow")  # fmt: skip
+            raise ConfigError(
+                "a constraint that allows no token",
+                value=ask.constraint.fault,
+                hint="a constraint is a state: after a whole text nothing may follow",
+            )
     return tokens
 
 
 def _known(tokens: list[int], vocabulary: int) -> None:
     if tokens and not (min(tokens) >= 0 and max(tokens) < vocabulary):
         wrong = [token for token in tokens if not 0 <= token < vocabulary]
-        raise VocabularyMismatch("token ids that the model does not have", value=wrong[:5],
-                                 expected=f"0 to {vocabulary - 1}")  # fmt: skip
+        raise VocabularyMismatch(
+            "token ids that the model does not have", value=wrong[:5], expected=f"0 to {vocabulary - 1}"
+        )

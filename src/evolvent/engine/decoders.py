@@ -82,9 +82,11 @@ def decoder_for(model: Any, *, capacity: int) -> Decoder:
                 return decoder
             reason = f"{maker.__name__} differs from it by {worst:.2g}"
     raise ConfigError(
-        f"a {config.model_type} model cannot share prefixes here", value=reason,
-        expected="full attention in every layer, RoPE independent of length", hint="use RecomputeEngine",
-    )  # fmt: skip
+        f"a {config.model_type} model cannot share prefixes here",
+        value=reason,
+        expected="full attention in every layer, RoPE independent of length",
+        hint="use RecomputeEngine",
+    )
 
 
 def _difference(decoder: Decoder, model: Any) -> float:

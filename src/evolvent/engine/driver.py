@@ -59,8 +59,9 @@ class _Task(Generic[T]):
     turn: int = 0  # counts what it yielded: answers to earlier asks are ignored
 
 
-def drive(works: Iterable[Work[T]], engine: Engine | None, *, slots: int, threads: int = 32,
-          counts: Counts | None = None) -> Generator[Done[T], None, None]:  # fmt: skip
+def drive(
+    works: Iterable[Work[T]], engine: Engine | None, *, slots: int, threads: int = 32, counts: Counts | None = None
+) -> Generator[Done[T], None, None]:
     """Run works to their ends; yields them in order of completion.
 
     An exception inside a work ends that work only (`Done.error`). Errors of the engine and of waits are thrown into the
@@ -153,8 +154,11 @@ class _Driver(Generic[T]):
             self._calls[self._waits.start(ask, task.context)] = (task, task.turn, at)
             return None
         if self._engine is None:
-            return ConfigError("a work asks a model, but the driver has no engine", value=type(ask).__name__,
-                               expected="an engine handed to drive")  # fmt: skip
+            return ConfigError(
+                "a work asks a model, but the driver has no engine",
+                value=type(ask).__name__,
+                expected="an engine handed to drive",
+            )
         self._counts.asks += 1
         try:
             with boundary(EngineError, "the engine failed to take an ask"):

@@ -85,9 +85,16 @@ class Endpoint:
     """
 
     def __init__(
-        self, base_url: str, model: str, *, key: SecretStr | None = None, timeout_s: float = 120.0,
-        tokens: bool = False, processed: bool = False, extra: Mapping[str, Json] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        base_url: str,
+        model: str,
+        *,
+        key: SecretStr | None = None,
+        timeout_s: float = 120.0,
+        tokens: bool = False,
+        processed: bool = False,
+        extra: Mapping[str, Json] | None = None,
+    ) -> None:
         problems = _url_problems(base_url)
         secret = None if key is None else key.get_secret_value()
         if secret is not None and not (secret.isascii() and secret.isprintable() and secret.strip()):
@@ -143,9 +150,15 @@ class Endpoint:
         return self.timeout_s + _GRACE_S
 
     def chat(
-        self, messages: Sequence[Message], *, sampling: Sampling, max_tokens: int, seed: int | None = None,
-        stop: Sequence[str] = (), session: str | None = None,
-    ) -> Reply:  # fmt: skip
+        self,
+        messages: Sequence[Message],
+        *,
+        sampling: Sampling,
+        max_tokens: int,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+        session: str | None = None,
+    ) -> Reply:
         """The next message of a conversation.
 
         Args:
@@ -156,25 +169,41 @@ class Endpoint:
             ContextOverflow: the conversation is longer than the model's context.
             TokensMissing: demanded token ids or log-probabilities did not come.
         """
-        body = {"messages": [message.as_openai() for message in messages],
-                **_settings(sampling, max_tokens=max_tokens, seed=seed, stop=stop)}  # fmt: skip
+        body = {
+            "messages": [message.as_openai() for message in messages],
+            **_settings(sampling, max_tokens=max_tokens, seed=seed, stop=stop),
+        }
         if self.tokens:
             body |= {"logprobs": True, "return_token_ids": True}
         return self._completed("/chat/completions", body, tokens=self.tokens, session=session)
 
     def complete(
-        self, prompt: Sequence[int], *, sampling: Sampling, max_tokens: int, seed: int | None = None,
-        stop: Sequence[str] = (), session: str | None = None,
-    ) -> Reply:  # fmt: skip
+        self,
+        prompt: Sequence[int],
+        *,
+        sampling: Sampling,
+        max_tokens: int,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+        session: str | None = None,
+    ) -> Reply:
         """What follows these token ids: always with ids and log-probabilities. Raises what `chat` raises."""
-        body = {"prompt": [int(token) for token in prompt], "logprobs": 0, "return_token_ids": True,
-                **_settings(sampling, max_tokens=max_tokens, seed=seed, stop=stop)}  # fmt: skip
+        body = {
+            "prompt": [int(token) for token in prompt],
+            "logprobs": 0,
+            "return_token_ids": True,
+            **_settings(sampling, max_tokens=max_tokens, seed=seed, stop=stop),
+        }
         return self._completed("/completions", body, tokens=True, session=session)
 
     def tokens_of(self, text: str) -> NDArray[np.int32]:
         """`[P]`, how the endpoint's tokenizer reads a text. Raises what `chat` raises."""
-        body = {"prompt": text, "logprobs": 0, "return_token_ids": True,
-                **_settings(GREEDY, max_tokens=1, seed=None, stop=())}  # fmt: skip
+        body = {
+            "prompt": text,
+            "logprobs": 0,
+            "return_token_ids": True,
+            **_settings(GREEDY, max_tokens=1, seed=None, stop=()),
+        }
         tokens = self._completed("/completions", body, tokens=True, session=None).tokens
         return np.zeros(0, np.int32) if tokens is None else tokens.prompt
 
@@ -198,8 +227,9 @@ class Endpoint:
         url = self.root + _UPDATE
         row = self._answered("POST", url, body, {}, wait_s=wait_s)
         if not isinstance(row, Mapping) or row.get("success") is not True:
-            raise EndpointError(f"POST {url}: the weights were not taken", value=ascii(row)[:_SAID],
-                                expected='{"success": true}')  # fmt: skip
+            raise EndpointError(
+                f"POST {url}: the weights were not taken", value=ascii(row)[:_SAID], expected='{"success": true}'
+            )
         told = row.get("system_fingerprint")
         return told if isinstance(told, str) else ""
 
@@ -265,9 +295,12 @@ class Endpoint:
         content = None if body is None else json.dumps(body, allow_nan=False).encode()
         try:
             with self._client.stream(
-                method, url, content=content, timeout=_timeout(deadline),
+                method,
+                url,
+                content=content,
+                timeout=_timeout(deadline),
                 headers={**headers, **({} if content is None else {"content-type": "application/json"})},
-            ) as response:  # fmt: skip
+            ) as response:
                 data = _read(response, where, deadline)
         except (httpx2.ReadTimeout, httpx2.WriteTimeout) as error:
             raise _late(where, deadline) from error
@@ -280,8 +313,11 @@ class Endpoint:
         status = response.status_code
         if 300 <= status < 400:
             target = self._clean(response.headers.get("location", ""))
-            raise EndpointError(f"{where}: a redirect to {target!r}, which is not followed", value=status,
-                                hint="give the address that it points to")  # fmt: skip
+            raise EndpointError(
+                f"{where}: a redirect to {target!r}, which is not followed",
+                value=status,
+                hint="give the address that it points to",
+            )
         row = _parsed(data)
         told = row.get("error") if isinstance(row, Mapping) else None
         if status < 300 and not told:
@@ -301,8 +337,11 @@ class Endpoint:
         if status in (400, 413, 422) and (code == "context_length_exceeded" or _OVERFLOW.search(said)):
             return ContextOverflow(f"{where}: the conversation is too long for the model", value=said)
         hints = {401: "check the key; ", 403: "check the key; ", 404: "check the address and the model; "}
-        error = EndpointError(f"{where}: the endpoint answered with an error status", value=status,
-                              hint=f"{hints.get(status, '')}it says: {said!r}")  # fmt: skip
+        error = EndpointError(
+            f"{where}: the endpoint answered with an error status",
+            value=status,
+            hint=f"{hints.get(status, '')}it says: {said!r}",
+        )
         if status in _PASSING and code not in _LASTING:
             return _Passing(error, _seconds(response.headers.get("retry-after")))
         return error
@@ -313,8 +352,11 @@ class Endpoint:
 
 
 def _late(where: str, deadline: Deadline) -> EndpointError:
-    return EndpointError(f"{where}: no answer before the deadline", value=f"{deadline.total_s:g} s",
-                         hint="raise timeout_s, or ask for fewer tokens")  # fmt: skip
+    return EndpointError(
+        f"{where}: no answer before the deadline",
+        value=f"{deadline.total_s:g} s",
+        hint="raise timeout_s, or ask for fewer tokens",
+    )
 
 
 def _pause(attempt: int, rng: Random) -> float:
@@ -365,8 +407,11 @@ def _read(response: httpx2.Response, where: str, deadline: Deadline) -> bytes:
     for chunk in response.iter_raw():
         data += chunk
         if len(data) > _REPLY_BYTES:
-            raise EndpointError(f"{where}: an answer that is too large", value=f"more than {len(data)} bytes",
-                                expected=f"at most {_REPLY_BYTES}")  # fmt: skip
+            raise EndpointError(
+                f"{where}: an answer that is too large",
+                value=f"more than {len(data)} bytes",
+                expected=f"at most {_REPLY_BYTES}",
+            )
         if deadline.expired:
             raise EndpointError(f"{where}: no whole answer before the deadline", value=f"{deadline.total_s:g} s")
     return bytes(data)

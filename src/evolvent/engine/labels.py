@@ -62,8 +62,12 @@ def one_label(label: object, spans: object, *, where: str) -> str:
     told = [row.get("version") for row in rows if isinstance(row, Mapping) and row.get("start") != row.get("end")]
     names = sorted({name for name in told if isinstance(name, str)})
     if len(names) > 1:
-        raise WeightsChanged(f"{where}: the weights were replaced while the reply was written", expected="one version",
-                             value=" and ".join(names)[:200], hint="ask again")  # fmt: skip
+        raise WeightsChanged(
+            f"{where}: the weights were replaced while the reply was written",
+            expected="one version",
+            value=" and ".join(names)[:200],
+            hint="ask again",
+        )
     return names[0][:200] if names else label[:200] if isinstance(label, str) else ""
 
 

@@ -60,8 +60,15 @@ class LocalEngine:
         ConfigError: a model whose cache cannot be an arena (use `recompute.RecomputeEngine`); slots below 1.
     """
 
-    def __init__(self, policy: Any, *, slots: int = 192, capacity: int | None = None,
-                 max_cached_tokens: int | None = None, group_tokens: int | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        policy: Any,
+        *,
+        slots: int = 192,
+        capacity: int | None = None,
+        max_cached_tokens: int | None = None,
+        group_tokens: int | None = None,
+    ) -> None:
         if slots < 1:
             raise ConfigError("an engine needs rows to work in", value=slots, expected="slots of 1 or more")
         self.usage = Usage()
@@ -137,8 +144,13 @@ class LocalEngine:
         self._mend()
         if self._requests:
             if self._weights() != self._fingerprint:
-                self._fail_all(WeightsChanged("the policy's weights changed under the engine", value=self.version,
-                                              hint="call sync(policy) after every update"))  # fmt: skip
+                self._fail_all(
+                    WeightsChanged(
+                        "the policy's weights changed under the engine",
+                        value=self.version,
+                        hint="call sync(policy) after every update",
+                    )
+                )
             else:
                 self._midway = True
                 with torch.inference_mode():
@@ -364,9 +376,11 @@ class LocalEngine:
         self._rows.discard(row)
         self._rows.arena.clear(row)
         error = EngineError(
-            "the model's output is not finite", value=f"after {depth} tokens, policy version {self.version}",
-            expected="finite logits", hint="the weights may have diverged: look at the last update",
-        )  # fmt: skip
+            "the model's output is not finite",
+            value=f"after {depth} tokens, policy version {self.version}",
+            expected="finite logits",
+            hint="the weights may have diverged: look at the last update",
+        )
         if stream.limit is not None and stream.limit.fault:
             error = EngineError("a constraint cannot be followed", value=stream.limit.fault)
         self._fail(stream.request, error)

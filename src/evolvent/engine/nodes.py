@@ -99,9 +99,19 @@ class Segment:
     """
 
     __slots__ = (
-        "__weakref__", "children", "computed", "holds", "ids", "parent", "pins", "rows", "spilled", "start", "tips",
+        "__weakref__",
+        "children",
+        "computed",
+        "holds",
+        "ids",
+        "parent",
+        "pins",
+        "rows",
+        "spilled",
+        "start",
+        "tips",
         "trie",
-    )  # fmt: skip
+    )
 
     def __init__(self, trie: Trie, parent: Segment | None, ids: list[int], *, start: int) -> None:
         self.trie, self.parent, self.start, self.ids = trie, parent, start, ids

@@ -104,9 +104,11 @@ class RecomputeEngine:
         node = ask.node
         if node is not None and not (isinstance(node, _Text) and (node.engine, node.version) == (self, self.version)):
             raise StaleNode(
-                "a node of another engine or of an older policy version", value=repr(node),
-                expected=f"a node of this engine at version {self.version}", hint="begin again from the tokens",
-            )  # fmt: skip
+                "a node of another engine or of an older policy version",
+                value=repr(node),
+                expected=f"a node of this engine at version {self.version}",
+                hint="begin again from the tokens",
+            )
         tokens = checked(ask, None, context=self.context, vocabulary=self._vocabulary)
         before = [] if node is None else node.tokens()
         seeds = ask.seeds if isinstance(ask, SampleAsk) else (0,)
@@ -193,10 +195,13 @@ class RecomputeEngine:
             stream.limit.fill(allowed[0])
         setting = ask.sampling
         token, logprob = draw(
-            logits[-1:], uniform, temperature=torch.tensor([setting.temperature], device=logits.device),
+            logits[-1:],
+            uniform,
+            temperature=torch.tensor([setting.temperature], device=logits.device),
             top_k=torch.tensor([setting.top_k], device=logits.device),
-            top_p=torch.tensor([setting.top_p], device=logits.device), allowed=allowed,
-        )  # fmt: skip
+            top_p=torch.tensor([setting.top_p], device=logits.device),
+            allowed=allowed,
+        )
         if bool(logprob.isnan()):
             return self._answer(stream, None, True)
         self.usage.generated += 1
@@ -249,8 +254,12 @@ class RecomputeEngine:
             return True
         if failed:
             del self._answers[stream.ticket]
-            error = EngineError("the model's output is not finite", value=f"after {len(stream.ids)} tokens",
-                                expected="finite logits", hint="look at the last update of the weights")  # fmt: skip
+            error = EngineError(
+                "the model's output is not finite",
+                value=f"after {len(stream.ids)} tokens",
+                expected="finite logits",
+                hint="look at the last update of the weights",
+            )
             if stream.limit is not None and stream.limit.fault:
                 error = EngineError("a constraint cannot be followed", value=stream.limit.fault)
             self._done.append(Finished(stream.ticket, error=error))

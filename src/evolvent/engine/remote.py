@@ -78,9 +78,16 @@ class RemoteEngine:
     """
 
     def __init__(
-        self, endpoint: Endpoint, *, context: int, vocabulary: int, version: int = 0, threads: int = 32,
-        wait_s: float = 0.02, session: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        endpoint: Endpoint,
+        *,
+        context: int,
+        vocabulary: int,
+        version: int = 0,
+        threads: int = 32,
+        wait_s: float = 0.02,
+        session: str | None = None,
+    ) -> None:
         sizes = {"context": context, "vocabulary": vocabulary, "threads": threads}
         wrong = [Problem(name, f"must be 1 or more, got {size}") for name, size in sizes.items() if size < 1]
         if not wait_s >= 0:
@@ -123,27 +130,36 @@ class RemoteEngine:
         """
         node = ask.node
         if node is not None and not (isinstance(node, _Text) and (node.engine, node.version) == (self, self.version)):
-            raise StaleNode("a node of another engine or of an older policy version", value=repr(node),
-                            expected=f"a node of this engine at version {self.version}",
-                            hint="begin again from the tokens")  # fmt: skip
+            raise StaleNode(
+                "a node of another engine or of an older policy version",
+                value=repr(node),
+                expected=f"a node of this engine at version {self.version}",
+                hint="begin again from the tokens",
+            )
         if not isinstance(ask, SampleAsk) or ask.choices is not None or ask.constraint is not None:
             limited = "choices" if isinstance(ask, SampleAsk) and ask.choices is not None else "a constraint"
             asked = limited if isinstance(ask, SampleAsk) else type(ask).__name__
             raise ConfigError(
-                "an endpoint only samples freely", value=asked,
+                "an endpoint only samples freely",
+                value=asked,
                 expected="SampleAsk without choices and constraint",
                 hint="token-level search, process reward models, value heads, listed actions and constraints need a "
-                     "local engine",
-            )  # fmt: skip
+                "local engine",
+            )
         tokens = checked(ask, None, context=self.context, vocabulary=self.vocabulary)
         prompt = (*(() if node is None else node.tokens()), *tokens)
         request = _Request(next(self._tickets), ask, prompt, [None] * len(ask.seeds))
         self._requests[request.ticket] = request
         for index, seed in enumerate(ask.seeds):
             call = partial(
-                self._endpoint.complete, prompt, sampling=ask.sampling, seed=seed, stop=ask.stop_strings,
-                max_tokens=min(ask.max_tokens, self.context - len(prompt)), session=self._session,
-            )  # fmt: skip
+                self._endpoint.complete,
+                prompt,
+                sampling=ask.sampling,
+                seed=seed,
+                stop=ask.stop_strings,
+                max_tokens=min(ask.max_tokens, self.context - len(prompt)),
+                session=self._session,
+            )
             number = self._waits.start(Wait(partial(self._told, call), self._endpoint.patience_s))
             self._calls[number] = (request.ticket, index)
         return request.ticket
@@ -213,13 +229,20 @@ class RemoteEngine:
             ours = FINGERPRINT.fullmatch(reply.fingerprint) is not None
             self.version = reply.version if ours else self.version
         if writer != self._writer:
-            return WeightsChanged("the endpoint's weights changed between two replies", value=" ".join(writer),
-                                  expected=" ".join(self._writer), hint="sync the engine, and begin anew")  # fmt: skip
+            return WeightsChanged(
+                "the endpoint's weights changed between two replies",
+                value=" ".join(writer),
+                expected=" ".join(self._writer),
+                hint="sync the engine, and begin anew",
+            )
         if reply.tokens is None:
             return TokensMissing("a reply without token ids", value=reply.text[:80], hint="endpoints must return them")
         if tuple(reply.tokens.prompt.tolist()) != request.prompt:
-            return EndpointError("the endpoint read other tokens than it was given", value=len(reply.tokens.prompt),
-                                 expected=f"the {len(request.prompt)} token ids of the prompt")  # fmt: skip
+            return EndpointError(
+                "the endpoint read other tokens than it was given",
+                value=len(reply.tokens.prompt),
+                expected=f"the {len(request.prompt)} token ids of the prompt",
+            )
         return None
 
     def _continuation(self, reply: Reply, request: _Request) -> Continuation:

@@ -91,18 +91,29 @@ def read_reply(row: object, *, chat: bool, tokens: bool, where: str) -> Reply:
         raise EndpointError(f"{where}: a choice without a text", value=ascii(choice)[:200], expected="a message")
     ended = choice.get("finish_reason")
     if ended == "content_filter":
-        raise EndpointError(f"{where}: the endpoint's filter ended the reply", value=ascii(text)[:200],
-                            hint="nothing was decided, so nothing can be scored")  # fmt: skip
+        raise EndpointError(
+            f"{where}: the endpoint's filter ended the reply",
+            value=ascii(text)[:200],
+            hint="nothing was decided, so nothing can be scored",
+        )
     if ended in _BROKEN:
-        raise EndpointError(f"{where}: the endpoint broke the reply off", value=ascii(ended),
-                            hint="weights were taken meanwhile, or somebody aborted all requests")  # fmt: skip
+        raise EndpointError(
+            f"{where}: the endpoint broke the reply off",
+            value=ascii(ended),
+            hint="weights were taken meanwhile, or somebody aborted all requests",
+        )
     usage = row.get("usage")
     counted = usage if isinstance(usage, Mapping) else {}
     return Reply(
-        _sound(text or ""), _thought(said), "length" if ended == "length" else "stop", _name(row, "model"),
-        _name(row, "system_fingerprint"), _count(counted, "prompt_tokens"), _count(counted, "completion_tokens"),
+        _sound(text or ""),
+        _thought(said),
+        "length" if ended == "length" else "stop",
+        _name(row, "model"),
+        _name(row, "system_fingerprint"),
+        _count(counted, "prompt_tokens"),
+        _count(counted, "completion_tokens"),
         _tokens(row, choice, chat=chat, where=where) if tokens else None,
-    )  # fmt: skip
+    )
 
 
 def _sound(text: str) -> str:
@@ -158,6 +169,8 @@ def _logprobs(value: object, where: str) -> NDArray[np.float32]:
 
 def _missing(what: str, value: str) -> TokensMissing:
     return TokensMissing(
-        what, value=value, expected="token_ids, prompt_token_ids and a log-probability for each token written",
+        what,
+        value=value,
+        expected="token_ids, prompt_token_ids and a log-probability for each token written",
         hint="use an endpoint that returns them (vLLM, evolvent), or collect text only with tokens=False",
-    )  # fmt: skip
+    )

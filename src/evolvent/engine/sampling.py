@@ -49,15 +49,17 @@ def draw_plain(logits: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
     return _inverse(logprobs.exp(), logprobs, uniform)
 
 
-def draw(logits: Tensor, uniform: Tensor, *, temperature: Tensor, top_k: Tensor, top_p: Tensor,
-         allowed: Tensor | None = None) -> tuple[Tensor, Tensor]:  # fmt: skip
+def draw(
+    logits: Tensor, uniform: Tensor, *, temperature: Tensor, top_k: Tensor, top_p: Tensor, allowed: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Tokens `[N]` and log-probabilities `[N]` of exactly the distribution of `distribution`, by inverse CDF."""
     logprobs = distribution(logits, temperature=temperature, top_k=top_k, top_p=top_p, allowed=allowed)
     return _inverse(logprobs.exp(), logprobs, uniform)
 
 
-def distribution(logits: Tensor, *, temperature: Tensor, top_k: Tensor, top_p: Tensor,
-                 allowed: Tensor | None = None) -> Tensor:  # fmt: skip
+def distribution(
+    logits: Tensor, *, temperature: Tensor, top_k: Tensor, top_p: Tensor, allowed: Tensor | None = None
+) -> Tensor:
     """Log-probabilities `[N, V]` after the settings of each row `[N]`.
 
     Order: only `allowed [N, V]` tokens, logits / temperature, the `top_k` largest (0: all), the smallest set of largest
@@ -143,9 +145,11 @@ class ChoiceTrie:
         inside = sorted(whole & self._next.keys())
         if inside:
             raise ConfigError(
-                "one choice begins another", value=inside[0], expected="sequences that say where they end",
+                "one choice begins another",
+                value=inside[0],
+                expected="sequences that say where they end",
                 hint="end every choice with the stop token",
-            )  # fmt: skip
+            )
 
     def allowed(self, written: tuple[int, ...]) -> list[int]:
         """The tokens that may follow what was written; none where a choice is complete."""

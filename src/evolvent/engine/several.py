@@ -131,6 +131,7 @@ def submitted(ask: Ask | To, engine: Engine) -> Ticket:
     if not isinstance(ask, To):
         return engine.submit(ask)
     if not isinstance(engine, Several):
-        raise ConfigError("an ask names a model, but there is one engine alone", value=ask.model,
-                          expected="engine.several.Several")  # fmt: skip
+        raise ConfigError(
+            "an ask names a model, but there is one engine alone", value=ask.model, expected="engine.several.Several"
+        )
     return engine.submit(ask)

@@ -39,27 +39,45 @@ class SglangEndpoint(Endpoint):
     """
 
     def chat(
-        self, messages: Sequence[Message], *, sampling: Sampling, max_tokens: int, seed: int | None = None,
-        stop: Sequence[str] = (), session: str | None = None,
-    ) -> Reply:  # fmt: skip
+        self,
+        messages: Sequence[Message],
+        *,
+        sampling: Sampling,
+        max_tokens: int,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+        session: str | None = None,
+    ) -> Reply:
         """As `Endpoint.chat`. Raises ConfigError too: ids demanded of a distribution with top-k or top-p."""
         if self.tokens:
             _check_whole(sampling)
-        return super().chat(
-            messages, sampling=sampling, max_tokens=max_tokens, seed=seed, stop=stop, session=session
-        )  # fmt: skip
+        return super().chat(messages, sampling=sampling, max_tokens=max_tokens, seed=seed, stop=stop, session=session)
 
     def complete(
-        self, prompt: Sequence[int], *, sampling: Sampling, max_tokens: int, seed: int | None = None,
-        stop: Sequence[str] = (), session: str | None = None,
-    ) -> Reply:  # fmt: skip
+        self,
+        prompt: Sequence[int],
+        *,
+        sampling: Sampling,
+        max_tokens: int,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+        session: str | None = None,
+    ) -> Reply:
         """What follows these token ids, by `/generate`. Raises what `chat` raises, and WeightsChanged in its middle."""
         _check_whole(sampling)
-        params = {"max_new_tokens": max_tokens, "temperature": sampling.temperature, "sampling_seed": seed,
-                  "stop": list(stop) or None}  # fmt: skip
+        params = {
+            "max_new_tokens": max_tokens,
+            "temperature": sampling.temperature,
+            "sampling_seed": seed,
+            "stop": list(stop) or None,
+        }
         ids = [int(token) for token in prompt]
-        body = {"sampling_params": {key: value for key, value in params.items() if value is not None},
-                **self._extra, "input_ids": ids, "return_logprob": True}  # fmt: skip
+        body = {
+            "sampling_params": {key: value for key, value in params.items() if value is not None},
+            **self._extra,
+            "input_ids": ids,
+            "return_logprob": True,
+        }
         url, headers = f"{self.root}/generate", {} if session is None else {SESSION_HEADER: session}
         said = {key: value for key, value in body.items() if value is not None}
         row = self._answered("POST", url, said, headers, wait_s=self.timeout_s)
@@ -91,8 +109,12 @@ class SglangEndpoint(Endpoint):
         info = self._answered("GET", f"{self.root}/model_info", None, {}, wait_s=max(0.001, deadline.left()))
         served = str(info.get("weight_version", "")) if isinstance(info, Mapping) else ""
         if not same_weights(served, label):
-            raise WeightsChanged("SGLang serves other weights than were handed over", value=served, expected=label,
-                                 hint="let one run alone use it")  # fmt: skip
+            raise WeightsChanged(
+                "SGLang serves other weights than were handed over",
+                value=served,
+                expected=label,
+                hint="let one run alone use it",
+            )
         return served
 
     def _read(self, row: object, *, chat: bool, tokens: bool, where: str) -> Reply:
@@ -121,15 +143,24 @@ def _generated(row: object, prompt: list[int], *, where: str) -> Reply:
     told = pairs if isinstance(pairs, list) and good else []
     ids = [pair[1] for pair in told]
     if meta.get("prompt_tokens", len(prompt)) != len(prompt):
-        raise EndpointError(f"{where}: it read other tokens than it was given", value=meta.get("prompt_tokens"),
-                            expected=f"the {len(prompt)} token ids of the prompt")  # fmt: skip
+        raise EndpointError(
+            f"{where}: it read other tokens than it was given",
+            value=meta.get("prompt_tokens"),
+            expected=f"the {len(prompt)} token ids of the prompt",
+        )
     if row.get("output_ids", ids) != ids:
-        raise TokensMissing(f"{where}: log-probabilities are of other tokens than were written",
-                            value=ascii(ids)[:80], expected=ascii(row["output_ids"])[:80])  # fmt: skip
+        raise TokensMissing(
+            f"{where}: log-probabilities are of other tokens than were written",
+            value=ascii(ids)[:80],
+            expected=ascii(row["output_ids"])[:80],
+        )
     choice = {
-        "text": row.get("text"), "finish_reason": ended.get("type") if isinstance(ended, Mapping) else ended,
-        "prompt_token_ids": prompt, "token_ids": ids, "logprobs": {"token_logprobs": [pair[0] for pair in told]},
-    }  # fmt: skip
+        "text": row.get("text"),
+        "finish_reason": ended.get("type") if isinstance(ended, Mapping) else ended,
+        "prompt_token_ids": prompt,
+        "token_ids": ids,
+        "logprobs": {"token_logprobs": [pair[0] for pair in told]},
+    }
     usage = {"prompt_tokens": len(prompt), "completion_tokens": meta.get("completion_tokens")}
     label = one_label(meta.get("weight_version"), meta.get("weight_versions"), where=where)
     whole = {"choices": [choice], "usage": usage, "system_fingerprint": label}

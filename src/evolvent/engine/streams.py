@@ -116,8 +116,9 @@ class Streams:
         stream.segment.pins -= 1
         return stream
 
-    def append(self, rows: NDArray[np.int64], tokens: NDArray[np.int64],
-               logprobs: NDArray[np.float32]) -> NDArray[np.int64]:  # fmt: skip
+    def append(
+        self, rows: NDArray[np.int64], tokens: NDArray[np.int64], logprobs: NDArray[np.float32]
+    ) -> NDArray[np.int64]:
         """Add a sampled token to each row. Returns why each goes on or ends: 0 goes on, 1 stop token, 2 length."""
         at = self.depth[rows]
         self.ids[rows, at] = tokens

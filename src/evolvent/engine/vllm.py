@@ -59,13 +59,20 @@ class VllmEndpoint(Endpoint):
         self._told("POST", "/update_weight_version", deadline, {"new_version": label})
         emptied = self._told("POST", "/reset_prefix_cache", deadline)
         if emptied.get("success") is not True:
-            raise EndpointError(f"POST {self.root}/reset_prefix_cache: what was computed with the old weights is kept",
-                                value=ascii(emptied)[:200], expected='{"success": true}')  # fmt: skip
+            raise EndpointError(
+                f"POST {self.root}/reset_prefix_cache: what was computed with the old weights is kept",
+                value=ascii(emptied)[:200],
+                expected='{"success": true}',
+            )
         self._told("POST", "/resume", deadline)
         served = str(self._told("GET", "/weight_info", deadline).get("weight_version", ""))
         if not same_weights(served, label):
-            raise WeightsChanged("vLLM serves other weights than were handed over", value=served, expected=label,
-                                 hint="let one run alone use it")  # fmt: skip
+            raise WeightsChanged(
+                "vLLM serves other weights than were handed over",
+                value=served,
+                expected=label,
+                hint="let one run alone use it",
+            )
         return served
 
     def _told(self, method: str, path: str, deadline: Deadline, body: Any = None) -> Mapping[str, Any]:

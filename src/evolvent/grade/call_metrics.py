@@ -87,9 +87,12 @@ def f1(predicted: Sequence[Sequence[Call] | None], gold: Sequence[Sequence[Call]
     empty = [said is not None and not said for said, wanted in zip(predicted, gold, strict=True) if not wanted]
     unread = sum(said is None for said in predicted)
     return CallScore(
-        len(gold), Share(*names), Share(*arguments), sum(empty) / len(empty) if empty else None,
+        len(gold),
+        Share(*names),
+        Share(*arguments),
+        sum(empty) / len(empty) if empty else None,
         unread / len(gold) if gold else 0.0,
-    )  # fmt: skip
+    )
 
 
 def _pairs(call: Call) -> set[tuple[str, str]]:

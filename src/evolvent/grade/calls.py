@@ -23,9 +23,17 @@ from evolvent.messages import Call, Tool
 from evolvent.trajectory import Json
 
 __all__ = [
-    "KINDS", "OMITTED", "Form", "GoldCall", "Verdict", "check_calls", "decode_calls", "encode_calls", "exact_gold",
+    "KINDS",
+    "OMITTED",
+    "Form",
+    "GoldCall",
+    "Verdict",
+    "check_calls",
+    "decode_calls",
+    "encode_calls",
+    "exact_gold",
     "made_call",
-]  # fmt: skip
+]
 
 OMITTED = ""
 """Among the accepted values of a parameter: it may be left out."""
@@ -34,18 +42,48 @@ KINDS = ("count", "name", "missing", "unexpected", "type", "value")
 
 _STANDARD = re.compile(r"[ ,./\-_*^]")
 _PYTHON: Mapping[str, type] = {
-    "string": str, "str": str, "integer": int, "int": int, "float": float, "number": float, "double": float,
-    "boolean": bool, "bool": bool, "array": list, "list": list, "tuple": list, "dict": dict, "object": dict,
-    "any": str, "null": type(None),
-}  # fmt: skip
-_JAVA: Mapping[str, type] = {
-    "byte": int, "short": int, "integer": int, "long": int, "float": float, "double": float, "boolean": bool,
-    "char": str, "String": str, "any": str, "Array": list, "ArrayList": list, "HashMap": dict,
-}  # fmt: skip
-_JAVASCRIPT: Mapping[str, type] = {
-    "String": str, "integer": int, "float": float, "Bigint": int, "Boolean": bool, "dict": dict, "array": list,
+    "string": str,
+    "str": str,
+    "integer": int,
+    "int": int,
+    "float": float,
+    "number": float,
+    "double": float,
+    "boolean": bool,
+    "bool": bool,
+    "array": list,
+    "list": list,
+    "tuple": list,
+    "dict": dict,
+    "object": dict,
     "any": str,
-}  # fmt: skip
+    "null": type(None),
+}
+_JAVA: Mapping[str, type] = {
+    "byte": int,
+    "short": int,
+    "integer": int,
+    "long": int,
+    "float": float,
+    "double": float,
+    "boolean": bool,
+    "char": str,
+    "String": str,
+    "any": str,
+    "Array": list,
+    "ArrayList": list,
+    "HashMap": dict,
+}
+_JAVASCRIPT: Mapping[str, type] = {
+    "String": str,
+    "integer": int,
+    "float": float,
+    "Bigint": int,
+    "Boolean": bool,
+    "dict": dict,
+    "array": list,
+    "any": str,
+}
 _CLASSES = {"python": _PYTHON, "java": _JAVA, "javascript": _JAVASCRIPT}
 _SOURCES = {"java": java_value, "javascript": javascript_value}
 
@@ -114,9 +152,14 @@ def exact_gold(calls: Sequence[Call]) -> tuple[GoldCall, ...]:
 
 
 def check_calls(
-    calls: Sequence[Call], gold: Sequence[GoldCall], tools: Sequence[Tool], *, language: str = "python",
-    ordered: bool = False, underscore_names: bool = False,
-) -> Verdict:  # fmt: skip
+    calls: Sequence[Call],
+    gold: Sequence[GoldCall],
+    tools: Sequence[Tool],
+    *,
+    language: str = "python",
+    ordered: bool = False,
+    underscore_names: bool = False,
+) -> Verdict:
     """Whether calls are what is expected: equally many, each of them another one of those expected.
 
     Args:

@@ -120,8 +120,12 @@ def mbpp(asserts: str, *, imports: str = "", entry: str = "") -> Tests:
     body = tuple(ast.parse(asserts).body)
     names = _defined(imports)
     if not entry:
-        called = {node.func.id for part in body for node in ast.walk(part)
-                  if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)} - names  # fmt: skip
+        called = {
+            node.func.id
+            for part in body
+            for node in ast.walk(part)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        } - names
         if len(called) != 1:
             raise ValueError(f"the asserts call {sorted(called) or 'nothing'}, not one function")
         entry = called.pop()

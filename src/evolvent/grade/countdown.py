@@ -22,9 +22,24 @@ __all__ = ["Expression", "check_lines", "grade_countdown", "grade_expression", "
 
 _LONGEST, _DEEPEST = 400, 60  # characters and brackets inside one another; what is beyond is no answer to six numbers
 _SIGNS = {
-    "×": "*", "·": "*", "⋅": "*", "∗": "*", "÷": "/", "−": "-", "–": "-", r"\times": "*", r"\cdot": "*", r"\div": "/",
-    "[": "(", "]": ")", r"\left": "", r"\right": "", r"\(": "", r"\)": "", "$": "",
-}  # fmt: skip
+    "×": "*",
+    "·": "*",
+    "⋅": "*",
+    "∗": "*",
+    "÷": "/",
+    "−": "-",
+    "–": "-",
+    r"\times": "*",
+    r"\cdot": "*",
+    r"\div": "/",
+    "[": "(",
+    "]": ")",
+    r"\left": "",
+    r"\right": "",
+    r"\(": "",
+    r"\)": "",
+    "$": "",
+}
 _SIGN = re.compile("|".join(re.escape(sign) for sign in sorted(_SIGNS, key=len, reverse=True)))
 _TOKEN = re.compile(r"\s*(?:(\d{1,9})(?![\d.])|([-+*/()]))")
 _ANSWERED = re.compile(r"\banswer\s*(?:is|:)\s*:?", re.IGNORECASE)

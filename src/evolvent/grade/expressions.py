@@ -41,20 +41,46 @@ def _hashed(kind: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "abs": abs, "all": all, "any": any, "bool": bool, "dict": _hashed(dict), "float": float,
-    "frozenset": _hashed(frozenset), "int": int, "len": len, "list": list, "max": max, "min": min, "round": round,
-    "set": _hashed(set), "sorted": sorted, "str": str, "sum": sum, "tuple": tuple, "math.isclose": math.isclose,
-}  # fmt: skip
+    "abs": abs,
+    "all": all,
+    "any": any,
+    "bool": bool,
+    "dict": _hashed(dict),
+    "float": float,
+    "frozenset": _hashed(frozenset),
+    "int": int,
+    "len": len,
+    "list": list,
+    "max": max,
+    "min": min,
+    "round": round,
+    "set": _hashed(set),
+    "sorted": sorted,
+    "str": str,
+    "sum": sum,
+    "tuple": tuple,
+    "math.isclose": math.isclose,
+}
 _KEYWORDS = {"math.isclose": {"rel_tol", "abs_tol"}, "sorted": {"reverse"}, "round": {"ndigits"}}
 _NAMES: Mapping[str, object] = {"math.pi": math.pi, "math.inf": math.inf, "math.e": math.e, "math.nan": math.nan}
 _UNARY: Mapping[type[ast.unaryop], Callable[[Any], Any]] = {
-    ast.Not: operator.not_, ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.invert,
-}  # fmt: skip
+    ast.Not: operator.not_,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Invert: operator.invert,
+}
 _COMPARE: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
-    ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
-    ast.In: lambda left, right: left in right, ast.NotIn: lambda left, right: left not in right,
-}  # fmt: skip
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+    ast.In: lambda left, right: left in right,
+    ast.NotIn: lambda left, right: left not in right,
+}
 
 
 class Unsupported(Exception):
@@ -81,9 +107,14 @@ def _modulo(left: Any, right: Any) -> Any:
 
 
 _BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv,
-    ast.Mult: _times, ast.Pow: _power, ast.Mod: _modulo,
-}  # fmt: skip
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mult: _times,
+    ast.Pow: _power,
+    ast.Mod: _modulo,
+}
 
 
 def calls_in(node: ast.expr, names: Collection[str]) -> Iterator[tuple[ast.Call, tuple[Any, ...], dict[str, Any]]]:

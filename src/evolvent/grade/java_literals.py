@@ -20,10 +20,13 @@ _LONG = re.compile(r"-?\d{1,400}[lL]")
 _FLOAT = re.compile(r"-?\d{1,400}(\.\d{1,400})?([eE][+-]?\d{1,3})?[fF]")
 _DOUBLE = re.compile(r"-?\d{1,400}(\.\d{1,400})?([eE][+-]?\d{1,3})?")
 _NUMBERS: dict[str, tuple[re.Pattern[str], Callable[[str], Any]]] = {
-    "byte": (_WHOLE, int), "short": (_WHOLE, int), "integer": (_WHOLE, int),
+    "byte": (_WHOLE, int),
+    "short": (_WHOLE, int),
+    "integer": (_WHOLE, int),
     "long": (_LONG, lambda text: int(text[:-1])),
-    "float": (_FLOAT, lambda text: float(text[:-1])), "double": (_DOUBLE, float),
-}  # fmt: skip
+    "float": (_FLOAT, lambda text: float(text[:-1])),
+    "double": (_DOUBLE, float),
+}
 _ARRAY = re.compile(r"new\s+[\w.]+(?:<[^{}]*>)?\s*(?:\[\s*\]\s*)+\{(.*)\}", re.DOTALL)
 _LISTED = re.compile(r"new\s+ArrayList\s*<[^()]*>\s*\(\s*Arrays\.asList\s*\((.*)\)\s*\)", re.DOTALL)
 _ADDED = re.compile(r"new\s+ArrayList\s*<[^()]*>\s*\(\s*\)\s*(?:\{\s*\{(.*)\}\s*\})?", re.DOTALL)

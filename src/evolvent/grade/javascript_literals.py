@@ -18,9 +18,10 @@ __all__ = ["javascript_value"]
 _WHOLE = re.compile(r"-?\d{1,400}")
 _DECIMAL = re.compile(r"-?\d{1,300}(\.\d{1,300})?")
 _NUMBERS: dict[str, tuple[re.Pattern[str], Callable[[str], Any]]] = {
-    "integer": (_WHOLE, int), "float": (_DECIMAL, float),
+    "integer": (_WHOLE, int),
+    "float": (_DECIMAL, float),
     "Bigint": (re.compile(r"-?\d{1,400}n"), lambda text: int(text[:-1])),
-}  # fmt: skip
+}
 _ARRAY = re.compile(r"\[(.*)\]|new\s+Array\s*\((.*)\)", re.DOTALL)
 
 

@@ -22,18 +22,34 @@ _PROSE = re.compile(r"[A-Za-z]{2}|\n")
 _LINE = 500  # characters: what is longer is no bare answer
 _ENDS = re.compile(r"\n|\.(?=\s|$)|;(?=\s|$)")
 _SIGNS = {
-    "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "÷": r"\div ", "π": r"\pi ", "°": r"^\circ ",
-    "∞": r"\infty ", "∪": r"\cup ", "∩": r"\cap ", "≤": r"\le ", "≥": r"\ge ", "√": r"\sqrt ", "\u00a0": " ",
+    "−": "-",
+    "–": "-",
+    "×": r"\times ",
+    "·": r"\cdot ",
+    "÷": r"\div ",
+    "π": r"\pi ",
+    "°": r"^\circ ",
+    "∞": r"\infty ",
+    "∪": r"\cup ",
+    "∩": r"\cap ",
+    "≤": r"\le ",
+    "≥": r"\ge ",
+    "√": r"\sqrt ",
+    "\u00a0": " ",
     "\u202f": " ",
-}  # fmt: skip
+}
 _SIGN = re.compile("|".join(_SIGNS))
 _GONE = re.compile(
     r"\\(?:left|right|[bB]igg?[lr]?)(?:\.|(?![A-Za-z]))|\\[!,;:> ]|\\(?:q?quad|displaystyle|limits|hspace\{[^{}]*\})"
     r"(?![A-Za-z])|~|\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))|\\degree(?![A-Za-z])|\\?%|\\?\$|\\[()\[\]]"
 )
-_SAME = ((re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"), (re.compile(r"\\leq(?:slant)?(?![A-Za-z])"), r"\\le"),
-         (re.compile(r"\\geq(?:slant)?(?![A-Za-z])"), r"\\ge"), (re.compile(r"\\neq(?![A-Za-z])"), r"\\ne"),
-         (re.compile(r"\{,\}|,\\!\s*"), ","))  # fmt: skip
+_SAME = (
+    (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
+    (re.compile(r"\\leq(?:slant)?(?![A-Za-z])"), r"\\le"),
+    (re.compile(r"\\geq(?:slant)?(?![A-Za-z])"), r"\\ge"),
+    (re.compile(r"\\neq(?![A-Za-z])"), r"\\ne"),
+    (re.compile(r"\{,\}|,\\!\s*"), ","),
+)
 _WRAP = r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it|sf)|mbox|operatorname)\s*\{([^{}]*)\}"
 _WRAPPED = re.compile(_WRAP)
 _TRAILING = re.compile(rf"(?<=\S)\s*{_WRAP}(?:\s*\^\s*\{{?[23]\}}?)?\s*$")
@@ -127,8 +143,11 @@ def plain(text: str) -> str:
         return " ".join(text.lower().split()) if len(text) > 1 else text
     text = _SPACES.sub(lambda found: (found[1] or "") + (" " if found[1] and found[2] else ""), _JOIN.sub(",", text))
     for pattern, same in (
-        (_ROOT, r"\\sqrt{\1}"), (_SLASH, r"\\frac{\1}{\2}"), (_SINGLE, r"\1\2"), (_POINT, "0."),
-    ):  # fmt: skip
+        (_ROOT, r"\\sqrt{\1}"),
+        (_SLASH, r"\\frac{\1}{\2}"),
+        (_SINGLE, r"\1\2"),
+        (_POINT, "0."),
+    ):
         text = pattern.sub(same, text)
     return text.replace(_ROWS, r"\\")
 

@@ -47,14 +47,30 @@ _LEVELS: Mapping[str, int] = {"+": 1, "-": 1, "*": 2, "/": 2, "//": 2, "%": 2, "
 _SIGNED = 3  # how tightly a sign binds: looser than **
 _CONSTANTS: Mapping[str, object] = {"True": True, "False": False, "None": None}
 _FOLD: Mapping[str, Callable[[Any, Any], Any]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
-    "%": operator.mod, "**": operator.pow,
-}  # fmt: skip
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "**": operator.pow,
+}
 _ESCAPE = re.compile(
     r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|N\{([^{}]*)\}|(.))", re.DOTALL
 )
-_PLAIN = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "\n": "", "\\": "\\",
-          "'": "'", '"': '"'}  # fmt: skip
+_PLAIN = {
+    "n": "\n",
+    "t": "\t",
+    "r": "\r",
+    "b": "\b",
+    "f": "\f",
+    "v": "\v",
+    "a": "\a",
+    "\n": "",
+    "\\": "\\",
+    "'": "'",
+    '"': '"',
+}
 _NOT_PYTHON = {"/": "/", "`": "`"}  # escapes of other languages
 
 

@@ -28,9 +28,14 @@ _LONGEST, _DEEPEST, _LARGEST_BITS, _LARGEST_POWER = 4000, 40, 1024, 64
 _HEAD = re.compile(rf"\s*def\s+{ENTRY}\s*\(\s*\)\s*(?:->\s*\w+\s*)?:[ \t]*")
 _LEFT_TO_BOXES = re.compile(r"\\|[0-9](?![eE][-+0-9])[A-Za-z_]")  # the parser warns of some of these
 _BINARY: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
-}  # fmt: skip
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
 _CALLS: dict[str, Callable[..., Number]] = {"abs": abs, "float": float, "int": int, "max": max, "min": min}
 _BUILTINS = frozenset(dir(builtins))
 

@@ -20,9 +20,20 @@ from typing import Literal
 from evolvent.errors import ConfigError, unknown
 
 __all__ = [
-    "OPERATIONS", "Averages", "ParseFailure", "Rules", "StepScore", "WebAction", "WebScores", "WebTarget", "aggregate",
-    "parse", "read_action", "score_step", "token_f1",
-]  # fmt: skip
+    "OPERATIONS",
+    "Averages",
+    "ParseFailure",
+    "Rules",
+    "StepScore",
+    "WebAction",
+    "WebScores",
+    "WebTarget",
+    "aggregate",
+    "parse",
+    "read_action",
+    "score_step",
+    "token_f1",
+]
 
 OPERATIONS: tuple[str, ...] = ("CLICK", "TYPE", "SELECT")
 """What can be done with an element."""
@@ -241,12 +252,17 @@ def aggregate(scores: Sequence[Sequence[StepScore]]) -> WebScores:
     won = [all(step.success == 1.0 for step in task) for task in told]
     each = [_averages(task) for task in scores]
     return WebScores(
-        macro=_averages(each), micro=_averages(steps), task_success=sum(won) / len(won) if won else None,
-        tasks=len(scores), steps=len(steps), scored=sum(step.success is not None for step in steps),
-        missed=sum(step.missed for step in steps), impossible=sum(step.impossible for step in steps),
+        macro=_averages(each),
+        micro=_averages(steps),
+        task_success=sum(won) / len(won) if won else None,
+        tasks=len(scores),
+        steps=len(steps),
+        scored=sum(step.success is not None for step in steps),
+        missed=sum(step.missed for step in steps),
+        impossible=sum(step.impossible for step in steps),
         unscorable=sum(step.unscorable for step in steps),
         unscorable_tasks=sum(any(step.unscorable for step in task) for task in scores),
-    )  # fmt: skip
+    )
 
 
 def _averages(scores: Sequence[StepScore | Averages]) -> Averages:

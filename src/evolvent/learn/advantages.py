@@ -23,10 +23,25 @@ from evolvent.errors import BatchMismatch, ConfigError, NonFinite
 from evolvent.learn.flat import TRUNCATED, Flat
 
 __all__ = [
-    "Baseline", "Credit", "Grouped", "Level", "Scale", "alike", "anchor_advantage", "buffer_normalized",
-    "decomposed_gae", "discounted_returns", "episode_returns", "group_advantage", "kl_in_reward", "overlong_penalty",
-    "q_targets", "reverse_scan", "reward_to_go", "whiten",
-]  # fmt: skip
+    "Baseline",
+    "Credit",
+    "Grouped",
+    "Level",
+    "Scale",
+    "alike",
+    "anchor_advantage",
+    "buffer_normalized",
+    "decomposed_gae",
+    "discounted_returns",
+    "episode_returns",
+    "group_advantage",
+    "kl_in_reward",
+    "overlong_penalty",
+    "q_targets",
+    "reverse_scan",
+    "reward_to_go",
+    "whiten",
+]
 
 Floats = NDArray[np.float64]
 Level = Literal["part", "span", "action", "episode"]
@@ -154,7 +169,7 @@ def decomposed_gae(
 
 def q_targets(
     value: ArrayLike, chosen: ArrayLike, flat: Flat, *, gamma: float, lam: float, lam_part: float = 1.0
-) -> Floats:  # fmt: skip
+) -> Floats:
     """What Q of each part that was taken is fitted to, `[P]`: Q^pi(lambda) (arXiv 1602.04951), on the policy's own way.
 
     `target_p = Q_p + error_p + carry_p (target_(p+1) - Q_(p+1))` with `error_p` the one-step target minus Q. With
@@ -210,8 +225,11 @@ def _final_values(flat: Flat, trailing: tuple[int, ...]) -> Floats:
     wrong = cut & ~np.isfinite(given).reshape(len(last), -1).all(1)
     if wrong.any():
         number = int(wrong.argmax())
-        raise NonFinite(f"episode {number} was truncated, and its final observation has no finite value",
-                        value=given[number].tolist(), hint="score it, or end the episode as terminated")  # fmt: skip
+        raise NonFinite(
+            f"episode {number} was truncated, and its final observation has no finite value",
+            value=given[number].tolist(),
+            hint="score it, or end the episode as terminated",
+        )
     return np.where(cut.reshape(-1, *[1] * len(trailing)), given, 0.0)
 
 
@@ -309,8 +327,11 @@ def group_advantage(returns: ArrayLike, group: ArrayLike, *, baseline: Baseline,
     _, of, size = np.unique(names, return_inverse=True, return_counts=True)
     single = size == 1
     if baseline == "leave_one_out" and len(paid) and single.all():
-        raise BatchMismatch("leave-one-out needs groups of at least two episodes", value=f"{len(size)} groups of one",
-                            hint="sample every task several times, or use another baseline")  # fmt: skip
+        raise BatchMismatch(
+            "leave-one-out needs groups of at least two episodes",
+            value=f"{len(size)} groups of one",
+            hint="sample every task several times, or use another baseline",
+        )
     mean = np.bincount(of, weights=paid) / size
     least, most = np.full(len(size), np.inf), np.full(len(size), -np.inf)
     np.minimum.at(least, of, paid)

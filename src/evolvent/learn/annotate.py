@@ -82,8 +82,11 @@ def _annotated(said: _Said, parts: Iterator[Parts], budget: int, *, rows: int) -
         check_parts(window, vocabulary=rows, context=said.policy.context)
         for sequence in window:
             if sequence.parent is not None:
-                raise BatchMismatch(f"trajectory {sequence.trajectory!r} has branches, which are not annotated",
-                                    expected="sequences without parent", hint="annotate, then branch")  # fmt: skip
+                raise BatchMismatch(
+                    f"trajectory {sequence.trajectory!r} has branches, which are not annotated",
+                    expected="sequences without parent",
+                    hint="annotate, then branch",
+                )
         columns = [said.empty(len(sequence)) for sequence in window]
         learned = [index for index, sequence in enumerate(window) if sequence.feed]
         for batch in bucket([window[index].feed for index in learned], budget, rng=np.random.default_rng(0)):
@@ -111,8 +114,9 @@ class _Said:
         try:
             found = self._asked(batch.to(self.policy.model.device))
         except torch.OutOfMemoryError as error:
-            raise DeviceMemory("annotating does not fit the device's memory", value=tuple(batch.ids.shape),
-                               hint="lower batch_tokens") from error  # fmt: skip
+            raise DeviceMemory(
+                "annotating does not fit the device's memory", value=tuple(batch.ids.shape), hint="lower batch_tokens"
+            ) from error
         at = 0
         for index in batch.samples:
             places = 1 + np.flatnonzero(window[index].weight[1:])

@@ -61,20 +61,30 @@ def _grown(trajectory: Trajectory, chain: Parts) -> Parts:
     for step in np.unique(chain.step[learned]).tolist():
         info = trajectory.steps[step].info
         if "candidates" not in info:
-            raise BatchMismatch(f"step {step} of {trajectory.id!r} does not say what it chose from",
-                                hint="play it with agents.candidates.CandidateAgent")  # fmt: skip
+            raise BatchMismatch(
+                f"step {step} of {trajectory.id!r} does not say what it chose from",
+                hint="play it with agents.candidates.CandidateAgent",
+            )
         places = learned[chain.step[learned] == step]
         number += 1
-        for name, value in (("candidate", number), ("decision", step + 1), ("chosen", 1.0),
-                            ("words", info["words"][info["chosen"]])):  # fmt: skip
+        for name, value in (
+            ("candidate", number),
+            ("decision", step + 1),
+            ("chosen", 1.0),
+            ("words", info["words"][info["chosen"]]),
+        ):
             trunk[name][places] = value
         others = [at for at in range(len(info["candidates"])) if at != info["chosen"]]
         for at in others:
             ids = info["candidates"][at]
             number += 1
             branches.append((int(places[0]) - 1, ids))
-            for name, value in (("candidate", number), ("decision", step + 1), ("chosen", 0.0),
-                                ("words", info["words"][at])):  # fmt: skip
+            for name, value in (
+                ("candidate", number),
+                ("decision", step + 1),
+                ("chosen", 0.0),
+                ("words", info["words"][at]),
+            ):
                 more[name] += [value] * len(ids)
     tails = {name: np.asarray(values, names[name]) for name, values in more.items()}
     return branched(replace(chain, columns={**chain.columns, **trunk}), branches, tails)
@@ -119,10 +129,15 @@ def choice_objective(settings: Choice) -> Objective:
     """
     needs: tuple[Need, ...] = ("logprobs", "values") if settings.value is not None else ("logprobs",)
     return Objective(
-        "choice", partial(_loss, settings=settings), _count, needs, settings=(("settings", repr(settings)),),
-        stats=partial(_stats, settings=settings), measured=("kl", "clip_low", "clip_high", "entropy"),
+        "choice",
+        partial(_loss, settings=settings),
+        _count,
+        needs,
+        settings=(("settings", repr(settings)),),
+        stats=partial(_stats, settings=settings),
+        measured=("kl", "clip_low", "clip_high", "entropy"),
         stop=None if settings.stop_kl is None else ("kl", settings.stop_kl),
-    )  # fmt: skip
+    )
 
 
 def _count(batch: Batch) -> int:
@@ -142,8 +157,13 @@ def _loss(outputs: Outputs, batch: Batch, *, settings: Choice) -> tuple[Tensor, 
     if settings.value is not None:
         value = settings.value
         before = batch.columns["old_values"][first] if value.clip is not None else None
-        errors = losses.value_terms(given(outputs.values, "values")[first], batch.columns["returns"][first], before,
-                                    clip=value.clip, huber=value.huber)  # fmt: skip
+        errors = losses.value_terms(
+            given(outputs.values, "values")[first],
+            batch.columns["returns"][first],
+            before,
+            clip=value.clip,
+            huber=value.huber,
+        )
         loss = loss + value.coefficient * errors.sum()
     return loss, len(first)
 
@@ -156,5 +176,9 @@ def _stats(outputs: Outputs, batch: Batch, *, settings: Choice) -> Mapping[str, 
     low = ((ratio.exp() < 1 - how.low) & (advantages < 0)).sum()
     high = ((ratio.exp() > 1 + how.high) & (advantages > 0)).sum()
     kl = (torch.expm1(ratio) - ratio).sum()
-    return {"kl": (kl, len(first)), "clip_low": (low, len(first)), "clip_high": (high, len(first)),
-            "entropy": (entropy.sum(), len(first))}  # fmt: skip
+    return {
+        "kl": (kl, len(first)),
+        "clip_low": (low, len(first)),
+        "clip_high": (high, len(first)),
+        "entropy": (entropy.sum(), len(first)),
+    }

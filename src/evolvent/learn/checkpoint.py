@@ -63,9 +63,13 @@ class Saved:
 
 
 def check_tensors(
-    found: Mapping[str, _Shaped], expected: Mapping[str, _Shaped], *, what: str, missing: type[CheckpointError],
+    found: Mapping[str, _Shaped],
+    expected: Mapping[str, _Shaped],
+    *,
+    what: str,
+    missing: type[CheckpointError],
     complete: bool = True,
-) -> None:  # fmt: skip
+) -> None:
     """Compare names and shapes before anything is copied.
 
     Args:
@@ -75,17 +79,24 @@ def check_tensors(
     """
     for name, tensor in expected.items():
         if name not in found:
-            raise missing(f"the checkpoint's {what} has no tensor {name!r}", value=f"{len(found)} tensors",
-                          expected=tuple(tensor.shape), hint=_WEIGHTS_ONLY)  # fmt: skip
+            raise missing(
+                f"the checkpoint's {what} has no tensor {name!r}",
+                value=f"{len(found)} tensors",
+                expected=tuple(tensor.shape),
+                hint=_WEIGHTS_ONLY,
+            )
         if tuple(found[name].shape) != tuple(tensor.shape):
             raise ShapeMismatch(
                 f"tensor {name!r} of the checkpoint's {what} has another shape than the model's",
-                value=tuple(found[name].shape), expected=tuple(tensor.shape), hint=_WEIGHTS_ONLY,
-            )  # fmt: skip
+                value=tuple(found[name].shape),
+                expected=tuple(tensor.shape),
+                hint=_WEIGHTS_ONLY,
+            )
     extra = sorted(set(found) - set(expected)) if complete else []
     if extra:
-        raise ShapeMismatch(f"the checkpoint's {what} has tensors that the model does not have", value=extra[:5],
-                            hint=_WEIGHTS_ONLY)  # fmt: skip
+        raise ShapeMismatch(
+            f"the checkpoint's {what} has tensors that the model does not have", value=extra[:5], hint=_WEIGHTS_ONLY
+        )
 
 
 class Handle:
@@ -130,9 +141,15 @@ class Checkpointer:
     """
 
     def __init__(
-        self, folder: Path, *, every: int = 200, keep: int = 2, best: Best | None = None, ranks: Ranks | None = None,
+        self,
+        folder: Path,
+        *,
+        every: int = 200,
+        keep: int = 2,
+        best: Best | None = None,
+        ranks: Ranks | None = None,
         timeout: float = 600.0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         numbers = (("every", every), ("keep", keep), ("timeout", timeout))
         problems = [Problem(name, f"must be 1 or more, got {value}") for name, value in numbers if not value >= 1]
         if problems:
@@ -189,8 +206,10 @@ class Checkpointer:
             temporary=self.folder / f"{_TEMPORARY}{update:09d}-{self._session:x}-{self._saves}",
             groups={group: _parts(held, self._ranks, copied=not wait) for group, held in saved.tensors.items()},
             state=json.dumps(dict(saved.values)).encode(),
-            rank=self._ranks.rank, size=self._ranks.mesh.size, timeout=self._timeout,
-        )  # fmt: skip
+            rank=self._ranks.rank,
+            size=self._ranks.mesh.size,
+            timeout=self._timeout,
+        )
         if not wait:
             self._running = Handle(target, self._pool.submit(self._finish, job))
             return self._running
@@ -283,8 +302,11 @@ class Checkpointer:
         if problem is not None:
             raise problem
         if failed:
-            raise RankFailed("another rank cannot use the checkpoint", value=f"{failed} ranks that refuse it",
-                             hint="what it lacks is in their messages")  # fmt: skip
+            raise RankFailed(
+                "another rank cannot use the checkpoint",
+                value=f"{failed} ranks that refuse it",
+                hint="what it lacks is in their messages",
+            )
         for group, wanted in into.items():
             names = sorted(stored.groups[group])
             asked = self._total(torch.tensor([name in wanted for name in names], dtype=torch.int64)).tolist()

@@ -42,8 +42,11 @@ class Cost:
         """
         config, head = model.config, model.get_output_embeddings().weight
         looked_up = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)} | {id(head)}
-        products = [weight for name, weight in model.named_parameters()
-                    if weight.dim() > 1 and id(weight) not in looked_up and "value_head." not in name]  # fmt: skip
+        products = [
+            weight
+            for name, weight in model.named_parameters()
+            if weight.dim() > 1 and id(weight) not in looked_up and "value_head." not in name
+        ]
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         attention = 6.0 * config.num_hidden_layers * config.num_attention_heads * size
         return cls(sum(_times(weight) * weight.numel() for weight in products), _times(head) * head.numel(), attention)

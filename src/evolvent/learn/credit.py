@@ -100,9 +100,15 @@ class GaeCredit:
             BatchMismatch: an array that is missing or does not fit. NonFinite: a value or reward.
         """
         found = decomposed_gae(
-            _given(values, "values"), _penalised(flat, self.kl, logp, reference), gamma=self.gamma, lam=self.lam,
-            gamma_part=self.gamma_part, lam_part=self.lam_part, level=self.level, between=self.between,
-        )  # fmt: skip
+            _given(values, "values"),
+            _penalised(flat, self.kl, logp, reference),
+            gamma=self.gamma,
+            lam=self.lam,
+            gamma_part=self.gamma_part,
+            lam_part=self.lam_part,
+            level=self.level,
+            between=self.between,
+        )
         return replace(found, advantage=whiten(found.advantage)) if self.whiten else found
 
 

@@ -69,8 +69,9 @@ class Flat:
                 raise BatchMismatch(f"the {name} index of a part falls", value=int(np.diff(index).argmin()) + 1)
         last = np.append(np.diff(self.episode) > 0, True) if len(self.episode) else np.zeros(0, np.bool_)
         if ((self.ended != GOES_ON) != last).any():
-            raise BatchMismatch("an episode ends where its last action is not",
-                                value=int(((self.ended != GOES_ON) != last).argmax()))  # fmt: skip
+            raise BatchMismatch(
+                "an episode ends where its last action is not", value=int(((self.ended != GOES_ON) != last).argmax())
+            )
         for name, values in (("log-probability", self.logp), ("reward", self.reward)):
             if not np.isfinite(values).all():
                 at = int((~np.isfinite(values)).argmax())
@@ -165,9 +166,11 @@ def flat(
     for number, trajectory in enumerate(trajectories):
         held = next((at for at, step in enumerate(trajectory.steps) if step.info.get("constrained")), None)
         if held is not None:
-            raise BatchMismatch(f"step {held} of {trajectory.id!r} was sampled under a constraint",
-                                expected="actions that the policy sampled freely",
-                                hint="imitate such episodes (fit), or play without the constraint")  # fmt: skip
+            raise BatchMismatch(
+                f"step {held} of {trajectory.id!r} was sampled under a constraint",
+                expected="actions that the policy sampled freely",
+                hint="imitate such episodes (fit), or play without the constraint",
+            )
         paid = _paid(trajectory, rewards)
         if trajectory.error is not None or any(reward is None for reward in paid):
             unscored += 1
@@ -183,14 +186,18 @@ def flat(
     report = FlattenReport(len(gathered), unscored, stale, silent, tuple(gathered))
     if unscored > most_unscored * len(trajectories):
         raise NothingToLearn(
-            "too many episodes could not be scored", value=f"{unscored} of {len(trajectories)}",
-            expected=f"at most {most_unscored:.0%}", hint=_commonest(trajectories),
-        )  # fmt: skip
+            "too many episodes could not be scored",
+            value=f"{unscored} of {len(trajectories)}",
+            expected=f"at most {most_unscored:.0%}",
+            hint=_commonest(trajectories),
+        )
     if not gathered:
         left = {
-            "not scored": unscored, "too old": stale, "whose prompt fills the context": len(full),
+            "not scored": unscored,
+            "too old": stale,
+            "whose prompt fills the context": len(full),
             "without a token to learn": silent - len(full),
-        }  # fmt: skip
+        }
         raise NothingToLearn(
             f"none of {len(trajectories)} episodes has a part to learn from",
             value=", ".join(f"{count} {why}" for why, count in left.items() if count > 0) or "no episodes",
@@ -230,8 +237,9 @@ def _paid(trajectory: Trajectory, rewards: Rewards | None) -> list[float | None]
         return [step.reward for step in trajectory.steps]
     paid = list(rewards(trajectory))
     if len(paid) != len(trajectory.steps):
-        raise BatchMismatch(f"not one reward a step of {trajectory.id!r}", value=len(paid),
-                            expected=len(trajectory.steps))  # fmt: skip
+        raise BatchMismatch(
+            f"not one reward a step of {trajectory.id!r}", value=len(paid), expected=len(trajectory.steps)
+        )
     return paid
 
 

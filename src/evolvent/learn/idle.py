@@ -53,9 +53,10 @@ class Idle:
         reasons, hints = self._reasons()
         raise NothingToLearn(
             f"nothing was learned in {self.count} iterations in a row: {'; '.join(reasons)}",
-            value=f"success {success:.0%}", expected="groups of episodes that differ, some of them whole",
+            value=f"success {success:.0%}",
+            expected="groups of episodes that differ, some of them whole",
             hint="; ".join(hints),
-        )  # fmt: skip
+        )
 
     def _reasons(self) -> tuple[list[str], list[str]]:
         why, reasons, hints = self.why, [], []

@@ -110,9 +110,13 @@ class Learner:
         self._weights = list(named.values())
         self._uncounted = [weight for name, weight in named.items() if not self.laid.counted(name)]
         self.optimizer = make(
-            self.optimizer_config, named.items(), lr=config.lr, betas=config.betas, clip=config.clip,
+            self.optimizer_config,
+            named.items(),
+            lr=config.lr,
+            betas=config.betas,
+            clip=config.clip,
             weight_decay=config.weight_decay if adapter in _DECAYING else 0.0,
-        )  # fmt: skip
+        )
         self.trained = Trained(named, self.optimizer, {name: self.laid.whole_name(name) for name in named})
         self.updates, self.waited, self.share, self.taken = 0, 0.0, 0.0, cast(tuple[str, ...], ())
         self._measured = Measured(objective, self.ranks)
@@ -321,9 +325,14 @@ class Learner:
         """Go to where the checkpoint is; returns what keeps it up to date: called with True, it saves in any case."""
         check_resumes(self.optimizer_config)
         same = identity(
-            self.policy, self.objective, learned.digest(), config=self.config, optimizer=self.optimizer_config,
-            seed=self.seed, base=self._base,
-        )  # fmt: skip
+            self.policy,
+            self.objective,
+            learned.digest(),
+            config=self.config,
+            optimizer=self.optimizer_config,
+            seed=self.seed,
+            base=self._base,
+        )
         if restore(checkpoint, progress, self.trained, same=same):
             self.updates = progress.updates
             rest = ": no work is left" if self._done(progress, goal) else ""

@@ -229,8 +229,15 @@ class Dealing:
             ConfigError: tensor or pipeline parallelism, which need rows of one shape.
         """
         if self.mesh.tp > 1 or self.mesh.pp > 1:
-            raise ConfigError([Problem("parallelism", "rows with branches are learned with data parallelism alone",
-                                       "leave tp and pp at 1")])  # fmt: skip
+            raise ConfigError(
+                [
+                    Problem(
+                        "parallelism",
+                        "rows with branches are learned with data parallelism alone",
+                        "leave tp and pp at 1",
+                    )
+                ]
+            )
         return [
             collate(chosen, [index for row in micro for index in row]) if micro else collate_padded(chosen, [])
             for micro in micros

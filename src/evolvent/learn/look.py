@@ -69,9 +69,14 @@ def look(
 
 
 def supports(
-    policy: Policy, chains: Sequence[Parts], *, top_k: int, temperature: float, tokens: int | None = None,
+    policy: Policy,
+    chains: Sequence[Parts],
+    *,
+    top_k: int,
+    temperature: float,
+    tokens: int | None = None,
     sharing: Sharing | None = None,
-) -> list[Parts]:  # fmt: skip
+) -> list[Parts]:
     """The chains with column "support" `[T, K]` int32: the tokens that top-k left at every learned token.
 
     Of the weights that sampled, before any update: later the same tokens stay the support, so that a ratio compares two
@@ -86,9 +91,7 @@ def supports(
         return {"support": kept.int()}
 
     found = said_of(policy.model, chains, read, tokens=tokens, sharing=sharing)
-    return [
-        replace(chain, columns={**chain.columns, **column}) for chain, column in zip(chains, found, strict=True)
-    ]  # fmt: skip
+    return [replace(chain, columns={**chain.columns, **column}) for chain, column in zip(chains, found, strict=True)]
 
 
 def chosen_supports(played: Sequence[Trajectory], chains: Sequence[Parts]) -> list[Parts]:
@@ -123,8 +126,10 @@ def _allowed(trajectory: Trajectory, chain: Parts) -> dict[int, list[int]]:
         if number not in tries:
             choices = trajectory.steps[number].info.get("choices")
             if not choices:
-                raise BatchMismatch(f"step {number} of {trajectory.id!r} does not say what it chose from",
-                                    hint="play it with choose=True")  # fmt: skip
+                raise BatchMismatch(
+                    f"step {number} of {trajectory.id!r} does not say what it chose from",
+                    hint="play it with choose=True",
+                )
             tries[number] = ChoiceTrie(choices)
         written = written if number == before else ()
         found[place], before = tries[number].allowed(written), number
@@ -153,9 +158,11 @@ def said_of(
 
 
 def _spread(
-    found: Sequence[dict[str, NDArray[Any]]], chains: Sequence[Parts], samples: Sequence[int],
+    found: Sequence[dict[str, NDArray[Any]]],
+    chains: Sequence[Parts],
+    samples: Sequence[int],
     said: Mapping[str, NDArray[Any]],
-) -> None:  # fmt: skip
+) -> None:
     at = 0
     for index in samples:
         places = 1 + np.flatnonzero(chains[index].weight[1:])

@@ -11,9 +11,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 __all__ = [
-    "bradley_terry", "distillation", "dpo", "ipo", "outcome_error", "per_sequence", "sampled_nll", "target_logprobs",
-    "two_label_error", "value_error", "weighted_nll",
-]  # fmt: skip
+    "bradley_terry",
+    "distillation",
+    "dpo",
+    "ipo",
+    "outcome_error",
+    "per_sequence",
+    "sampled_nll",
+    "target_logprobs",
+    "two_label_error",
+    "value_error",
+    "weighted_nll",
+]
 
 _RESOLVED = 64  # a remainder of so many roundings of 1 or less is not told from 0
 
@@ -132,8 +141,11 @@ def value_error(values: Tensor, returns: Tensor, weights: Tensor, *, huber: floa
         values, returns, weights: `[N]`. huber: None: the square everywhere.
     """
     error = torch.where(weights != 0, values - returns, 0.0)
-    each = 0.5 * error.square() if huber is None else F.huber_loss(error, error.new_zeros(()).expand_as(error),
-                                                                   reduction="none", delta=huber)  # fmt: skip
+    each = (
+        0.5 * error.square()
+        if huber is None
+        else F.huber_loss(error, error.new_zeros(()).expand_as(error), reduction="none", delta=huber)
+    )
     return (weights * each).sum()
 
 

@@ -47,8 +47,10 @@ class Measured:
         if objective.stats is None:
             return
         found, device = objective.stats(outputs, batch), self._ranks.device
-        pairs = [[torch.as_tensor(value, dtype=torch.float64, device=device) for value in found[name]]
-                 for name in objective.measured]  # fmt: skip
+        pairs = [
+            [torch.as_tensor(value, dtype=torch.float64, device=device) for value in found[name]]
+            for name in objective.measured
+        ]
         self._sums += torch.stack([torch.stack(pair) for pair in pairs])
         if objective.stop is not None:
             name, limit = objective.stop

@@ -19,9 +19,21 @@ from evolvent.learn import losses
 from evolvent.learn.packing import Batch
 
 __all__ = [
-    "Need", "Objective", "Outputs", "Sums", "distill", "dpo", "gauss_newton", "given", "outcome", "pair_margins",
-    "reward_pairs", "span_labels", "value", "weighted_nll",
-]  # fmt: skip
+    "Need",
+    "Objective",
+    "Outputs",
+    "Sums",
+    "distill",
+    "dpo",
+    "gauss_newton",
+    "given",
+    "outcome",
+    "pair_margins",
+    "reward_pairs",
+    "span_labels",
+    "value",
+    "weighted_nll",
+]
 
 Need = Literal["logprobs", "values", "teacher", "sampled", "reference", "entropy", "logits"]
 Sums = Mapping[str, tuple[Tensor, Tensor | int]]
@@ -105,7 +117,7 @@ _MADE = {
     "outcome": "make it with learn.preferences.outcome_readout(...)",
     "label": "make it with reward.process.prepare(...)",
     "teacher_logprobs": "make it with learn.annotate.annotate(teacher, parts, teacher_k=...)",
-}  # fmt: skip
+}
 
 
 def _refuse(*problems: tuple[bool, str, str]) -> None:

@@ -141,8 +141,11 @@ def common_columns(parts: Held, chosen: Sequence[int]) -> Mapping[str, NDArray[A
     columns = parts[chosen[0] if len(chosen) else some].columns
     for index in chosen:
         if parts[index].columns.keys() != columns.keys():
-            raise BatchMismatch(f"sequence {parts[index].trajectory!r} has other columns than those beside it",
-                                value=sorted(parts[index].columns), expected=sorted(columns))  # fmt: skip
+            raise BatchMismatch(
+                f"sequence {parts[index].trajectory!r} has other columns than those beside it",
+                value=sorted(parts[index].columns),
+                expected=sorted(columns),
+            )
     return columns
 
 

@@ -38,7 +38,7 @@ class Tally:
 
 def passes(
     learner: Learner, chains: Sequence[Parts], *, epochs: int, minibatches: int, rng: Generator, in_row: int = 0
-) -> Tally:  # fmt: skip
+) -> Tally:
     """Improve a learner on these sequences: every pass in another order, cut into minibatches as equal as can be.
 
     An update beyond the objective's limit is not taken, and ends all passes. One that is not finite is not taken

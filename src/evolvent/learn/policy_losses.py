@@ -20,9 +20,23 @@ from torch.nn import functional as F
 from evolvent.errors import BatchMismatch
 
 __all__ = [
-    "aggregation", "behaviour_weights", "clipped", "clipped_weight", "first_of_unit", "kl_k1", "kl_k2", "kl_k3",
-    "policy_stats", "reinforce", "selected", "sequence_log_ratio", "total", "unit_sums", "units", "value_terms",
-]  # fmt: skip
+    "aggregation",
+    "behaviour_weights",
+    "clipped",
+    "clipped_weight",
+    "first_of_unit",
+    "kl_k1",
+    "kl_k2",
+    "kl_k3",
+    "policy_stats",
+    "reinforce",
+    "selected",
+    "sequence_log_ratio",
+    "total",
+    "unit_sums",
+    "units",
+    "value_terms",
+]
 
 Kind = Literal["part_mean", "sequence_mean", "sequence_sum", "constant_length", "unit_mean"]
 

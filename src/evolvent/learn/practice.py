@@ -52,9 +52,15 @@ class Play(Protocol):
     """Plays starts with a policy in an iteration, at most `horizon` steps each."""
 
     def __call__(
-        self, policy: Policy, starts: Sequence[Start], iteration: int, /, *, parents: Mapping[str, Trajectory],
+        self,
+        policy: Policy,
+        starts: Sequence[Start],
+        iteration: int,
+        /,
+        *,
+        parents: Mapping[str, Trajectory],
         horizon: int | None,
-    ) -> Iterable[Trajectory]: ...  # fmt: skip
+    ) -> Iterable[Trajectory]: ...
 
 
 class PracticeConfig(Config):
@@ -128,9 +134,17 @@ class Practice:
     shorter: Shorter | None = None
 
     def __init__(
-        self, policy: Policy, setup: Setup, *, seed: int, trains: Trains, play: Play, keeper: Checkpointer, log: Log,
+        self,
+        policy: Policy,
+        setup: Setup,
+        *,
+        seed: int,
+        trains: Trains,
+        play: Play,
+        keeper: Checkpointer,
+        log: Log,
         show: Log | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         config = setup.config
         self.setup, self.first, self.iteration, self.horizon = setup, policy, 0, config.horizon
         self._seed, self._play, self._keeper, self._log, self._trains = seed, play, keeper, log, trains
@@ -234,7 +248,7 @@ class Practice:
         policy = self.policy
         chains = flatten(
             played, policy.dialect, instructions=lambda task: "", context=policy.context + 1, stops=True
-        ).parts  # fmt: skip
+        ).parts
         oldest = policy.version - self.setup.config.max_lag
         found, report = flat(played, chains, rewards=rewards, least_version=oldest)
         if final:
@@ -248,9 +262,17 @@ class Practice:
         setup, config, train = self.setup, self.setup.config, self.learner.config
         dtype = torch.bfloat16 if train.dtype == "bfloat16" else torch.float32
         return View(
-            self.policy, Sampling(config.temperature, config.top_k), self.first if setup.reference else None,
-            self.valued, config.choose, setup.deciding, train.most, dtype, self.shorter, self.learner.sharing,
-        )  # fmt: skip
+            self.policy,
+            Sampling(config.temperature, config.top_k),
+            self.first if setup.reference else None,
+            self.valued,
+            config.choose,
+            setup.deciding,
+            train.most,
+            dtype,
+            self.shorter,
+            self.learner.sharing,
+        )
 
     @property
     def valued(self) -> Policy | None:
@@ -285,10 +307,13 @@ class Practice:
 
     def _improve(self, seen: Seen, columns: Columns, kept: NDArray[np.bool_]) -> None:
         known: dict[str, NDArray[Any]] = {
-            "old": seen.old, "behaviour": seen.flat.logp, "action": seen.flat.action, "span": seen.flat.span,
+            "old": seen.old,
+            "behaviour": seen.flat.logp,
+            "action": seen.flat.action,
+            "span": seen.flat.span,
             **{name: seen.said[name] for name in ("reference",) if name in seen.said},
             **({"old_values": seen.values} if "values" in seen.said else {}),
-        }  # fmt: skip
+        }
         chains = with_columns(seen.chains, seen.flat, {**known, **columns}, kept=kept)
         choices = with_candidates(seen.played, chains) if self.setup.deciding else chains
         values, warming = self.setup.critic, self.iteration <= self.setup.config.critic_warmup
@@ -316,8 +341,14 @@ class Practice:
     def _pass(self, learner: Learner, chains: Sequence[Any], name: str) -> Tally:
         rng = sample_rng(self._seed, name, self.iteration)
         config = self.setup.config
-        tally = passes(learner, chains, epochs=config.epochs, minibatches=config.minibatches, rng=rng,
-                       in_row=self._broken.get(name, 0))  # fmt: skip
+        tally = passes(
+            learner,
+            chains,
+            epochs=config.epochs,
+            minibatches=config.minibatches,
+            rng=rng,
+            in_row=self._broken.get(name, 0),
+        )
         self._broken[name] = tally.in_row
         self._totals["updates"] += tally.updates
         for what, count in (("trained", tally.tokens), ("fed", tally.fed), ("skipped", tally.skipped)):
@@ -327,7 +358,7 @@ class Practice:
                 f"{tally.in_row} updates in a row of the {name} were not finite, up to iteration {self.iteration}",
                 expected=f"at most {learner.config.patience - 1} (train.patience)",
                 hint="lower train.lr, or look at rewards and log-probabilities of that iteration's episodes",
-            )  # fmt: skip
+            )
         return tally
 
     def _note(self, prefix: str, tally: Tally) -> None:
@@ -367,12 +398,16 @@ class Practice:
     def _save(self, number: int) -> None:
         groups = {group: tensors for name, held in self._held.items() for group, tensors in held.groups(name).items()}
         values = {
-            "iteration": number, "totals": self._totals, "version": self.policy.version,
-            "idle": self._idle.count, "why_idle": dict(self._idle.why), "broken": self._broken,
+            "iteration": number,
+            "totals": self._totals,
+            "version": self.policy.version,
+            "idle": self._idle.count,
+            "why_idle": dict(self._idle.why),
+            "broken": self._broken,
             "ahead": {} if self._ahead is None else self._ahead.under_way(),
             "numbers": {name: held.numbers for name, held in self._held.items()},
             "updates": {name: held.learner.updates for name, held in self._held.items() if held.learner is not None},
-        }  # fmt: skip
+        }
         self._keeper.save(number, Saved(groups, values))
 
     def _restored(self) -> int:

@@ -116,8 +116,9 @@ class _Sides:
 
     def _flat(self, trajectory: Trajectory) -> Parts | None:
         try:
-            flat = flatten([trajectory], self._dialect, instructions=self._instructions, context=self._context,
-                           render=self._render)  # fmt: skip
+            flat = flatten(
+                [trajectory], self._dialect, instructions=self._instructions, context=self._context, render=self._render
+            )
             return self._only(flat.parts, flat.refused)
         except (SampleInvalid, VocabularyMismatch) as error:
             self.refused.append(Problem(trajectory.id, str(error)))
@@ -129,8 +130,11 @@ class _Sides:
             raise SampleInvalid(refused[0].what, hint=refused[0].hint)
         if len(parts) != 1 or not parts[0].feed:
             learned = sum(sequence.feed > 0 for sequence in parts)
-            raise SampleInvalid("not one sequence with something to learn", value=f"{learned} of {len(parts)}",
-                                expected="an episode whose turns extend each other")  # fmt: skip
+            raise SampleInvalid(
+                "not one sequence with something to learn",
+                value=f"{learned} of {len(parts)}",
+                expected="an episode whose turns extend each other",
+            )
         return parts[0]
 
 

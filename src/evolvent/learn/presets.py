@@ -22,9 +22,26 @@ from evolvent.learn.reinforcement import (
 )
 
 __all__ = [
-    "DAPO", "DR_GRPO", "GIGPO", "GRPO", "GSPO", "LITE_PPO", "NTPO", "OPENR_APPO", "OPENR_TPPO", "POAD", "PPO",
-    "PPO_ACTION", "PRESETS", "R3", "REINFORCE_PP", "REINFORCE_PP_BASELINE", "RLOO", "Preset", "cispo",
-]  # fmt: skip
+    "DAPO",
+    "DR_GRPO",
+    "GIGPO",
+    "GRPO",
+    "GSPO",
+    "LITE_PPO",
+    "NTPO",
+    "OPENR_APPO",
+    "OPENR_TPPO",
+    "POAD",
+    "PPO",
+    "PPO_ACTION",
+    "PRESETS",
+    "R3",
+    "REINFORCE_PP",
+    "REINFORCE_PP_BASELINE",
+    "RLOO",
+    "Preset",
+    "cispo",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +177,21 @@ OPENR_APPO = Preset(
 """OpenR, span level: the log-probability of a span is the sum of its tokens'."""
 
 PRESETS: tuple[Preset, ...] = (
-    GRPO, DR_GRPO, DAPO, RLOO, REINFORCE_PP, REINFORCE_PP_BASELINE, GSPO, LITE_PPO, GIGPO, PPO, R3, PPO_ACTION, POAD,
-    NTPO, OPENR_TPPO, OPENR_APPO,
-)  # fmt: skip
+    GRPO,
+    DR_GRPO,
+    DAPO,
+    RLOO,
+    REINFORCE_PP,
+    REINFORCE_PP_BASELINE,
+    GSPO,
+    LITE_PPO,
+    GIGPO,
+    PPO,
+    R3,
+    PPO_ACTION,
+    POAD,
+    NTPO,
+    OPENR_TPPO,
+    OPENR_APPO,
+)
 """All that need no further number (CISPO does)."""

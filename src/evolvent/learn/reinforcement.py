@@ -22,9 +22,17 @@ from evolvent.learn.objectives import Need, Objective, Outputs, given
 from evolvent.learn.packing import Batch
 
 __all__ = [
-    "Aggregate", "Behaviour", "Clip", "ClippedWeight", "Corrected", "Divergence", "PolicyGradient", "Reinforce",
-    "ValueLoss", "policy_gradient",
-]  # fmt: skip
+    "Aggregate",
+    "Behaviour",
+    "Clip",
+    "ClippedWeight",
+    "Corrected",
+    "Divergence",
+    "PolicyGradient",
+    "Reinforce",
+    "ValueLoss",
+    "policy_gradient",
+]
 
 Level = Literal["part", "span", "action", "sequence"]
 
@@ -183,10 +191,13 @@ def _problems(settings: PolicyGradient) -> list[Problem]:
         (behaviour is not None and not behaviour.cap > 0, "behaviour.cap", "must be above 0"),
         (stop is not None and not stop > 0, "stop_kl", f"must be above 0, got {stop}"),
         (not settings.temperature > 0, "temperature", f"must be above 0, got {settings.temperature}"),
-        ((aggregate.kind == "constant_length") != (aggregate.length is not None), "aggregate.length",
-         "is what constant_length divides by, and of no other kind"),
+        (
+            (aggregate.kind == "constant_length") != (aggregate.length is not None),
+            "aggregate.length",
+            "is what constant_length divides by, and of no other kind",
+        ),
         (aggregate.length is not None and not aggregate.length > 0, "aggregate.length", "must be above 0"),
-    )  # fmt: skip
+    )
     return [Problem(name, what) for wrong, name, what in checks if wrong]
 
 
@@ -241,9 +252,7 @@ def _weights(settings: PolicyGradient, batch: Batch) -> tuple[Tensor, int]:
     aggregate = settings.aggregate
     unit = _units(aggregate.level, batch) if aggregate.kind == "unit_mean" else None
     sequences = len(batch.samples) if batch.count else 0
-    return losses.aggregation(
-        aggregate.kind, _sequence(batch), sequences=sequences, length=aggregate.length, unit=unit
-    )  # fmt: skip
+    return losses.aggregation(aggregate.kind, _sequence(batch), sequences=sequences, length=aggregate.length, unit=unit)
 
 
 # ------------------------------------------------------------------ the loss

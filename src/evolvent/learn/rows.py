@@ -67,8 +67,11 @@ class Reading(Config):
         """
         context = self.context or policy.context
         if not self.overlap < context <= policy.context:
-            raise ConfigError("a context that does not fit the policy", value=context,
-                              expected=f"{self.overlap + 1} to {policy.context} tokens")  # fmt: skip
+            raise ConfigError(
+                "a context that does not fit the policy",
+                value=context,
+                expected=f"{self.overlap + 1} to {policy.context} tokens",
+            )
         return context
 
 
@@ -132,8 +135,14 @@ def read_trajectories(
     context, tally = reading.tokens(policy), Intake() if intake is None else intake
 
     def make(where: str, trajectory: Any) -> list[Parts]:
-        flat = flatten([trajectory], policy.dialect, instructions=instructions, weight=weight, render=render,
-                       context=np.iinfo(np.int64).max)  # fmt: skip
+        flat = flatten(
+            [trajectory],
+            policy.dialect,
+            instructions=instructions,
+            weight=weight,
+            render=render,
+            context=np.iinfo(np.int64).max,
+        )
         if not any(parts.feed for parts in flat.parts):
             raise SampleInvalid("an episode with nothing to learn", value=f"{len(trajectory.steps)} steps")
         sequences = [parts if then is None else then(trajectory, parts) for parts in flat.parts if parts.feed]
@@ -177,8 +186,11 @@ def document_encoder(tokenizer: Any) -> Callable[[str], list[int]]:
     """
     end, begin = tokenizer.eos_token_id, tokenizer.bos_token_id
     if end is None:
-        raise ConfigError("the tokenizer has no end-of-text token to put between documents",
-                          value=type(tokenizer).__name__, hint="set its eos_token")  # fmt: skip
+        raise ConfigError(
+            "the tokenizer has no end-of-text token to put between documents",
+            value=type(tokenizer).__name__,
+            hint="set its eos_token",
+        )
     head = [int(begin)] if begin is not None and tokenizer.encode("")[:1] == [begin] else []
     strange = tokenizer.unk_token_id
 
@@ -188,8 +200,11 @@ def document_encoder(tokenizer: Any) -> Callable[[str], list[int]]:
         if not ids or not text.strip():
             raise SampleInvalid("a document without text", value=repr(text[:40]))
         if strange is not None and strange in ids:
-            raise VocabularyMismatch("a word that the policy's vocabulary does not have", value=text[:80],
-                                     hint="use a model with an open vocabulary")  # fmt: skip
+            raise VocabularyMismatch(
+                "a word that the policy's vocabulary does not have",
+                value=text[:80],
+                hint="use a model with an open vocabulary",
+            )
         return [*head, *ids, int(end)]
 
     return encode
@@ -200,8 +215,9 @@ def _check_text(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise SampleInvalid("text with half a character", value=repr(text[error.start : error.end]),
-                            expected="text that UTF-8 can hold") from error  # fmt: skip
+        raise SampleInvalid(
+            "text with half a character", value=repr(text[error.start : error.end]), expected="text that UTF-8 can hold"
+        ) from error
 
 
 def _text(row: Any) -> str:
@@ -275,9 +291,15 @@ def _spoken(name: str, ids: Sequence[int], pieces: Sequence[tuple[int, int, floa
     weight[:1] = 0.0
     none = np.zeros(len(ids), np.bool_)
     return Parts(
-        name, np.asarray(ids, np.int32), written, none, none.astype(np.float32), step,
-        np.where(written, step, np.int32(-1)), weight,
-    )  # fmt: skip
+        name,
+        np.asarray(ids, np.int32),
+        written,
+        none,
+        none.astype(np.float32),
+        step,
+        np.where(written, step, np.int32(-1)),
+        weight,
+    )
 
 
 def _weight(message: Message) -> float:

@@ -136,16 +136,27 @@ def see(
     if viewer.choosing:
         asked = chosen_supports(played, asked)
     elif sampling.top_k:
-        asked = supports(policy, asked, top_k=sampling.top_k, temperature=sampling.temperature, tokens=viewer.micro,
-                         sharing=viewer.sharing)  # fmt: skip
+        asked = supports(
+            policy,
+            asked,
+            top_k=sampling.top_k,
+            temperature=sampling.temperature,
+            tokens=viewer.micro,
+            sharing=viewer.sharing,
+        )
     plain = asked
     if valued is not None:
         asked, found, read = with_finals(
             asked, found, episodes, dialect=policy.dialect, context=policy.context, shorter=viewer.shorter
         )
     one = valued is not None and valued.model is policy.model
-    own = look(policy, asked if one else plain, needs=_BOTH if one else _WORDS,
-               temperature=sampling.temperature, **viewer.forwards)  # fmt: skip
+    own = look(
+        policy,
+        asked if one else plain,
+        needs=_BOTH if one else _WORDS,
+        temperature=sampling.temperature,
+        **viewer.forwards,
+    )
     said = {"old": gathered(own, "logprobs", found)}
     if valued is not None:
         values = own if one else look(valued, asked, needs=_VALUES, **viewer.forwards)
@@ -194,9 +205,14 @@ def gathered(columns: Sequence[Mapping[str, NDArray[Any]]], name: str, found: Fl
 
 
 def with_finals(
-    chains: Sequence[Parts], found: Flat, episodes: Sequence[Trajectory], *, dialect: Dialect, context: int,
+    chains: Sequence[Parts],
+    found: Flat,
+    episodes: Sequence[Trajectory],
+    *,
+    dialect: Dialect,
+    context: int,
     shorter: Shorter | None = None,
-) -> tuple[list[Parts], Flat, dict[int, int]]:  # fmt: skip
+) -> tuple[list[Parts], Flat, dict[int, int]]:
     """The chains of truncated episodes with the final observation behind them, so that it has a value too.
 
     The last of its tokens is a place to read a value at; nothing is learned there. Where the final observation does not
@@ -228,7 +244,7 @@ def with_finals(
 
 def with_final_values(
     found: Flat, columns: Sequence[Mapping[str, NDArray[Any]]], read: Mapping[int, int], *, name: str = "values"
-) -> Flat:  # fmt: skip
+) -> Flat:
     """The flat record with the values of its final observations, read off the last place of their chains."""
     bootstrap = np.zeros(len(found.ended))
     for action, number in read.items():
@@ -269,7 +285,13 @@ def _rooted(chain: Parts, root: Sequence[int]) -> Parts:
     none, weight = np.zeros(count, np.bool_), np.zeros(count, np.float32)
     weight[-1] = 1.0
     return Parts(
-        chain.trajectory, np.asarray([*root, root[-1]], np.int32), none, none, np.zeros(count, np.float32),
-        np.full(count, chain.step[-1]), np.full(count, -1, chain.span.dtype), weight,
+        chain.trajectory,
+        np.asarray([*root, root[-1]], np.int32),
+        none,
+        none,
+        np.zeros(count, np.float32),
+        np.full(count, chain.step[-1]),
+        np.full(count, -1, chain.span.dtype),
+        weight,
         columns={name: column - 1 if name == "support" else column for name, column in made.items()},
-    )  # fmt: skip
+    )

@@ -160,8 +160,10 @@ def _keeps_apart(model: Any) -> bool:
     drawn[1, : size // 3] = drawn[0, : size // 3]
     drawn[1, size // 3] = (drawn[0, size // 3] + 1) % words
     no, weight = np.zeros(size, np.bool_), np.append(0, np.ones(size - 1)).astype(np.float32)
-    parts = [Parts("tried", ids, no, no, no.astype(np.float32), no.astype(np.int32), no.astype(np.int32), weight)
-             for ids in drawn]  # fmt: skip
+    parts = [
+        Parts("tried", ids, no, no, no.astype(np.float32), no.astype(np.int32), no.astype(np.int32), weight)
+        for ids in drawn
+    ]
     device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
     with torch.no_grad(), calm(model):
         try:

@@ -77,9 +77,13 @@ class _Texts:
     """The tokens of actions as JSON values."""
 
     def __init__(
-        self, seen: Seen, columns: dict[str, NDArray[np.float64]], kept: NDArray[np.bool_],
-        strength: NDArray[np.float64], word: Callable[[int], str],
-    ) -> None:  # fmt: skip
+        self,
+        seen: Seen,
+        columns: dict[str, NDArray[np.float64]],
+        kept: NDArray[np.bool_],
+        strength: NDArray[np.float64],
+        word: Callable[[int], str],
+    ) -> None:
         self._seen, self._columns, self._kept, self._word = seen, columns, kept, word
         self.strength = strength
 
@@ -104,16 +108,28 @@ def _episode(seen: Seen, number: int, texts: _Texts) -> dict[str, Any]:
     for action in picked:
         at = texts.step(parts[action][0])
         step = trajectory.steps[at]
-        turns.append({
-            "step": at + 1, "observation": str(step.observation)[:_LETTERS], "reward": step.reward,
-            "tokens": [texts.token(part) for part in parts[action][:_TOKENS]],
-        })  # fmt: skip
+        turns.append(
+            {
+                "step": at + 1,
+                "observation": str(step.observation)[:_LETTERS],
+                "reward": step.reward,
+                "tokens": [texts.token(part) for part in parts[action][:_TOKENS]],
+            }
+        )
     task = trajectory.task
     return {
-        "trajectory": trajectory.id, "task": task.id, "world": task.world, "tier": task.tier, "kind": task.kind,
-        "success": trajectory.success, "return": trajectory.score.raw, "ended_by": trajectory.ended_by,
-        "group": int(flat.group[number]), "turns": turns, "turns_left": len(actions) - len(picked),
-    }  # fmt: skip
+        "trajectory": trajectory.id,
+        "task": task.id,
+        "world": task.world,
+        "tier": task.tier,
+        "kind": task.kind,
+        "success": trajectory.success,
+        "return": trajectory.score.raw,
+        "ended_by": trajectory.ended_by,
+        "group": int(flat.group[number]),
+        "turns": turns,
+        "turns_left": len(actions) - len(picked),
+    }
 
 
 def _strongest(parts: dict[int, list[int]], strength: NDArray[np.float64]) -> list[int]:

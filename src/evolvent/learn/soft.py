@@ -18,8 +18,13 @@ from torch.nn import functional as F
 from evolvent.errors import BatchMismatch
 
 __all__ = [
-    "expected_soft_value", "hard_value", "log_sum_exp_value", "soft_policy", "soft_policy_kl", "td_loss",
-]  # fmt: skip
+    "expected_soft_value",
+    "hard_value",
+    "log_sum_exp_value",
+    "soft_policy",
+    "soft_policy_kl",
+    "td_loss",
+]
 
 
 def hard_value(q: Tensor) -> Tensor:
@@ -66,8 +71,9 @@ def td_loss(chosen: Tensor, target: Tensor, *, huber: float | None = None) -> Te
         chosen: `[N]`, the value of the word that was taken. target: `[N]`, of the value function that lags behind.
     """
     if chosen.shape != target.shape:
-        raise BatchMismatch("values and targets differ in shape", value=tuple(chosen.shape),
-                            expected=tuple(target.shape))  # fmt: skip
+        raise BatchMismatch(
+            "values and targets differ in shape", value=tuple(chosen.shape), expected=tuple(target.shape)
+        )
     if huber is None:
         return 0.5 * (chosen - target.detach()).square()
     return F.huber_loss(chosen, target.detach(), reduction="none", delta=huber)

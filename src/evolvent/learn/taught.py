@@ -28,6 +28,12 @@ def taught(name: str, prompt: Sequence[int], target: Sequence[int], *, weight: f
     weights = np.where(written, np.float32(weight), np.float32(0.0))
     weights[0] = 0.0
     return Parts(
-        name, np.asarray([*prompt, *target], np.int32), written, np.zeros(total, np.bool_), np.zeros(total, np.float32),
-        np.zeros(total, np.int32), np.where(written, 0, -1).astype(np.int32), weights,
-    )  # fmt: skip
+        name,
+        np.asarray([*prompt, *target], np.int32),
+        written,
+        np.zeros(total, np.bool_),
+        np.zeros(total, np.float32),
+        np.zeros(total, np.int32),
+        np.where(written, 0, -1).astype(np.int32),
+        weights,
+    )

@@ -157,8 +157,11 @@ class _Writing:
     def add(self, parts: Parts) -> None:
         """Append a sequence."""
         if parts.parent is not None:
-            raise BatchMismatch(f"sequence {parts.trajectory!r} has branches", expected="one token after the other",
-                                hint="learn it from memory")  # fmt: skip
+            raise BatchMismatch(
+                f"sequence {parts.trajectory!r} has branches",
+                expected="one token after the other",
+                hint="learn it from memory",
+            )
         columns = self._columns_of(parts)
         marks = parts.written.astype(np.uint8) | parts.sampled.astype(np.uint8) << np.uint8(1)
         for name, dtype in _BY_TOKEN.items():
@@ -262,8 +265,9 @@ class TokenFile(Sequence[Parts]):
         )
         columns = {column: array.rows(start, stop) for column, array in self._columns.items()}
         written, sampled = (marks & 1).astype(np.bool_), (marks & 2).astype(np.bool_)
-        return Parts(name, written=written, sampled=sampled, **entry, group=group, reward=reward, unit=unit,
-                     columns=columns)  # fmt: skip
+        return Parts(
+            name, written=written, sampled=sampled, **entry, group=group, reward=reward, unit=unit, columns=columns
+        )
 
     def __reduce__(self) -> tuple[type[TokenFile], tuple[Path]]:
         """In another process the same files are mapped again."""

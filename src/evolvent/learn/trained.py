@@ -97,8 +97,13 @@ class Trained:
     def moments(self) -> dict[str, Tensor]:
         """The tensors of the optimizer's state, as `moment/weight`. A weight that never had a gradient has none."""
         state = self.optimizer.state
-        return {f"{key}/{name}": value for name, weight in self.named().items() if weight in state
-                for key, value in state[weight].items() if isinstance(value, Tensor)}  # fmt: skip
+        return {
+            f"{key}/{name}": value
+            for name, weight in self.named().items()
+            if weight in state
+            for key, value in state[weight].items()
+            if isinstance(value, Tensor)
+        }
 
     def numbers(self) -> Numbers:
         """What the optimizer counts and estimates for all weights together (updates, Prodigy's d, ...), as JSON values.
@@ -141,8 +146,14 @@ class Trained:
         for name, copy in self.weights.items():
             first = named[self.wholes.get(name, name)]
             if copy is not first:
-                pairs = [(copy, first), *((state[copy][key], value) for key, value in state.get(first, {}).items()
-                                          if isinstance(value, Tensor))]  # fmt: skip
+                pairs = [
+                    (copy, first),
+                    *(
+                        (state[copy][key], value)
+                        for key, value in state.get(first, {}).items()
+                        if isinstance(value, Tensor)
+                    ),
+                ]
                 for target, source in pairs:
                     local_of(target).copy_(local_of(source))
 
@@ -179,8 +190,10 @@ def _rehearsed(config: OptimizerConfig, *, stop: int | None) -> tuple[dict[str, 
             if update == _STOP:  # a checkpoint is no change, whether or not it is gone back to
                 numbers = json.loads(json.dumps(trained.numbers()))
                 with trained.averaged() as more:
-                    kept = [{name: x.detach().clone() for name, x in part.items()}
-                            for part in (more.get(LEARNING, trained.named()), trained.moments())]  # fmt: skip
+                    kept = [
+                        {name: x.detach().clone() for name, x in part.items()}
+                        for part in (more.get(LEARNING, trained.named()), trained.moments())
+                    ]
             if update == stop:
                 trained = _fresh(config)
                 trained.begin(trained.weights)

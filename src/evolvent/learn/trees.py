@@ -21,9 +21,7 @@ from evolvent.learn.parts import Parts
 __all__ = ["ancestors", "branched", "collate", "collate_trees", "depths"]
 
 
-def branched(
-    trunk: Parts, branches: Sequence[tuple[int, Sequence[int]]], columns: Mapping[str, NDArray[Any]]
-) -> Parts:  # fmt: skip
+def branched(trunk: Parts, branches: Sequence[tuple[int, Sequence[int]]], columns: Mapping[str, NDArray[Any]]) -> Parts:
     """A sequence with branches: tokens that could have followed one of its tokens. All of theirs are learned.
 
     Args:
@@ -35,8 +33,11 @@ def branched(
     count = sum(len(ids) for _, ids in branches)
     wrong = [place for place, ids in branches if not 0 <= place < len(trunk) or not ids]
     if wrong or any(len(values) != count for values in columns.values()):
-        raise BatchMismatch(f"branches that do not fit trajectory {trunk.trajectory!r}", value=wrong[:5],
-                            expected="a place in it, at least one token, columns of as many")  # fmt: skip
+        raise BatchMismatch(
+            f"branches that do not fit trajectory {trunk.trajectory!r}",
+            value=wrong[:5],
+            expected="a place in it, at least one token, columns of as many",
+        )
     parent = list(range(-1, len(trunk) - 1)) if trunk.parent is None else trunk.parent.tolist()
     step, ids = [], []
     for place, tokens in branches:

@@ -105,8 +105,12 @@ def fitted(
     if len(parts) <= context:
         return [parts]
     if too_long == "refuse":
-        raise SampleInvalid("longer than the context", value=f"{len(parts)} tokens", expected=f"at most {context}",
-                            hint="truncate or split such samples, or use a longer context")  # fmt: skip
+        raise SampleInvalid(
+            "longer than the context",
+            value=f"{len(parts)} tokens",
+            expected=f"at most {context}",
+            hint="truncate or split such samples, or use a longer context",
+        )
     made = windows(parts, context, overlap=overlap) if too_long == "split" else [cut(parts, 0, context)]
     if not made or not made[0].feed:
         raise SampleInvalid(

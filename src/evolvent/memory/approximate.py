@@ -39,9 +39,13 @@ class UsearchIndex:
     """
 
     def __init__(
-        self, flat: FlatIndex, *, dtype: Literal["f16", "i8", "f32"] = "f16", expansion: int = 64,
+        self,
+        flat: FlatIndex,
+        *,
+        dtype: Literal["f16", "i8", "f32"] = "f16",
+        expansion: int = 64,
         path: Path | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         try:
             from usearch.index import Index as Graph
         except ImportError as error:
@@ -54,8 +58,11 @@ class UsearchIndex:
             with boundary(CheckpointError, f"{path} is no graph of usearch"):
                 self._graph.view(str(path))
             if len(self._graph) > len(flat) or self._graph.ndim != flat.width:
-                raise HashMismatch(f"the graph {path} is not of these rows", value=(len(self._graph), self._graph.ndim),
-                                   expected=(len(flat), flat.width))  # fmt: skip
+                raise HashMismatch(
+                    f"the graph {path} is not of these rows",
+                    value=(len(self._graph), self._graph.ndim),
+                    expected=(len(flat), flat.width),
+                )
         self._path = path
         self._grow()
 

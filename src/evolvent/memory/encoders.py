@@ -77,8 +77,9 @@ class HashedNgrams:
 
     def __post_init__(self) -> None:
         if self.dim < 8 or self.seed < 0:
-            raise ConfigError("no hashed n-grams", value=f"dim {self.dim}, seed {self.seed}",
-                              expected="dim >= 8 and seed >= 0")  # fmt: skip
+            raise ConfigError(
+                "no hashed n-grams", value=f"dim {self.dim}, seed {self.seed}", expected="dim >= 8 and seed >= 0"
+            )
 
     @property
     def id(self) -> str:
@@ -153,10 +154,11 @@ class SentenceEncoder:
 
     def __init__(
         self, model: str | Path, *, allow_download: bool = False, device: str | None = None, batch: int = 64
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not allow_download and not Path(model).is_dir():
-            raise ConfigError([Problem("model", f"no folder {str(model)!r}",
-                                       "name a model's folder, or allow_download=True")])  # fmt: skip
+            raise ConfigError(
+                [Problem("model", f"no folder {str(model)!r}", "name a model's folder, or allow_download=True")]
+            )
         try:
             from sentence_transformers import SentenceTransformer
         except ImportError as error:
@@ -173,8 +175,13 @@ class SentenceEncoder:
         self.id = f"sentence/{Path(model).name}/{_weights(self._model)}"
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        made = self._model.encode(list(texts), batch_size=self._batch, show_progress_bar=False,
-                                  convert_to_numpy=True, normalize_embeddings=True)  # fmt: skip
+        made = self._model.encode(
+            list(texts),
+            batch_size=self._batch,
+            show_progress_bar=False,
+            convert_to_numpy=True,
+            normalize_embeddings=True,
+        )
         return np.asarray(made, np.float32)
 
 
@@ -202,8 +209,10 @@ class HiddenStates:
         policy.model.eval()
         with torch.inference_mode():
             for at in range(0, len(texts), self._batch):
-                ids = [policy.tokenizer(text, add_special_tokens=False)["input_ids"][-policy.context :]
-                       for text in texts[at : at + self._batch]]  # fmt: skip
+                ids = [
+                    policy.tokenizer(text, add_special_tokens=False)["input_ids"][-policy.context :]
+                    for text in texts[at : at + self._batch]
+                ]
                 made.append(_pooled(policy.model, ids))
         policy.model.train(was)
         return np.concatenate(made) if made else np.zeros((0, width), np.float32)

@@ -151,8 +151,11 @@ class FlatIndex:
         if k < 1:
             raise ConfigError("no nearest rows", value=f"k = {k}", expected="k >= 1")
         if asked.shape[1] != self.width or (allowed is not None and len(allowed) != len(self)):
-            raise BatchMismatch("queries or filter do not fit the index", expected=(len(self), self.width),
-                                value=(None if allowed is None else len(allowed), asked.shape[1]))  # fmt: skip
+            raise BatchMismatch(
+                "queries or filter do not fit the index",
+                expected=(len(self), self.width),
+                value=(None if allowed is None else len(allowed), asked.shape[1]),
+            )
         found = Found(np.full((len(asked), k), -1), np.full((len(asked), k), -np.inf))
         for at in range(0, len(asked), _QUERIES):
             some = asked[at : at + _QUERIES]
@@ -160,9 +163,7 @@ class FlatIndex:
                 self.rank(some[place], rows, out=(found.rows[at + place], found.scores[at + place]))
         return found
 
-    def rank(
-        self, query: Rows, rows: NDArray[np.int64], *, out: tuple[NDArray[np.int64], NDArray[np.float64]]
-    ) -> None:  # fmt: skip
+    def rank(self, query: Rows, rows: NDArray[np.int64], *, out: tuple[NDArray[np.int64], NDArray[np.float64]]) -> None:
         """Score rows in float64, sort them, and write the best into `out` (row numbers, scores)."""
         scores = (self.rows(rows).astype(np.float64) * query.astype(np.float64)).sum(axis=1)
         best = np.lexsort((self.order[rows], -scores))[: len(out[0])]
@@ -181,7 +182,7 @@ class FlatIndex:
 
     def _scored(
         self, queries: Rows, allowed: NDArray[np.bool_] | None
-    ) -> Iterator[tuple[int | NDArray[np.int64], Any]]:  # fmt: skip
+    ) -> Iterator[tuple[int | NDArray[np.int64], Any]]:
         """Blocks of scores `[n, Q]` with the first row's number, or all numbers; -inf for what is not allowed."""
         block = _ON_DEVICE if self.device else _BLOCK
         size = min(max(block[2] // max(len(queries), 1), block[0]), block[1])
@@ -204,7 +205,7 @@ class FlatIndex:
 
 def _pick(
     scores: Rows, floor: NDArray[np.float64], *, k: int, slack: float
-) -> tuple[NDArray[np.float64], Iterator[_Near]]:  # fmt: skip
+) -> tuple[NDArray[np.float64], Iterator[_Near]]:
     """The raised bound of each query's k-th score, and which of `[n, Q]` scores are within the slack of it."""
     count, asked = scores.shape
     wide = count // _STRIPES
@@ -223,7 +224,7 @@ def _pick(
 
 def _pick_torch(
     scores: Any, floor: NDArray[np.float64], *, k: int, slack: float
-) -> tuple[NDArray[np.float64], Iterator[_Near]]:  # fmt: skip
+) -> tuple[NDArray[np.float64], Iterator[_Near]]:
     """The same where the scores lie on a device; only what is picked leaves it."""
     import torch
 

@@ -85,8 +85,11 @@ def _check_size(path: Path, entries: list[zipfile.ZipInfo]) -> None:
     """Refuse an archive by what its index tells, before anything is unpacked; no entry gives more than that."""
     size = sum(entry.file_size for entry in entries)
     if size > _LARGEST or len(entries) > _MOST:
-        raise LimitExceeded(f"{path} would unpack to too much", value=f"{size} bytes in {len(entries)} files",
-                            expected=f"at most {_LARGEST} bytes in {_MOST} files")  # fmt: skip
+        raise LimitExceeded(
+            f"{path} would unpack to too much",
+            value=f"{size} bytes in {len(entries)} files",
+            expected=f"at most {_LARGEST} bytes in {_MOST} files",
+        )
 
 
 def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes | EvolventError:
@@ -120,16 +123,21 @@ def _read(stem: str, data: bytes) -> Trajectory:
     if final.get("act") or final.get("thought"):
         meta["stale"] = canonical_json({key: final.get(key) for key in ("act", "thought") if final.get(key)})
     return Trajectory(
-        f"trad/{stem}", Task("alfworld", "0.3", {"task": task.strip(), "first": steps[0].observation},
-                             kind=household_family(task)),
-        steps, final["obs"], "world", Score(None, None, None), meta=meta,
-    )  # fmt: skip
+        f"trad/{stem}",
+        Task("alfworld", "0.3", {"task": task.strip(), "first": steps[0].observation}, kind=household_family(task)),
+        steps,
+        final["obs"],
+        "world",
+        Score(None, None, None),
+        meta=meta,
+    )
 
 
 def _step(at: int, told: Any) -> Step:
     if not isinstance(told, dict) or not all(isinstance(told.get(key), str) for key in ("obs", "act")):
-        raise SampleInvalid(f"element {at} of the trajectory is wrong", value=str(told)[:80],
-                            expected='texts in "obs" and "act"')  # fmt: skip
+        raise SampleInvalid(
+            f"element {at} of the trajectory is wrong", value=str(told)[:80], expected='texts in "obs" and "act"'
+        )
     thought = told.get("thought")
     if thought is not None and not isinstance(thought, str):
         raise SampleInvalid(f"the thought of element {at} is wrong", value=str(thought)[:80], expected="text")

@@ -9,8 +9,16 @@ from evolvent.errors import ConfigError, Problem
 from evolvent.trajectory import Trajectory
 
 __all__ = [
-    "METADATA", "THOUGHT", "Demonstration", "Field", "Hit", "Key", "StepRecord", "demonstration", "instruction",
-]  # fmt: skip
+    "METADATA",
+    "THOUGHT",
+    "Demonstration",
+    "Field",
+    "Hit",
+    "Key",
+    "StepRecord",
+    "demonstration",
+    "instruction",
+]
 
 Field = Literal["thought", "observation", "metadata"]
 _PARTS = ("full", "last_paragraph")
@@ -155,8 +163,12 @@ def demonstration(
     """
     arrays = [at for at, step in enumerate(trajectory.steps) if not _texts(step.observation, step.action)]
     if arrays or not isinstance(trajectory.final_observation, str):
-        raise ConfigError(f"trajectory {trajectory.id!r} holds arrays", value=f"steps {arrays[:5]}",
-                          expected="texts", hint="a memory of steps finds texts")  # fmt: skip
+        raise ConfigError(
+            f"trajectory {trajectory.id!r} holds arrays",
+            value=f"steps {arrays[:5]}",
+            expected="texts",
+            hint="a memory of steps finds texts",
+        )
     first = str(trajectory.steps[0].observation) if trajectory.steps else str(trajectory.final_observation)
     told = trajectory.meta.get("instruction")
     task = task if task is not None else told if isinstance(told, str) else instruction(first)
@@ -164,12 +176,26 @@ def demonstration(
     if metadata is None:
         metadata = first if task in first else f"{first}\n{task}"
     steps = tuple(
-        StepRecord(trajectory_id=trajectory.id, step=at, task=task, kind=kind, observation=str(step.observation),
-                   thought=step.thought or "", action=str(step.action))
+        StepRecord(
+            trajectory_id=trajectory.id,
+            step=at,
+            task=task,
+            kind=kind,
+            observation=str(step.observation),
+            thought=step.thought or "",
+            action=str(step.action),
+        )
         for at, step in enumerate(trajectory.steps)
-    )  # fmt: skip
-    return Demonstration(trajectory_id=trajectory.id, task_id=trajectory.task.id, task=task, kind=kind,
-                         metadata=metadata, steps=steps, final_observation=trajectory.final_observation)  # fmt: skip
+    )
+    return Demonstration(
+        trajectory_id=trajectory.id,
+        task_id=trajectory.task.id,
+        task=task,
+        kind=kind,
+        metadata=metadata,
+        steps=steps,
+        final_observation=trajectory.final_observation,
+    )
 
 
 def _texts(*values: object) -> bool:

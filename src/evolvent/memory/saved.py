@@ -63,9 +63,14 @@ def write_memory(folder: Path, kept: Kept) -> None:
     """
     files: dict[str, str] = {}
     note: dict[str, Any] = {
-        "format": _FORMAT, "encoder": kept.encoder, "dim": len(kept.probe), "episodes": kept.tables.episodes.num_rows,
-        "steps": kept.tables.steps.num_rows, "files": files, "keys": [],
-    }  # fmt: skip
+        "format": _FORMAT,
+        "encoder": kept.encoder,
+        "dim": len(kept.probe),
+        "episodes": kept.tables.episodes.num_rows,
+        "steps": kept.tables.steps.num_rows,
+        "files": files,
+        "keys": [],
+    }
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     for name, table in (("episodes", kept.tables.episodes), ("steps", kept.tables.steps)):
@@ -73,12 +78,14 @@ def write_memory(folder: Path, kept: Kept) -> None:
     note["probe"] = _put(folder, files, "probe.npy", _npy(kept.probe))
     for at, one in enumerate(kept.looked):
         graph = [one.graph] if isinstance(one.graph, bytes) else []
-        note["keys"].append({
-            "name": one.key.name,
-            "rows": _put(folder, files, f"rows-{at}.npy", _npy(one.rows)),
-            "vectors": _put(folder, files, f"vectors-{at}.npy", _npy(one.vectors)),
-            "graph": _put(folder, files, f"graph-{at}.usearch", graph) if graph else None,
-        })  # fmt: skip
+        note["keys"].append(
+            {
+                "name": one.key.name,
+                "rows": _put(folder, files, f"rows-{at}.npy", _npy(one.rows)),
+                "vectors": _put(folder, files, f"vectors-{at}.npy", _npy(one.vectors)),
+                "graph": _put(folder, files, f"graph-{at}.usearch", graph) if graph else None,
+            }
+        )
     write_atomic(folder / _NOTE, json.dumps(note, indent=1) + "\n")
     for path in folder.iterdir():
         meant = path.name.removesuffix(TEMPORARY).rpartition(".")[0] if path.name.endswith(TEMPORARY) else path.name
@@ -168,6 +175,9 @@ def _kept(folder: Path, note: Mapping[str, Any]) -> Kept:
     for found in looked:
         shapes = (found.vectors.shape, str(found.vectors.dtype))
         if shapes != ((len(found.rows), len(probe)), "float32") or (len(found.rows) and found.rows.max() >= len(steps)):
-            raise HashMismatch(f"the vectors of {found.key.name!r} in {folder} do not fit its rows", value=shapes,
-                               expected=((len(found.rows), len(probe)), "float32"))  # fmt: skip
+            raise HashMismatch(
+                f"the vectors of {found.key.name!r} in {folder} do not fit its rows",
+                value=shapes,
+                expected=((len(found.rows), len(probe)), "float32"),
+            )
     return Kept(str(note["encoder"]), probe, Tables(episodes, steps), tuple(looked))

@@ -77,9 +77,13 @@ class StepMemory:
     """
 
     def __init__(
-        self, encoder: Encoder | None = None, key: Key | Sequence[Key] = THOUGHT, *,
-        index: Literal["flat", "usearch"] = "flat", device: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        encoder: Encoder | None = None,
+        key: Key | Sequence[Key] = THOUGHT,
+        *,
+        index: Literal["flat", "usearch"] = "flat",
+        device: str | None = None,
+    ) -> None:
         self.encoder: Encoder = HashedNgrams() if encoder is None else encoder
         self.keys = (key,) if isinstance(key, Key) else tuple(key)
         problems = []
@@ -99,9 +103,14 @@ class StepMemory:
 
     @classmethod
     def from_trajectories(
-        cls, store: Source, encoder: Encoder | None = None, key: Key | Sequence[Key] = THOUGHT, *,
-        index: Literal["flat", "usearch"] = "flat", device: str | None = None,
-    ) -> StepMemory:  # fmt: skip
+        cls,
+        store: Source,
+        encoder: Encoder | None = None,
+        key: Key | Sequence[Key] = THOUGHT,
+        *,
+        index: Literal["flat", "usearch"] = "flat",
+        device: str | None = None,
+    ) -> StepMemory:
         """A memory of a store, or of trajectories or demonstrations.
 
         Raises:
@@ -167,8 +176,9 @@ class StepMemory:
             if before is None:
                 fresh[found.trajectory_id] = found
             elif digest(before) != digest(found):
-                raise SampleInvalid("two episodes of one id differ", value=found.trajectory_id,
-                                    hint="give one of them another id")  # fmt: skip
+                raise SampleInvalid(
+                    "two episodes of one id differ", value=found.trajectory_id, hint="give one of them another id"
+                )
             else:
                 known += 1
         ordered = [fresh[name] for name in sorted(fresh)]
@@ -192,9 +202,12 @@ class StepMemory:
         return self._made(tables, new, self._state.indexes), skipped, len(distinct)
 
     def _made(
-        self, tables: Tables, new: Mapping[Key, tuple[NDArray[np.int64], Rows]], old: Mapping[Key, Index],
+        self,
+        tables: Tables,
+        new: Mapping[Key, tuple[NDArray[np.int64], Rows]],
+        old: Mapping[Key, Index],
         graphs: Mapping[Key, Path] | None = None,
-    ) -> _State:  # fmt: skip
+    ) -> _State:
         order, rows, indexes = tables.order(), {}, {}
         for key, (fresh, vectors) in new.items():
             rows[key] = np.concatenate([self._state.rows[key], fresh]) if key in old else fresh
@@ -223,17 +236,26 @@ class StepMemory:
                 raise NonFinite(error.what, value=f"row {row}, the text {texts[row][:80]!r}") from error
             width = parts[0].shape[1] if parts else made.shape[1]
             if made.shape != (len(some), width):
-                raise BatchMismatch(f"the encoder {self.encoder.id!r} does not give a vector for each text",
-                                    value=made.shape, expected=(len(some), width))  # fmt: skip
+                raise BatchMismatch(
+                    f"the encoder {self.encoder.id!r} does not give a vector for each text",
+                    value=made.shape,
+                    expected=(len(some), width),
+                )
             parts.append(made)
         return np.concatenate(parts) if parts else np.zeros((0, len(self._probe)), np.float32)
 
     # ------------------------------------------------------------------ finding
 
     def query(
-        self, texts: Sequence[str], k: int, *, by: Key | None = None, where: Where | None = None,
-        without: Collection[str] = (), distinct: bool = True,
-    ) -> list[list[Hit]]:  # fmt: skip
+        self,
+        texts: Sequence[str],
+        k: int,
+        *,
+        by: Key | None = None,
+        where: Where | None = None,
+        without: Collection[str] = (),
+        distinct: bool = True,
+    ) -> list[list[Hit]]:
         """The `k` steps nearest to each text, best first; equal cosines by the lower (trajectory id, step).
 
         Args:
@@ -300,15 +322,21 @@ class StepMemory:
             NoSpace, StoreUnavailable: the folder then holds what it held before.
         """
         state = self._state
-        looked = [Looked(key, state.rows[key], state.indexes[key].vectors(), state.indexes[key].graph())
-                  for key in self.keys]  # fmt: skip
+        looked = [
+            Looked(key, state.rows[key], state.indexes[key].vectors(), state.indexes[key].graph()) for key in self.keys
+        ]
         write_memory(folder, Kept(self.encoder.id, self._probe, state.tables, tuple(looked)))
 
     @classmethod
     def load(
-        cls, folder: Path, encoder: Encoder | None = None, *, verify: bool = True,
-        index: Literal["flat", "usearch"] | None = None, device: str | None = None,
-    ) -> StepMemory:  # fmt: skip
+        cls,
+        folder: Path,
+        encoder: Encoder | None = None,
+        *,
+        verify: bool = True,
+        index: Literal["flat", "usearch"] | None = None,
+        device: str | None = None,
+    ) -> StepMemory:
         """A memory from its folder; its vectors are mapped into memory, not read.
 
         Args:
@@ -340,19 +368,25 @@ def _same_encoder(name: str, probe: Rows, kept: Kept) -> None:
     """Refuse vectors of another model, even under the same name."""
     sides = [(name, len(probe)), (kept.encoder, len(kept.probe))]
     if sides[0] != sides[1]:
-        raise HashMismatch("the memory was embedded by another encoder", value=f"{sides[0][0]} ({sides[0][1]} numbers)",
-                           expected=f"{sides[1][0]} ({sides[1][1]} numbers)",
-                           hint="load it with that one, or build it again")  # fmt: skip
+        raise HashMismatch(
+            "the memory was embedded by another encoder",
+            value=f"{sides[0][0]} ({sides[0][1]} numbers)",
+            expected=f"{sides[1][0]} ({sides[1][1]} numbers)",
+            hint="load it with that one, or build it again",
+        )
     cosine = float(probe.astype(np.float64) @ kept.probe.astype(np.float64))
     if cosine < _SAME:
-        raise HashMismatch(f"the encoder {name!r} is not what it was when the memory was embedded",
-                           value=f"cosine {cosine:.4f} of the probe's vectors", expected=f"at least {_SAME}",
-                           hint="build it again, and give another model another name")  # fmt: skip
+        raise HashMismatch(
+            f"the encoder {name!r} is not what it was when the memory was embedded",
+            value=f"cosine {cosine:.4f} of the probe's vectors",
+            expected=f"at least {_SAME}",
+            hint="build it again, and give another model another name",
+        )
 
 
 def _nearest(
     index: Index, vectors: Rows, k: int, *, owners: NDArray[np.int64] | None, allowed: NDArray[np.bool_] | None
-) -> list[list[tuple[int, float]]]:  # fmt: skip
+) -> list[list[tuple[int, float]]]:
     """For each vector its rows and scores; with owners the best of each, fetching more until there are k."""
     made: list[list[tuple[int, float]]] = [[] for _ in vectors]
     waiting, count = np.arange(len(vectors)), k if owners is None else 2 * k

@@ -16,10 +16,17 @@ from evolvent.trajectory import canonical_json
 __all__ = ["EPISODES", "STEPS", "Tables", "digest", "readable"]
 
 _TEXT = pa.large_string()
-EPISODES = pa.schema([
-    ("trajectory", _TEXT), ("task_id", _TEXT), ("task", _TEXT), ("kind", _TEXT), ("metadata", _TEXT),
-    ("final_observation", _TEXT), ("length", pa.int32()),
-])  # fmt: skip
+EPISODES = pa.schema(
+    [
+        ("trajectory", _TEXT),
+        ("task_id", _TEXT),
+        ("task", _TEXT),
+        ("kind", _TEXT),
+        ("metadata", _TEXT),
+        ("final_observation", _TEXT),
+        ("length", pa.int32()),
+    ]
+)
 """One row an episode, in the order in which they came."""
 STEPS = pa.schema([("observation", _TEXT), ("thought", _TEXT), ("action", _TEXT)])
 """One row a step, episode after episode."""
@@ -31,10 +38,17 @@ def readable(found: Demonstration) -> Demonstration:
     """The demonstration with half surrogates, which no file can hold, as U+FFFD, and steps numbered from 0."""
     head = {name: _whole(getattr(found, name)) for name in _HEAD}
     steps = tuple(
-        StepRecord(trajectory_id=head["trajectory_id"], step=at, task=head["task"], kind=head["kind"],
-                   observation=_whole(step.observation), thought=_whole(step.thought), action=_whole(step.action))
+        StepRecord(
+            trajectory_id=head["trajectory_id"],
+            step=at,
+            task=head["task"],
+            kind=head["kind"],
+            observation=_whole(step.observation),
+            thought=_whole(step.thought),
+            action=_whole(step.action),
+        )
         for at, step in enumerate(found.steps)
-    )  # fmt: skip
+    )
     return Demonstration(steps=steps, **head)
 
 
@@ -68,16 +82,20 @@ class Tables:
         self.place: Mapping[str, int] = {name: at for at, name in enumerate(ids)}
         self.first: NDArray[np.int64] = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         if int(self.first[-1]) != steps.num_rows or (len(lengths) and int(lengths.min()) < 0):
-            raise SampleInvalid("episodes and steps of a memory do not fit each other",
-                                value=steps.num_rows, expected=f"{int(self.first[-1])} steps")  # fmt: skip
+            raise SampleInvalid(
+                "episodes and steps of a memory do not fit each other",
+                value=steps.num_rows,
+                expected=f"{int(self.first[-1])} steps",
+            )
         if len(self.place) != len(ids):
             raise SampleInvalid("an episode stands twice in a memory", value=f"{len(ids) - len(self.place)} do")
 
     @classmethod
     def of(cls, found: Sequence[Demonstration]) -> Tables:
         """The tables of demonstrations, in this order."""
-        head = {name: [getattr(one, field) for one in found]
-                for name, field in zip(EPISODES.names[:-1], _HEAD, strict=True)}  # fmt: skip
+        head = {
+            name: [getattr(one, field) for one in found] for name, field in zip(EPISODES.names[:-1], _HEAD, strict=True)
+        }
         steps = {name: [getattr(step, name) for one in found for step in one.steps] for name in STEPS.names}
         lengths = [len(one.steps) for one in found]
         return cls(pa.table({**head, "length": lengths}, schema=EPISODES), pa.table(steps, schema=STEPS))
@@ -106,10 +124,18 @@ class Tables:
         )
         begin, end = int(self.first[number]), int(self.first[number + 1])
         rows = self.steps.slice(begin, end - begin).to_pylist()
-        steps = tuple(StepRecord(trajectory_id=trajectory, step=at, task=task, kind=kind, **row)
-                      for at, row in enumerate(rows))  # fmt: skip
-        return Demonstration(trajectory_id=trajectory, task_id=task_id, task=task, kind=kind, metadata=metadata,
-                             steps=steps, final_observation=final)  # fmt: skip
+        steps = tuple(
+            StepRecord(trajectory_id=trajectory, step=at, task=task, kind=kind, **row) for at, row in enumerate(rows)
+        )
+        return Demonstration(
+            trajectory_id=trajectory,
+            task_id=task_id,
+            task=task,
+            kind=kind,
+            metadata=metadata,
+            steps=steps,
+            final_observation=final,
+        )
 
     def all(self) -> Iterator[Demonstration]:
         """Every episode, in order."""

@@ -61,16 +61,23 @@ def window(found: Demonstration, at: int, *, before: int | None = 1, after: int 
     """
     length = len(found.steps)
     if not 0 <= at < length or (before or 0) < 0 or (after or 0) < 0:
-        raise ConfigError(f"no window in {found.trajectory_id!r}", value=f"step {at}, {before} before, {after} after",
-                          expected=f"a step of 0 to {length - 1}, and 0 or more around it")  # fmt: skip
+        raise ConfigError(
+            f"no window in {found.trajectory_id!r}",
+            value=f"step {at}, {before} before, {after} after",
+            expected=f"a step of 0 to {length - 1}, and 0 or more around it",
+        )
     first = 0 if before is None else max(0, at - before)
     last = length - 1 if after is None else min(length - 1, at + after)
     following = found.steps[last + 1].observation if last + 1 < length else found.final_observation
     return Window(
-        trajectory_id=found.trajectory_id, at=at, task=found.task, following=following,
+        trajectory_id=found.trajectory_id,
+        at=at,
+        task=found.task,
+        following=following,
         prefix=(found.task, found.steps[0].observation) if first > 0 else None,
-        steps=found.steps[first : last + 1], marks=relative_marks(at, first, last),
-    )  # fmt: skip
+        steps=found.steps[first : last + 1],
+        marks=relative_marks(at, first, last),
+    )
 
 
 def align(history: Sequence[T], n: int, meta: tuple[str, str]) -> Aligned[T]:

@@ -42,8 +42,14 @@ if TYPE_CHECKING:
 
 __all__ = ["AGDC", "Seeker", "agdc", "detector_of", "load_seeker", "save_seeker", "world_of"]
 
-_PLACE = BeliefSummary(entropy=np.zeros(1), mean=np.zeros((1, 8)), std=np.ones((1, 8)),
-                       covariance=np.ones((1, 2, 2)), spread=np.ones(1), ess=np.ones(1))  # fmt: skip
+_PLACE = BeliefSummary(
+    entropy=np.zeros(1),
+    mean=np.zeros((1, 8)),
+    std=np.ones((1, 8)),
+    covariance=np.ones((1, 2, 2)),
+    spread=np.ones(1),
+    ess=np.ones(1),
+)
 _WEIGHTS, _SETTINGS = "policy.safetensors", "agdc.json"
 
 
@@ -149,15 +155,17 @@ def _vector(config: AGDC, size: int, tasks: Sequence[Task] | None) -> SourceSear
         world.tasks("train", "seen") if tasks is None else tasks,
         detector=detector_of(config) if config.arm == "agdc" else None,
         pay=Payment(reward=config.reward, cost=config.step_cost, paid_for=config.paid_for),
-        seed=config.seed, scale=config.scale,
-    )  # fmt: skip
+        seed=config.seed,
+        scale=config.scale,
+    )
 
 
 def _model(config: AGDC, env: SourceSearchVec, **settings: int) -> BaseAlgorithm:
     from evolvent.belief.learners import learner
 
-    return learner(config.algorithm, env, lr=config.lr, gamma=config.gamma, width=config.width, seed=config.seed,
-                   **settings)  # fmt: skip
+    return learner(
+        config.algorithm, env, lr=config.lr, gamma=config.gamma, width=config.width, seed=config.seed, **settings
+    )
 
 
 def save_seeker(seeker: Seeker, folder: Path) -> None:

@@ -29,8 +29,17 @@ from evolvent.run import Run
 from evolvent.trajectory import Start, Task, Trajectory
 
 __all__ = [
-    "EMBEDDED", "FORMULATED", "PUBLISHED", "AgentEvol", "Best", "Weight", "agentevol", "evolve", "keep", "merged",
-]  # fmt: skip
+    "EMBEDDED",
+    "FORMULATED",
+    "PUBLISHED",
+    "AgentEvol",
+    "Best",
+    "Weight",
+    "agentevol",
+    "evolve",
+    "keep",
+    "merged",
+]
 
 P = TypeVar("P")
 Length = Annotated[int, Field(ge=1)]
@@ -84,19 +93,45 @@ class AgentEvol(Config):
 
 
 PUBLISHED: Mapping[str, object] = {
-    "iterations": 4, "samples": 1, "temperature": 0.0, "keep": "first", "per_task": 1, "threshold": 0.99,
-    "thresholds": {"babyai": 0.0, "gridworld": 0.0}, "weight": "threshold", "merge": "previous", "start": "initial",
-    "lr_scale": 1.0, "balance": False,
-}  # fmt: skip
+    "iterations": 4,
+    "samples": 1,
+    "temperature": 0.0,
+    "keep": "first",
+    "per_task": 1,
+    "threshold": 0.99,
+    "thresholds": {"babyai": 0.0, "gridworld": 0.0},
+    "weight": "threshold",
+    "merge": "previous",
+    "start": "initial",
+    "lr_scale": 1.0,
+    "balance": False,
+}
 FORMULATED: Mapping[str, object] = {
-    "iterations": 4, "samples": 3, "temperature": 1.0, "keep": "first", "per_task": None, "threshold": 0.0,
-    "weight": "reward", "merge": "base", "start": "initial", "lr_scale": 1.0,
-}  # fmt: skip
+    "iterations": 4,
+    "samples": 3,
+    "temperature": 1.0,
+    "keep": "first",
+    "per_task": None,
+    "threshold": 0.0,
+    "weight": "reward",
+    "merge": "base",
+    "start": "initial",
+    "lr_scale": 1.0,
+}
 EMBEDDED: Mapping[str, object] = {
-    "iterations": 3, "samples": 6, "temperature": 1.0, "revisit": False, "keep": "shortest",
-    "thresholds": {"babyai": 0.0, "gridworld": 0.0}, "weight": "threshold", "merge": "all", "start": "previous",
-    "clone_tokens": [150_000] * 4, "round_tokens": 100_000, "lr_scale": 0.7,
-}  # fmt: skip
+    "iterations": 3,
+    "samples": 6,
+    "temperature": 1.0,
+    "revisit": False,
+    "keep": "shortest",
+    "thresholds": {"babyai": 0.0, "gridworld": 0.0},
+    "weight": "threshold",
+    "merge": "all",
+    "start": "previous",
+    "clone_tokens": [150_000] * 4,
+    "round_tokens": 100_000,
+    "lr_scale": 0.7,
+}
 
 
 @dataclass(frozen=True)
@@ -153,9 +188,15 @@ def agentevol(
 
 
 def evolve(
-    base: P, explore: Sequence[Task], demonstrations: Sequence[Trajectory], *, config: AgentEvol, run: Run[P],
-    initial: P | None = None, choose: Keep = keep,
-) -> P:  # fmt: skip
+    base: P,
+    explore: Sequence[Task],
+    demonstrations: Sequence[Trajectory],
+    *,
+    config: AgentEvol,
+    run: Run[P],
+    initial: P | None = None,
+    choose: Keep = keep,
+) -> P:
     """Explore, keep, learn and measure, `config.iterations` times, from a cloned policy.
 
     Args:

@@ -69,9 +69,14 @@ COMMENTED_FILTERED: Mapping[str, object] = {"augment": True, "filter": True}
 
 
 def comments(
-    policy: Policy, sources: Sequence[Source], *, config: Comments, run: Run[Policy],
-    examples: Sequence[Source] | None = None, beside: Sequence[Parts] = (),
-) -> Policy:  # fmt: skip
+    policy: Policy,
+    sources: Sequence[Source],
+    *,
+    config: Comments,
+    run: Run[Policy],
+    examples: Sequence[Source] | None = None,
+    beside: Sequence[Parts] = (),
+) -> Policy:
     """Comment the code, learn it, and again; returns the policy of the last round.
 
     The run's `comments.json` says of every round what became of the sources. All of it goes on after a stop: each
@@ -119,15 +124,17 @@ def _pairs(sources: Sequence[Source], config: Comments, policy: Policy, *, seed:
     pairs = lessons(sources, config, policy, seed=seed)
     if not pairs:
         raise NothingToLearn(
-            "no pair of code and comments to tune a generator on", value=f"{len(sources)} sources",
-            expected="code with comments that fits the context", hint="teach=False asks the policy itself",
-        )  # fmt: skip
+            "no pair of code and comments to tune a generator on",
+            value=f"{len(sources)} sources",
+            expected="code with comments that fits the context",
+            hint="teach=False asks the policy itself",
+        )
     return pairs
 
 
 def comment(
     sources: Sequence[Source], generator: Policy, *, run: Run[Policy], temperature: float = 0.0
-) -> list[Written]:  # fmt: skip
+) -> list[Written]:
     """Ask a generator for the notes of every source, and put in those that may stand; in the order of the sources.
 
     Equal code is asked about once. Sources that cannot be commented come back as they are, with their outcome.

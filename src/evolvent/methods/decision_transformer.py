@@ -30,8 +30,14 @@ if TYPE_CHECKING:
     from evolvent.learn.sequences.windows import Standard
     from evolvent.models.sequences import DecisionModel
 
-__all__ = ["PRESETS", "DecisionTransformer", "ReturnConditioned", "decision_transformer", "load_conditioned",
-           "save_conditioned"]  # fmt: skip
+__all__ = [
+    "PRESETS",
+    "DecisionTransformer",
+    "ReturnConditioned",
+    "decision_transformer",
+    "load_conditioned",
+    "save_conditioned",
+]
 
 
 class DecisionTransformer(Config):
@@ -49,11 +55,19 @@ class DecisionTransformer(Config):
     seed: int = Field(default=0, ge=0, description="of everything random")
 
 
-PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
-    "paper": {},
-    "small": {"context": 8, "scale": 100.0, "width": 64, "layers": 2, "dropout": 0.0,
-              "train": {"updates": 2000, "lr": 1e-3, "warmup": 100, "grad_norm": 1.0}},
-})  # fmt: skip
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "paper": {},
+        "small": {
+            "context": 8,
+            "scale": 100.0,
+            "width": 64,
+            "layers": 2,
+            "dropout": 0.0,
+            "train": {"updates": 2000, "lr": 1e-3, "warmup": 100, "grad_norm": 1.0},
+        },
+    }
+)
 """The paper's settings for Hopper, HalfCheetah and Walker2d, and ones for small worlds on a processor."""
 
 
@@ -91,10 +105,18 @@ def decision_transformer(
 
     _check(config, episodes)
     shape = SequenceShape(
-        observation=episodes.observation.shape[1], actions=episodes.actions, dim=episodes.dim, context=config.context,
-        horizon=config.horizon, returns=config.returns, scale=config.scale, width=config.width, heads=config.heads,
-        layers=config.layers, dropout=config.dropout,
-    )  # fmt: skip
+        observation=episodes.observation.shape[1],
+        actions=episodes.actions,
+        dim=episodes.dim,
+        context=config.context,
+        horizon=config.horizon,
+        returns=config.returns,
+        scale=config.scale,
+        width=config.width,
+        heads=config.heads,
+        layers=config.layers,
+        dropout=config.dropout,
+    )
     model = seeded(lambda: DecisionModel(shape), config.seed)
     source = WindowSource(episodes, context=config.context)
     missed = action_nll if episodes.actions else action_error
@@ -130,8 +152,15 @@ def load_conditioned(folder: Path) -> ReturnConditioned:
 def _check(config: DecisionTransformer, episodes: Episodes) -> None:
     longest = int(episodes.lengths.max())
     if longest > config.horizon:
-        raise ConfigError("an episode is longer than the horizon", value=longest, expected=config.horizon,
-                          hint=f"give horizon={longest}")  # fmt: skip
+        raise ConfigError(
+            "an episode is longer than the horizon",
+            value=longest,
+            expected=config.horizon,
+            hint=f"give horizon={longest}",
+        )
     if episodes.dim and float(np.abs(episodes.action).max()) > 1.0:
-        raise ConfigError("actions lie outside -1..1", value=float(np.abs(episodes.action).max()),
-                          hint="divide them by the largest that the world takes")  # fmt: skip
+        raise ConfigError(
+            "actions lie outside -1..1",
+            value=float(np.abs(episodes.action).max()),
+            hint="divide them by the largest that the world takes",
+        )

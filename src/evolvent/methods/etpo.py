@@ -153,9 +153,13 @@ def backup(practice: Practice, seen: Seen, networks: Networks) -> None:
     """One iteration: targets by the soft backup, Q towards them, the target network after it, then the policy."""
     policy = practice.policy
     chains, flat, read = with_finals(
-        seen.chains, seen.flat, seen.episodes, dialect=policy.dialect, context=policy.context,
+        seen.chains,
+        seen.flat,
+        seen.episodes,
+        dialect=policy.dialect,
+        context=policy.context,
         shorter=practice.shorter,
-    )  # fmt: skip
+    )
     view = practice.view
     columns = said_of(policy.model, chains, networks.said, tokens=view.micro, sharing=view.sharing)
     soft, chosen, rho_logit = (gathered(columns, name, flat) for name in ("soft", "chosen", "rho_logit"))

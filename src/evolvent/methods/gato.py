@@ -42,8 +42,9 @@ class Gato(Config):
     heads: int = Setting(default=4, ge=1, description="of its attention")
     layers: int = Setting(default=2, ge=1, description="blocks")
     dropout: float = Setting(default=0.0, ge=0, lt=1, description="while training")
-    train: SequenceTraining = Setting(default=SequenceTraining(lr=1e-3, warmup=100, grad_norm=1.0),
-                                      description="how it is trained")  # fmt: skip
+    train: SequenceTraining = Setting(
+        default=SequenceTraining(lr=1e-3, warmup=100, grad_norm=1.0), description="how it is trained"
+    )
     seed: int = Setting(default=0, ge=0, description="of everything random")
 
 
@@ -61,11 +62,17 @@ class GatoTask:
 def array_task(episodes: Episodes) -> GatoTask:
     """Observations of numbers; actions that are choices, or numbers in -1..1. SampleInvalid: a value has no token."""
     kind: Literal["choice", "number"] = "choice" if episodes.actions else "number"
-    rows = [step_tokens((Field("number", seen),), Field(kind, np.atleast_1d(done)))
-            for seen, done in zip(episodes.observation, episodes.action, strict=True)]  # fmt: skip
+    rows = [
+        step_tokens((Field("number", seen),), Field(kind, np.atleast_1d(done)))
+        for seen, done in zip(episodes.observation, episodes.action, strict=True)
+    ]
     cuts = zip(episodes.starts, episodes.lengths, strict=True)
-    return GatoTask(tuple(tuple(rows[first : first + n]) for first, n in cuts), kind, episodes.actions or episodes.dim,
-                    episodes.observation.shape[1])  # fmt: skip
+    return GatoTask(
+        tuple(tuple(rows[first : first + n]) for first, n in cuts),
+        kind,
+        episodes.actions or episodes.dim,
+        episodes.observation.shape[1],
+    )
 
 
 def text_task(episodes: Sequence[Sequence[tuple[str, str]]]) -> GatoTask:
@@ -94,10 +101,14 @@ class Generalist:
 
         def act(history: History) -> NDArray[Any]:
             if history.observation.shape[-1] != seen:
-                raise BatchMismatch(f"observations of another size than {name} has",
-                                    value=history.observation.shape[-1], expected=seen)  # fmt: skip
-            made = self._continued([self._prefix(history, row, kind) for row in range(len(history.seed))],
-                                   allowed, most=1 if kind == "choice" else size)  # fmt: skip
+                raise BatchMismatch(
+                    f"observations of another size than {name} has", value=history.observation.shape[-1], expected=seen
+                )
+            made = self._continued(
+                [self._prefix(history, row, kind) for row in range(len(history.seed))],
+                allowed,
+                most=1 if kind == "choice" else size,
+            )
             return made[:, 0] if kind == "choice" else decoded(made, action=True).astype(np.float32)
 
         return act
@@ -118,15 +129,22 @@ class Generalist:
 
     def _prefix(self, history: History, row: int, kind: Any) -> list[NDArray[np.int64]]:
         now, nothing = history.step, Field("choice", np.zeros(1))
-        steps = [step_tokens((Field("number", history.observation[row, t]),),
-                             Field(kind, np.atleast_1d(history.action[row, t]))).tokens
-                 for t in range(max(0, now + 1 - self.context), now)]  # fmt: skip
+        steps = [
+            step_tokens(
+                (Field("number", history.observation[row, t]),), Field(kind, np.atleast_1d(history.action[row, t]))
+            ).tokens
+            for t in range(max(0, now + 1 - self.context), now)
+        ]
         return [*steps, step_tokens((Field("number", history.observation[row, now]),), nothing).tokens[:-1]]
 
     def _continued(
-        self, prefixes: Sequence[Sequence[NDArray[np.int64]]], allowed: NDArray[np.int64], *, most: int,
+        self,
+        prefixes: Sequence[Sequence[NDArray[np.int64]]],
+        allowed: NDArray[np.int64],
+        *,
+        most: int,
         stop: int | None = None,
-    ) -> NDArray[np.int64]:  # fmt: skip
+    ) -> NDArray[np.int64]:
         tokens = self.model.nearest(np.stack([np.concatenate(steps) for steps in prefixes]), low=NUMBERS)
         place = np.stack([np.concatenate([np.arange(len(step)) for step in steps]) for steps in prefixes])
         return self.model.written(tokens, place, allowed=allowed, most=most, stop=stop)
@@ -150,13 +168,21 @@ def gato(config: Gato, tasks: Mapping[str, GatoTask], *, keep: Keeping | None = 
     steps = [step for task in tasks.values() for episode in task.episodes for step in episode]
     letters = np.arange(256 if any(task.action == "text" for task in tasks.values()) else 0)  # whatever is said
     vocabulary = np.unique(np.concatenate([letters, *(step.tokens for step in steps)]))
-    shape = GatoShape(vocabulary=tuple(vocabulary.tolist()), longest=max(len(step.tokens) for step in steps),
-                      width=config.width, heads=config.heads, layers=config.layers, dropout=config.dropout)  # fmt: skip
+    shape = GatoShape(
+        vocabulary=tuple(vocabulary.tolist()),
+        longest=max(len(step.tokens) for step in steps),
+        width=config.width,
+        heads=config.heads,
+        layers=config.layers,
+        dropout=config.dropout,
+    )
     model, names = seeded(lambda: GatoModel(shape), config.seed), sorted(tasks)
 
     def loss(rng: np.random.Generator) -> Any:
-        drawn = [step_window(tasks[names[at]].episodes, config.context, rng)
-                 for at in rng.integers(len(names), size=config.train.batch)]  # fmt: skip
+        drawn = [
+            step_window(tasks[names[at]].episodes, config.context, rng)
+            for at in rng.integers(len(names), size=config.train.batch)
+        ]
         rows, place, seen, learned = step_batch(drawn, model)
         logits = model(rows[:, :-1], place[:, :-1], seen=seen[:, :-1])
         return action_nll(logits, rows[:, 1:], learned[:, 1:] & seen[:, :-1])

@@ -44,9 +44,16 @@ Kind = Literal[
     "grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gspo", "cispo", "lite_ppo", "gigpo"
 ]
 FAMILY: Mapping[str, Preset] = {
-    "grpo": GRPO, "dr_grpo": DR_GRPO, "dapo": DAPO, "rloo": RLOO, "reinforce_pp": REINFORCE_PP,
-    "reinforce_pp_baseline": REINFORCE_PP_BASELINE, "gspo": GSPO, "lite_ppo": LITE_PPO, "gigpo": GIGPO,
-}  # fmt: skip
+    "grpo": GRPO,
+    "dr_grpo": DR_GRPO,
+    "dapo": DAPO,
+    "rloo": RLOO,
+    "reinforce_pp": REINFORCE_PP,
+    "reinforce_pp_baseline": REINFORCE_PP_BASELINE,
+    "gspo": GSPO,
+    "lite_ppo": LITE_PPO,
+    "gigpo": GIGPO,
+}
 
 
 class GRPOConfig(Corrected):
@@ -93,8 +100,9 @@ def preset(config: GRPOConfig) -> Preset:
     if not isinstance(credit, GroupCredit):
         raise ConfigError(f"{config.kind} does not compare groups", value=credit)
     if isinstance(loss.surrogate, Clip) and (clip or high):
-        loss = replace(loss, surrogate=replace(loss.surrogate, low=clip or loss.surrogate.low,
-                                               high=high or loss.surrogate.high))  # fmt: skip
+        loss = replace(
+            loss, surrogate=replace(loss.surrogate, low=clip or loss.surrogate.low, high=high or loss.surrogate.high)
+        )
     if config.kl is not None and credit.kl:
         credit = replace(credit, kl=config.kl)
     elif config.kl is not None:
@@ -116,9 +124,12 @@ def grpo(policy: P, tasks: Sequence[Task], *, config: GRPOConfig, run: Run[P]) -
     """
     chosen = preset(config)
     setup = Setup(
-        config.kind, config.practice, chosen.objective, settings=repr(config),
+        config.kind,
+        config.practice,
+        chosen.objective,
+        settings=repr(config),
         reference=chosen.loss.kl is not None or "reference" in chosen.credit.needs,
-    )  # fmt: skip
+    )
     with run.practise(policy, setup, [task.id for task in tasks]) as practice:
         for iteration in practice.rounds():
             seen = _penalised(practice.look(sampled(practice, tasks, config)), config)

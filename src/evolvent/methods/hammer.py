@@ -54,9 +54,13 @@ class Hammer(Config):
     def spec(self) -> MaskSpec:
         """The masking."""
         return MaskSpec(
-            ratio=self.ratio, style=self.style, words=self.words, pieces=self.pieces, defaults=self.defaults,
+            ratio=self.ratio,
+            style=self.style,
+            words=self.words,
+            pieces=self.pieces,
+            defaults=self.defaults,
             scrub=self.scrub,
-        )  # fmt: skip
+        )
 
 
 PLAIN = {"ratio": 0.0, "share": 0.0}
@@ -64,9 +68,15 @@ PLAIN = {"ratio": 0.0, "share": 0.0}
 
 
 def hammer(
-    policy: P, samples: Sequence[CallSample], *, config: Hammer, run: Run[P], prompt: ToolPrompt, dialect: Dialect,
+    policy: P,
+    samples: Sequence[CallSample],
+    *,
+    config: Hammer,
+    run: Run[P],
+    prompt: ToolPrompt,
+    dialect: Dialect,
     pool: Sequence[Tool] = (),
-) -> P:  # fmt: skip
+) -> P:
     """Teach a policy to call functions; returns the policy that has learned.
 
     Args:
@@ -79,8 +89,11 @@ def hammer(
     mixed = irrelevant(samples, config.share, seed=run.seed, pool=pool).samples
     data = list(lessons(mixed, config, prompt, dialect=dialect, seed=run.seed))
     if not data:
-        raise NothingToLearn("no sample of function calls can be learned", value=f"{len(samples)} samples",
-                             expected="samples that can be masked and written")  # fmt: skip
+        raise NothingToLearn(
+            "no sample of function calls can be learned",
+            value=f"{len(samples)} samples",
+            expected="samples that can be masked and written",
+        )
     return run.fit(policy, data, weighted_nll, tokens=config.tokens)
 
 

@@ -45,7 +45,8 @@ class MAT(Config):
     """What can be chosen about MAT and what it is compared with."""
 
     kind: Literal["mat", "mat_encoder", "mat_decoder", "mat_gru", "mat_dec", "mappo", "happo"] = Field(
-        default="mat", description="the network, and how it is updated")  # fmt: skip
+        default="mat", description="the network, and how it is updated"
+    )
     width: int = Field(default=64, ge=2, description="of the network")
     heads: int = Field(default=1, ge=1, description="of its attention")
     blocks: int = Field(default=1, ge=1, description="of its trunks")
@@ -65,27 +66,59 @@ class MAT(Config):
         if self.kind == "mat_gru" and self.width % 2:
             problems.append(Problem("width", f"is {self.width}", "give mat_gru, which reads both ways, an even one"))
         if self.update.credit == "part" and self.kind != "mat":
-            problems.append(Problem("update.credit", f"{self.kind} has no decoder that values could be read in",
-                                    "give 'action', or kind 'mat'"))  # fmt: skip
+            problems.append(
+                Problem(
+                    "update.credit",
+                    f"{self.kind} has no decoder that values could be read in",
+                    "give 'action', or kind 'mat'",
+                )
+            )
         if self.rows * self.steps < self.update.minibatches:
-            problems.append(Problem("update.minibatches", f"{self.update.minibatches} of {self.rows * self.steps}"
-                                    " decisions", "give fewer"))  # fmt: skip
+            problems.append(
+                Problem(
+                    "update.minibatches",
+                    f"{self.update.minibatches} of {self.rows * self.steps} decisions",
+                    "give fewer",
+                )
+            )
         if problems:
             raise ConfigError(problems)
         return self
 
 
-PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
-    "smac": {"rows": 32, "steps": 100, "update": {"lr": 5e-4, "epochs": 15, "clip": 0.05, "minibatches": 1,
-                                                  "entropy": 0.01, "grad_norm": 10.0}},
-    "mamujoco": {"rows": 40, "steps": 100, "update": {"lr": 5e-5, "epochs": 10, "clip": 0.05, "minibatches": 40,
-                                                      "entropy": 0.001, "grad_norm": 0.5}},
-    "football": {"rows": 20, "steps": 200, "update": {"lr": 5e-4, "epochs": 10, "clip": 0.05, "minibatches": 1,
-                                                      "entropy": 0.01, "grad_norm": 0.5}},
-    "hands": {"rows": 80, "steps": 8, "decisions": 50_000_000,
-              "update": {"lr": 5e-5, "epochs": 5, "clip": 0.2, "minibatches": 1, "entropy": 0.001, "grad_norm": 0.5,
-                         "gamma": 0.96}},
-})  # fmt: skip
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "smac": {
+            "rows": 32,
+            "steps": 100,
+            "update": {"lr": 5e-4, "epochs": 15, "clip": 0.05, "minibatches": 1, "entropy": 0.01, "grad_norm": 10.0},
+        },
+        "mamujoco": {
+            "rows": 40,
+            "steps": 100,
+            "update": {"lr": 5e-5, "epochs": 10, "clip": 0.05, "minibatches": 40, "entropy": 0.001, "grad_norm": 0.5},
+        },
+        "football": {
+            "rows": 20,
+            "steps": 200,
+            "update": {"lr": 5e-4, "epochs": 10, "clip": 0.05, "minibatches": 1, "entropy": 0.01, "grad_norm": 0.5},
+        },
+        "hands": {
+            "rows": 80,
+            "steps": 8,
+            "decisions": 50_000_000,
+            "update": {
+                "lr": 5e-5,
+                "epochs": 5,
+                "clip": 0.2,
+                "minibatches": 1,
+                "entropy": 0.001,
+                "grad_norm": 0.5,
+                "gamma": 0.96,
+            },
+        },
+    }
+)
 """The paper's settings by benchmark; the length of a rollout in "hands" is ours, the source at hand gives none."""
 
 
@@ -98,9 +131,13 @@ class TrainedTeam:
 
 
 def mat(
-    config: MAT, batch: TeamBatch, *, start: Path | None = None, folder: Path | None = None,
+    config: MAT,
+    batch: TeamBatch,
+    *,
+    start: Path | None = None,
+    folder: Path | None = None,
     told: Callable[[Mapping[str, float]], None] | None = None,
-) -> TrainedTeam:  # fmt: skip
+) -> TrainedTeam:
     """Train a team.
 
     Args:
@@ -121,8 +158,15 @@ def mat(
 
     if batch.size != config.rows:
         raise ConfigError("a batch of another size", value=batch.size, expected=f"{config.rows} rows")
-    shape = shape_of(batch.spec, config.kind, width=config.width, heads=config.heads, blocks=config.blocks,
-                     share=config.share, prefix_values=config.update.credit == "part")  # fmt: skip
+    shape = shape_of(
+        batch.spec,
+        config.kind,
+        width=config.width,
+        heads=config.heads,
+        blocks=config.blocks,
+        share=config.share,
+        prefix_values=config.update.credit == "part",
+    )
     model = make_team(shape, seed=config.seed) if start is None else load_team(start, expected=shape)
     policy = TeamPolicy(model, batch.spec)
     learner = TeamLearner(policy, config.update, seed=config.seed)
@@ -137,9 +181,13 @@ def mat(
         ended, running = ended_episodes(rollout, running)
         decisions = state.decisions + config.rows * config.steps
         row = {"decisions": float(decisions), **measured, **_told(ended)}
-        state = TeamState(decisions=decisions, first=int(rollout.last.number.max()) + 1, running=running,
-                          history=(*state.history, row),
-                          batch=collector.snapshot() if isinstance(batch, Resumable) else None)  # fmt: skip
+        state = TeamState(
+            decisions=decisions,
+            first=int(rollout.last.number.max()) + 1,
+            running=running,
+            history=(*state.history, row),
+            batch=collector.snapshot() if isinstance(batch, Resumable) else None,
+        )
         if told is not None:
             told(row)
         if folder and (learner.updates % config.keep_every == 0 or decisions >= config.decisions):
@@ -169,6 +217,9 @@ def _told(ended: Ended) -> dict[str, float]:
     """What is known of the episodes that ended: nothing where none did."""
     if not len(ended.returns):
         return {"episodes": 0.0}
-    found = {"episodes": float(len(ended.returns)), "episode_return": float(ended.returns.mean()),
-             "episode_length": float(ended.lengths.mean())}  # fmt: skip
+    found = {
+        "episodes": float(len(ended.returns)),
+        "episode_return": float(ended.returns.mean()),
+        "episode_length": float(ended.lengths.mean()),
+    }
     return found if ended.success is None else {**found, "success": float(ended.success.mean())}

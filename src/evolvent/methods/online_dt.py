@@ -121,9 +121,12 @@ class _Dual:
 
 
 def online_dt(
-    config: OnlineDT, episodes: Episodes, *, explore: Callable[[ArrayActor, int], Episodes] | None = None,
+    config: OnlineDT,
+    episodes: Episodes,
+    *,
+    explore: Callable[[ArrayActor, int], Episodes] | None = None,
     keep: Keeping | None = None,
-) -> TrainedOnline:  # fmt: skip
+) -> TrainedOnline:
     """Learn from episodes, then from `config.rounds` episodes that are played.
 
     Args:
@@ -143,9 +146,17 @@ def online_dt(
 
     _check(config, episodes, plays=explore is not None)
     shape = SequenceShape(
-        observation=episodes.observation.shape[1], dim=episodes.dim, context=config.context, horizon=0, stochastic=True,
-        scale=config.scale, width=config.width, heads=config.heads, layers=config.layers, dropout=config.dropout,
-    )  # fmt: skip
+        observation=episodes.observation.shape[1],
+        dim=episodes.dim,
+        context=config.context,
+        horizon=0,
+        stochastic=True,
+        scale=config.scale,
+        width=config.width,
+        heads=config.heads,
+        layers=config.layers,
+        dropout=config.dropout,
+    )
     model = seeded(lambda: DecisionModel(shape), config.seed)
     standard, optimizer, dual = Standard.of(episodes), made_optimizer(model, config.train), _Dual(config, model)
     crowded = len(episodes.lengths) > config.replay
@@ -156,8 +167,15 @@ def online_dt(
     def loss(rng: np.random.Generator) -> Any:
         return dual.loss(sources[-1], rng)
 
-    fit = partial(fit_windows, model, loss, seed=config.seed, optimizer=optimizer, after=dual.step,
-                  keep=begun(keep, config, episodes.digest, dual=dual))  # fmt: skip
+    fit = partial(
+        fit_windows,
+        model,
+        loss,
+        seed=config.seed,
+        optimizer=optimizer,
+        after=dual.step,
+        keep=begun(keep, config, episodes.digest, dual=dual),
+    )
     history = list(fit(config.train))
     policy, played = ReturnConditioned(model, standard), []
     online = config.train.model_copy(update={"updates": config.updates})

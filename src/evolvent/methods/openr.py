@@ -95,11 +95,20 @@ class OpenR(Config):
 
 
 PUBLISHED: Mapping[str, object] = {
-    "soft": False, "online": "appo", "reward": "span",
-    "labelling": {"kind": "omega", "count": 16, "rollouts": 200, "searches": 20, "temperature": 0.7, "top_k": 30,
-                  "top_p": 0.9},
+    "soft": False,
+    "online": "appo",
+    "reward": "span",
+    "labelling": {
+        "kind": "omega",
+        "count": 16,
+        "rollouts": 200,
+        "searches": 20,
+        "temperature": 0.7,
+        "top_k": 30,
+        "top_p": 0.9,
+    },
     "search": {"method": "beam", "score": "process", "width": 4, "paths": 4, "reduce": "last", "rule": "vote"},
-}  # fmt: skip
+}
 """OmegaPRM's constants, labels '+' and '-', p of every span as reward, beam search with last-vote (paper and code)."""
 
 
@@ -126,8 +135,12 @@ def openr(policy: Policy, tasks: Sequence[Task], *, config: OpenR, run: Run[Poli
     rows = run.label(policy, asked, config.labelling)
     labelled = prepare(solutions_of(rows), default_tags(policy.tokenizer), context=policy.context)
     if not labelled.parts:
-        raise ConfigError("no solution could be labelled", value=f"{len(asked)} samples", expected="responses of one "
-                          "turn, some right and some wrong", hint="imitate demonstrations first")  # fmt: skip
+        raise ConfigError(
+            "no solution could be labelled",
+            value=f"{len(asked)} samples",
+            expected="responses of one turn, some right and some wrong",
+            hint="imitate demonstrations first",
+        )
     prm = run.fit(policy, labelled.parts, span_labels(soft=config.soft), tokens=config.prm_tokens)
     last = 1
     if config.online != "none":
@@ -147,8 +160,14 @@ def _online(policy: Policy, prm: Policy, tasks: Sequence[Task], *, config: OpenR
     chosen, practised, tags = preset(config), config.practice, default_tags(prm.tokenizer)
     level: Literal["span", "part"] = "span" if config.online == "appo" else "part"
     values = critic(ValueLoss(clip=0.2, level=level)) if "values" in chosen.credit.needs else None
-    setup = Setup(f"openr_{config.online}", practised, chosen.objective, values, reference=chosen.loss.kl is not None,
-                  settings=repr(config))  # fmt: skip
+    setup = Setup(
+        f"openr_{config.online}",
+        practised,
+        chosen.objective,
+        values,
+        reference=chosen.loss.kl is not None,
+        settings=repr(config),
+    )
     spans = spans_of(policy, config.labelling.separators, max_tokens=config.labelling.max_tokens)
     with run.practise(policy, setup, [*(task.id for task in tasks), run.origin(prm)]) as practice:
         for iteration in practice.rounds():
@@ -174,9 +193,7 @@ def _outcome(trajectory: Trajectory, *, scores: Mapping[str, Floats], times: flo
 # ------------------------------------------------------------------ offline
 
 
-def _offline(
-    policy: Policy, prm: Policy, tried: Sequence[Trajectory], *, config: OpenR, run: Run[Policy]
-) -> Policy:  # fmt: skip
+def _offline(policy: Policy, prm: Policy, tried: Sequence[Trajectory], *, config: OpenR, run: Run[Policy]) -> Policy:
     """Learn from samples that the process reward model has scored; the policy itself where they teach nothing."""
     spans = spans_of(policy, config.labelling.separators, max_tokens=config.labelling.max_tokens)
     solutions = solutions_in(distinct(tried), spans)

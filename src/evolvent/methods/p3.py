@@ -78,9 +78,7 @@ class Chosen:
     let_in: int
 
 
-def p3(
-    policy: Policy, pool: Sequence[Parts], *, config: P3, run: Run[Policy], select: Selector = dpp
-) -> Policy:  # fmt: skip
+def p3(policy: Policy, pool: Sequence[Parts], *, config: P3, run: Run[Policy], select: Selector = dpp) -> Policy:
     """Fine-tune on what the policy chooses; returns the policy of the last round.
 
     Args:
@@ -100,7 +98,7 @@ def p3(
 
 def choose(
     policy: Policy, pool: Sequence[Parts], config: P3, *, number: int, seed: int, select: Selector = dpp
-) -> Chosen:  # fmt: skip
+) -> Chosen:
     """What a round learns: difficulty, pace, diversity between samples and within them.
 
     Args:

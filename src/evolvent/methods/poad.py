@@ -52,9 +52,13 @@ class POAD(Corrected):
 def credit(seen: Seen, config: POAD) -> Credit:
     """The advantage of every token, and the return that its prefix's value is fitted to."""
     found = decomposed_gae(
-        seen.values, seen.flat, gamma=config.gamma, lam=config.lam, gamma_part=config.gamma_part,
+        seen.values,
+        seen.flat,
+        gamma=config.gamma,
+        lam=config.lam,
+        gamma_part=config.gamma_part,
         lam_part=config.lam_part,
-    )  # fmt: skip
+    )
     return replace(found, advantage=whiten(found.advantage)) if config.whiten else found
 
 
@@ -66,10 +70,13 @@ def poad(policy: P, tasks: Sequence[Task], *, config: POAD, run: Run[P], name: s
     """
     fitted = ValueLoss(config.value, clip=config.clip)
     loss = PolicyGradient(
-        surrogate=Clip(config.clip, config.clip), entropy=config.entropy, stop_kl=config.stop_kl,
-        value=fitted if config.practice.critic == "shared" else None, behaviour=config.behaviour(),
+        surrogate=Clip(config.clip, config.clip),
+        entropy=config.entropy,
+        stop_kl=config.stop_kl,
+        value=fitted if config.practice.critic == "shared" else None,
+        behaviour=config.behaviour(),
         temperature=config.practice.temperature,
-    )  # fmt: skip
+    )
     setup = Setup(name, config.practice, policy_gradient(loss, name=name), critic(fitted), settings=repr(config))
     with run.practise(policy, setup, [task.id for task in tasks]) as practice:
         for iteration in practice.rounds():

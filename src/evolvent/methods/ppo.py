@@ -86,9 +86,14 @@ def objective(config: PPO) -> Objective:
         return preset(config).objective
     value = ValueLoss(config.value, clip=config.clip) if config.practice.critic == "shared" else None
     return choice_objective(
-        Choice(Clip(config.clip, config.clip_high or config.clip), config.entropy, value, config.stop_kl,
-               config.practice.temperature)
-    )  # fmt: skip
+        Choice(
+            Clip(config.clip, config.clip_high or config.clip),
+            config.entropy,
+            value,
+            config.stop_kl,
+            config.practice.temperature,
+        )
+    )
 
 
 def ppo(policy: P, tasks: Sequence[Task], *, config: PPO, run: Run[P]) -> P:
@@ -100,9 +105,14 @@ def ppo(policy: P, tasks: Sequence[Task], *, config: PPO, run: Run[P]) -> P:
     chosen = preset(config)
     values = critic(ValueLoss(clip=config.clip, level="part" if config.level == "token" else "action"))
     setup = Setup(
-        chosen.name, config.practice, objective(config), values, reference=config.kl > 0,
-        deciding=config.level == "listed", settings=repr(config),
-    )  # fmt: skip
+        chosen.name,
+        config.practice,
+        objective(config),
+        values,
+        reference=config.kl > 0,
+        deciding=config.level == "listed",
+        settings=repr(config),
+    )
     with run.practise(policy, setup, [task.id for task in tasks]) as practice:
         for iteration in practice.rounds():
             seen = practice.look(practice.play(practice.starts(tasks)))

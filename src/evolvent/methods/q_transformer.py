@@ -48,8 +48,9 @@ class QTransformer(Config):
     width: int = Field(default=128, ge=1, description="of the network")
     heads: int = Field(default=4, ge=1, description="of its attention")
     layers: int = Field(default=2, ge=1, description="blocks")
-    train: SequenceTraining = Field(default=SequenceTraining(lr=3e-4, warmup=0, grad_norm=10.0),
-                                    description="how it is trained")  # fmt: skip
+    train: SequenceTraining = Field(
+        default=SequenceTraining(lr=3e-4, warmup=0, grad_norm=10.0), description="how it is trained"
+    )
     seed: int = Field(default=0, ge=0, description="of everything random")
 
 
@@ -108,9 +109,15 @@ def q_transformer(config: QTransformer, episodes: Episodes, *, keep: Keeping | N
     least = float(to_go(scaled, gamma=config.gamma).min())
     floor = least if config.floor is None else config.floor / config.scale
     source = WindowSource(scaled, context=config.context + 1, gamma=config.gamma, cut=floor, ahead=True)
-    shape = QShape(observation=episodes.observation.shape[1], dims=episodes.dim or 1, context=config.context,
-                   bins=episodes.actions or config.bins, width=config.width, heads=config.heads,
-                   layers=config.layers)  # fmt: skip
+    shape = QShape(
+        observation=episodes.observation.shape[1],
+        dims=episodes.dim or 1,
+        context=config.context,
+        bins=episodes.actions or config.bins,
+        width=config.width,
+        heads=config.heads,
+        layers=config.layers,
+    )
     model = seeded(lambda: QSequence(shape), config.seed)
     with torch.no_grad():
         model.offset.fill_(floor)

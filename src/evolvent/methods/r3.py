@@ -74,10 +74,12 @@ def preset(config: R3) -> Preset:
         PUBLISHED,
         credit=GaeCredit(config.gamma, config.lam, lam_part=config.lam, kl=config.kl, whiten=True),
         loss=replace(
-            PUBLISHED.loss, surrogate=Clip(config.clip, config.clip), temperature=config.practice.temperature,
+            PUBLISHED.loss,
+            surrogate=Clip(config.clip, config.clip),
+            temperature=config.practice.temperature,
             value=None if own else ValueLoss(config.value, clip=config.clip),
         ),
-    )  # fmt: skip
+    )
 
 
 def partial_credit(trajectory: Trajectory, *, wrong: float) -> list[float | None]:
@@ -94,9 +96,14 @@ def partial_credit(trajectory: Trajectory, *, wrong: float) -> list[float | None
 
 
 def r3(
-    policy: P, tasks: Sequence[Task], demonstrations: Sequence[Trajectory], *, config: R3, run: Run[P],
+    policy: P,
+    tasks: Sequence[Task],
+    demonstrations: Sequence[Trajectory],
+    *,
+    config: R3,
+    run: Run[P],
     render: Callable[[Step], str] | None = None,
-) -> P:  # fmt: skip
+) -> P:
     """Practise on these tasks. The handed-in policy is left as it was.
 
     Args:

@@ -88,8 +88,9 @@ def returns_to_go(trajectory: Trajectory, *, cost: float = 0.0) -> list[float]:
     rewards = [step.reward for step in trajectory.steps]
     paid = [reward for reward in rewards if reward is not None]
     if len(paid) < len(rewards) or not np.isfinite(paid).all():
-        raise SampleInvalid(f"{trajectory.id} has a step without a reward", value=rewards.index(None)
-                            if None in rewards else paid)  # fmt: skip
+        raise SampleInvalid(
+            f"{trajectory.id} has a step without a reward", value=rewards.index(None) if None in rewards else paid
+        )
     return [float(x) for x in reward_to_go(np.asarray(paid, np.float64) - cost)]
 
 
@@ -196,5 +197,6 @@ def return_text(policy: P, recorded: Sequence[Trajectory], *, config: ReturnText
 
 def _bins(recorded: Sequence[Trajectory], config: ReturnText) -> ReturnBins:
     """Of all decisions together."""
-    return ReturnBins.of([value for one in recorded for value in returns_to_go(one, cost=config.cost)],
-                         bins=config.bins)  # fmt: skip
+    return ReturnBins.of(
+        [value for one in recorded for value in returns_to_go(one, cost=config.cost)], bins=config.bins
+    )

@@ -60,9 +60,12 @@ def scaling_inter(policy: P, tasks: Sequence[Task], *, config: ScalingInter, run
     """
     chosen, horizon = preset(config), HorizonSchedule(config.horizons, config.every)
     setup = Setup(
-        "scaling_inter", config.practice, chosen.objective, settings=repr(config),
+        "scaling_inter",
+        config.practice,
+        chosen.objective,
+        settings=repr(config),
         reference=chosen.loss.kl is not None or "reference" in chosen.credit.needs,
-    )  # fmt: skip
+    )
     with run.practise(policy, setup, [task.id for task in tasks]) as practice:
         for iteration in practice.rounds():
             practice.horizon = horizon(iteration)

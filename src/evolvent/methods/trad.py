@@ -40,9 +40,19 @@ from evolvent.trajectory import Start, Trajectory, sample_seed
 from evolvent.worlds.base import World
 
 __all__ = [
-    "ABLATIONS", "RAP", "REACT", "SYNAPSE", "TRAD", "ZERO_SHOT", "Labelled", "Trad", "agent_for", "label_thoughts",
-    "shots_of", "trad",
-]  # fmt: skip
+    "ABLATIONS",
+    "RAP",
+    "REACT",
+    "SYNAPSE",
+    "TRAD",
+    "ZERO_SHOT",
+    "Labelled",
+    "Trad",
+    "agent_for",
+    "label_thoughts",
+    "shots_of",
+    "trad",
+]
 
 Who = Policy | Endpoint | Writer
 _THOUGHT = 300  # tokens of a thought at most, as published
@@ -91,11 +101,20 @@ def agent_for(who: Who, config: Trad, *, memory: StepMemory | None) -> StepAgent
     """
     fixed = () if memory is None or config.level is not None else shots_of(memory, config.k)
     return StepAgent(
-        who, None if config.level is None else memory, config.think, config.level, config.k,
-        (config.before, config.after), config.mark, config.align,
-        by=Key.of_name(config.by) if config.by else None, kind_words=config.kind_words, shots=fixed,
-        sampling=Sampling(temperature=config.temperature), tokens=(config.thought_tokens, config.action_tokens),
-    )  # fmt: skip
+        who,
+        None if config.level is None else memory,
+        config.think,
+        config.level,
+        config.k,
+        (config.before, config.after),
+        config.mark,
+        config.align,
+        by=Key.of_name(config.by) if config.by else None,
+        kind_words=config.kind_words,
+        shots=fixed,
+        sampling=Sampling(temperature=config.temperature),
+        tokens=(config.thought_tokens, config.action_tokens),
+    )
 
 
 def shots_of(memory: StepMemory, k: int) -> list[Demonstration]:
@@ -109,9 +128,15 @@ def shots_of(memory: StepMemory, k: int) -> list[Demonstration]:
 
 
 def trad(
-    who: Who, starts: Sequence[Start], *, config: Trad, worlds: Mapping[str, World], memory: StepMemory | None,
-    engine: Engine | None = None, seed: int = 0,
-) -> Iterator[Trajectory]:  # fmt: skip
+    who: Who,
+    starts: Sequence[Start],
+    *,
+    config: Trad,
+    worlds: Mapping[str, World],
+    memory: StepMemory | None,
+    engine: Engine | None = None,
+    seed: int = 0,
+) -> Iterator[Trajectory]:
     """Play tasks; yields episodes as they end. Each holds the settings, the templates' and the memory's digest.
 
     Args:
@@ -120,8 +145,12 @@ def trad(
         ConfigError: settings that contradict each other or the memory; what `collect` refuses.
     """
     agent = agent_for(who, config, memory=memory)
-    about = {"method": "trad", "config": config.model_dump(), "prompts": prompts_digest(),
-             "memory": "" if memory is None else memory.digest}  # fmt: skip
+    about = {
+        "method": "trad",
+        "config": config.model_dump(),
+        "prompts": prompts_digest(),
+        "memory": "" if memory is None else memory.digest,
+    }
     for one in collect(worlds, starts, agent, engine=engine, seed=seed):
         yield replace(one, meta={**one.meta, "trad": about})
 
@@ -143,9 +172,16 @@ class Labelled:
 
 
 def label_thoughts(
-    data: Sequence[Trajectory], who: Who, *, worlds: Mapping[str, World], engine: Engine | None = None,
-    sampling: Sampling = GREEDY, again: bool = False, seed: int = 0, slots: int = 64,
-) -> Labelled:  # fmt: skip
+    data: Sequence[Trajectory],
+    who: Who,
+    *,
+    worlds: Mapping[str, World],
+    engine: Engine | None = None,
+    sampling: Sampling = GREEDY,
+    again: bool = False,
+    seed: int = 0,
+    slots: int = 64,
+) -> Labelled:
     """Write the thoughts of demonstrations, each with its action known; any policy may do it.
 
     A thought is written after the steps before it and their thoughts, never after what was seen later. That it explains
@@ -157,15 +193,20 @@ def label_thoughts(
         ConfigError: two trajectories of one id; observations without a text; a world that was not handed in.
     """
     ids = Counter(one.id for one in data)
-    problems = [Problem(one, f"{count} trajectories of this id", "hand each in once") for one, count in ids.items()
-                if count > 1]  # fmt: skip
-    problems += [Problem(one, "no such world was handed in", f"known: {', '.join(worlds)}")
-                 for one in sorted({one.task.world for one in data} - set(worlds))]  # fmt: skip
+    problems = [
+        Problem(one, f"{count} trajectories of this id", "hand each in once") for one, count in ids.items() if count > 1
+    ]
+    problems += [
+        Problem(one, "no such world was handed in", f"known: {', '.join(worlds)}")
+        for one in sorted({one.task.world for one in data} - set(worlds))
+    ]
     if problems:
         raise ConfigError(problems)
     writer = writer_for(who, sampling)
-    works = [_explained(demonstration(one), writer, worlds[one.task.world].instructions, again=again, seed=seed)
-             for one in data]  # fmt: skip
+    works = [
+        _explained(demonstration(one), writer, worlds[one.task.world].instructions, again=again, seed=seed)
+        for one in data
+    ]
     made, failed, counts = list(data), dict[str, EvolventError](), Counter[str]()
     for done in drive(works, engine, slots=slots):
         one = data[done.index]
@@ -181,9 +222,7 @@ def label_thoughts(
     return Labelled(tuple(made), counts["written"], counts["missing"], failed)
 
 
-def _explained(
-    found: Demonstration, writer: Writer, instructions: str, *, again: bool, seed: int
-) -> Work[list[str]]:  # fmt: skip
+def _explained(found: Demonstration, writer: Writer, instructions: str, *, again: bool, seed: int) -> Work[list[str]]:
     """The thoughts of one demonstration, step by step."""
     pen, thoughts = writer.begin(sample_seed(seed, "thoughts", found.trajectory_id) % 2**63), list[str]()
     for at, step in enumerate(found.steps):

@@ -35,8 +35,15 @@ if TYPE_CHECKING:
     from evolvent.models.trajectory_model import TrajectoryModel
     from evolvent.rollout.imagined import Imagined
 
-__all__ = ["PRESETS", "Planner", "Planning", "TrajectoryTransformer", "load_planner", "save_planner",
-           "trajectory_transformer"]  # fmt: skip
+__all__ = [
+    "PRESETS",
+    "Planner",
+    "Planning",
+    "TrajectoryTransformer",
+    "load_planner",
+    "save_planner",
+    "trajectory_transformer",
+]
 
 
 class Planning(Config):
@@ -80,12 +87,21 @@ class TrajectoryTransformer(Config):
         return self
 
 
-PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
-    "paper": {"terminal": -100.0},
-    "small": {"context": 4, "bins": 32, "width": 64, "layers": 2, "heads": 2, "dropout": 0.0,
-              "train": {"updates": 1500, "lr": 1e-3, "warmup": 50},
-              "planning": {"keep": 16, "horizon": 8, "width": 4, "memory": 2}},
-})  # fmt: skip
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "paper": {"terminal": -100.0},
+        "small": {
+            "context": 4,
+            "bins": 32,
+            "width": 64,
+            "layers": 2,
+            "heads": 2,
+            "dropout": 0.0,
+            "train": {"updates": 1500, "lr": 1e-3, "warmup": 50},
+            "planning": {"keep": 16, "horizon": 8, "width": 4, "memory": 2},
+        },
+    }
+)
 """The paper's settings for locomotion, and ones for small worlds on a processor."""
 
 
@@ -108,9 +124,19 @@ class Planner:
 
         def act(history: History) -> NDArray[Any]:
             seeds = [sample_seed("plan", int(seed), history.step) for seed in history.seed]
-            chosen = [beam_plan(self._imagine, prefix, columns=shape.action, width=how.width, keep=how.keep,
-                                horizon=how.horizon, gamma=self.gamma, seed=seed).first
-                      for prefix, seed in zip(self._prefixes(history), seeds, strict=True)]  # fmt: skip
+            chosen = [
+                beam_plan(
+                    self._imagine,
+                    prefix,
+                    columns=shape.action,
+                    width=how.width,
+                    keep=how.keep,
+                    horizon=how.horizon,
+                    gamma=self.gamma,
+                    seed=seed,
+                ).first
+                for prefix, seed in zip(self._prefixes(history), seeds, strict=True)
+            ]
             found = self.bins.decoded(np.array(chosen), first=shape.observation)
             return found[:, 0].astype(np.int64) if self.discrete else found.astype(np.float32)
 
@@ -134,8 +160,9 @@ class Planner:
 
         shape = self.model.shape
         back = (self.planning.memory - 1) * shape.columns + shape.observation
-        found = self.model.continued(torch.from_numpy(tokens), torch.from_numpy(draws).float(),
-                                     kept=self.planning.kept).numpy()  # fmt: skip
+        found = self.model.continued(
+            torch.from_numpy(tokens), torch.from_numpy(draws).float(), kept=self.planning.kept
+        ).numpy()
         made = found[:, tokens.shape[1] : tokens.shape[1] + shape.action + 3]
         paid = self.bins.decoded(made[:, shape.action :], first=shape.observation + shape.action)
         return Imagined(found[:, -back:], made[:, : shape.action], paid[:, 0], paid[:, 1], paid[:, 2] > 0.5)
@@ -143,7 +170,7 @@ class Planner:
 
 def trajectory_transformer(
     config: TrajectoryTransformer, episodes: Episodes, *, keep: Keeping | None = None
-) -> Planner:  # fmt: skip
+) -> Planner:
     """Train, or go on in `keep`. ConfigError: more choices than bins, other settings. NonFinite: learning broke."""
     import torch
 
@@ -154,13 +181,25 @@ def trajectory_transformer(
     from evolvent.models.trajectory_model import TrajectoryModel, TrajectoryShape
 
     if episodes.actions > config.bins:
-        raise ConfigError("choices would share a bin", value=episodes.actions, expected=f"at most {config.bins}",
-                          hint=f"give bins={episodes.actions}")  # fmt: skip
-    source = TransitionSource(episodes, context=config.context, bins=config.bins, gamma=config.gamma,
-                              terminal=config.terminal)  # fmt: skip
-    shape = TrajectoryShape(counts=source.bins.counts, observation=episodes.observation.shape[1],
-                            action=episodes.dim or 1, context=config.context, width=config.width, heads=config.heads,
-                            layers=config.layers, dropout=config.dropout)  # fmt: skip
+        raise ConfigError(
+            "choices would share a bin",
+            value=episodes.actions,
+            expected=f"at most {config.bins}",
+            hint=f"give bins={episodes.actions}",
+        )
+    source = TransitionSource(
+        episodes, context=config.context, bins=config.bins, gamma=config.gamma, terminal=config.terminal
+    )
+    shape = TrajectoryShape(
+        counts=source.bins.counts,
+        observation=episodes.observation.shape[1],
+        action=episodes.dim or 1,
+        context=config.context,
+        width=config.width,
+        heads=config.heads,
+        layers=config.layers,
+        dropout=config.dropout,
+    )
     model = seeded(lambda: TrajectoryModel(shape), config.seed)
     past = torch.arange(shape.columns) - shape.observation
     weight = torch.where((past >= 0) & (past < shape.action), config.action_weight, 1.0).repeat(config.context)[1:]
@@ -180,8 +219,13 @@ def save_planner(policy: Planner, folder: Path) -> None:
     """Write the policy; NoSpace or StoreUnavailable where that fails."""
     from evolvent.models.sequence_files import save_sequence
 
-    extra = {"borders": [x.tolist() for x in policy.bins.borders], "middles": [x.tolist() for x in policy.bins.middles],
-             "planning": policy.planning.model_dump(), "gamma": policy.gamma, "discrete": policy.discrete}  # fmt: skip
+    extra = {
+        "borders": [x.tolist() for x in policy.bins.borders],
+        "middles": [x.tolist() for x in policy.bins.middles],
+        "planning": policy.planning.model_dump(),
+        "gamma": policy.gamma,
+        "discrete": policy.discrete,
+    }
     save_sequence(policy.model, policy.model.shape, folder, extra=extra)
 
 

@@ -68,8 +68,10 @@ class TSLLM(Config):
         if self.search.score not in ("value", "outcome"):
             wrong.append(f"search.score: {self.search.score!r} is not learned from outcomes; take 'value' or 'outcome'")
         if self.guided and self.search.value in ("rollouts", "reward"):
-            wrong.append(f"guided: search.value = {self.search.value!r} would ask for the true rewards of what is "
-                         "measured; guided = false")  # fmt: skip
+            wrong.append(
+                f"guided: search.value = {self.search.value!r} would ask for the true rewards of what is "
+                "measured; guided = false"
+            )
         asked = _asked(self.search)
         if self.reward == "model" and asked:
             wrong.append(f"{asked}: only the model's reward may be used to search; leave it out")
@@ -87,18 +89,27 @@ def _asked(how: SearchConfig) -> str:
 
 _MCTS = {"method": "mcts", "sampled": True, "paths": 1, "explore": 3.0, "top_k": 100}
 GSM8K: Mapping[str, object] = {
-    "samples": 100, "distinct": 17, "temperature": 0.7, "trajectories": 12,
+    "samples": 100,
+    "distinct": 17,
+    "temperature": 0.7,
+    "trajectories": 12,
     "search": {**_MCTS, "width": 10, "depth": 8, "simulations": 10, "separators": ["\n"], "span_tokens": 64},
-}  # fmt: skip
+}
 """Word problems, by lines: 10 x 8 nodes and 12 searches of a problem while gathering data (the paper and its code)."""
 GAME24: Mapping[str, object] = {
-    **GSM8K, "search": {**_MCTS, "width": 20, "depth": 4, "simulations": 10, "separators": ["\n"], "span_tokens": 64},
-}  # fmt: skip
+    **GSM8K,
+    "search": {**_MCTS, "width": 20, "depth": 4, "simulations": 10, "separators": ["\n"], "span_tokens": 64},
+}
 ALIGNMENT: Mapping[str, object] = {
-    "samples": 100, "distinct": 17, "temperature": 0.7, "trajectories": 10, "reward": "model", "threshold": 0.0,
+    "samples": 100,
+    "distinct": 17,
+    "temperature": 0.7,
+    "trajectories": 10,
+    "reward": "model",
+    "threshold": 0.0,
     "per_task": 1,
     "search": {**_MCTS, "top_k": 0, "level": "token", "width": 50, "depth": 64, "max_tokens": 64, "simulations": 5},
-}  # fmt: skip
+}
 """Continuations of 64 tokens, token by token: 50 x 64. How many of the ten are imitated is this library's choice."""
 
 
@@ -119,8 +130,11 @@ class Scores:
         """Normalised over these. Raises ConfigError where none can be scored."""
         rewards = [reward for reward in episode_rewards(model, samples) if isfinite(reward)]
         if not rewards:
-            raise ConfigError("the reward model can score no sample", value=f"{len(samples)} samples",
-                              expected="responses that fit its context")  # fmt: skip
+            raise ConfigError(
+                "the reward model can score no sample",
+                value=f"{len(samples)} samples",
+                expected="responses that fit its context",
+            )
         return cls(model, float(np.mean(rewards)), max(float(np.std(rewards)), 1e-6))
 
     def __call__(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
@@ -144,10 +158,15 @@ def kept(found: Sequence[Trajectory], config: TSLLM) -> list[Trajectory]:
 
 
 def tsllm(
-    policy: Policy, tasks: Sequence[Task], *, config: TSLLM, run: Run[Policy],
-    demonstrations: Sequence[Trajectory] = (), preferences: Sequence[Parts] = (),
+    policy: Policy,
+    tasks: Sequence[Task],
+    *,
+    config: TSLLM,
+    run: Run[Policy],
+    demonstrations: Sequence[Trajectory] = (),
+    preferences: Sequence[Parts] = (),
     horizons: Mapping[str, int] | None = None,
-) -> tuple[Policy, Policy]:  # fmt: skip
+) -> tuple[Policy, Policy]:
     """Alternate between searching with a value and learning from what was found. The policy is left as it was.
 
     Args:

@@ -32,9 +32,18 @@ from evolvent.models.tuned import (
 )
 
 __all__ = [
-    "AdapterConfig", "adapt", "adapter_names", "adapter_tensors", "base_digest", "kind_of", "merged", "plain_model",
-    "save_adapter", "trainable", "virtual_tokens",
-]  # fmt: skip
+    "AdapterConfig",
+    "adapt",
+    "adapter_names",
+    "adapter_tensors",
+    "base_digest",
+    "kind_of",
+    "merged",
+    "plain_model",
+    "save_adapter",
+    "trainable",
+    "virtual_tokens",
+]
 
 ALL = "all-linear"
 
@@ -106,9 +115,13 @@ def _settings(model: Any, config: AdapterConfig) -> Any:
         scaled = [name for name in targets if any(f".{name}".endswith(f".{end}") for end in inner)]
         return peft.IA3Config(task_type=task, target_modules=targets, feedforward_modules=scaled)
     return peft.LoraConfig(
-        task_type=task, r=config.rank, lora_alpha=config.alpha, lora_dropout=config.dropout, target_modules=targets,
+        task_type=task,
+        r=config.rank,
+        lora_alpha=config.alpha,
+        lora_dropout=config.dropout,
+        target_modules=targets,
         use_dora=config.kind == "dora",
-    )  # fmt: skip
+    )
 
 
 def _begin_as_words(tuned: Any, tokenizer: Any, *, count: int, seed: int) -> None:

@@ -22,8 +22,10 @@ __all__ = ["Attention", "Block", "Call", "Past", "TrunkShape", "orthogonal_"]
 
 Call = Callable[[Tensor], Tensor]
 _ACTIVATIONS: dict[str, Call] = {
-    "gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh"), "relu": F.relu,
-}  # fmt: skip
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +56,11 @@ class TrunkShape:
     init: Literal["normal", "orthogonal"] = "normal"
 
     def __post_init__(self) -> None:
-        problems = [Problem(name, f"is {getattr(self, name)}", "give at least 1")
-                    for name in ("width", "heads", "layers", "mlp") if getattr(self, name) < 1]  # fmt: skip
+        problems = [
+            Problem(name, f"is {getattr(self, name)}", "give at least 1")
+            for name in ("width", "heads", "layers", "mlp")
+            if getattr(self, name) < 1
+        ]
         if not problems and self.width % self.heads:
             problems.append(Problem("heads", f"{self.heads} heads do not divide a width of {self.width}"))
         if not 0.0 <= self.dropout < 1.0:
@@ -101,9 +106,14 @@ class Attention(nn.Module):
         self.out = nn.Linear(shape.width, shape.width)
 
     def forward(
-        self, x: Tensor, asking: Tensor | None = None, *, mask: Tensor | None = None, causal: bool = False,
+        self,
+        x: Tensor,
+        asking: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        causal: bool = False,
         past: Past | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """`[B, T, D]`, what `asking [B, T, D]` (without cross: `x` itself) finds in `x [B, T, D]` and in the past.
 
         Args:
@@ -117,8 +127,11 @@ class Attention(nn.Module):
         if self.query is None:
             q, k, v = mixed.chunk(3, -1)
         elif asking is None or asking.shape != x.shape:
-            raise BatchMismatch("cross attention needs a memory of the stream's size", expected=tuple(x.shape),
-                                value=None if asking is None else tuple(asking.shape))  # fmt: skip
+            raise BatchMismatch(
+                "cross attention needs a memory of the stream's size",
+                expected=tuple(x.shape),
+                value=None if asking is None else tuple(asking.shape),
+            )
         else:
             q = F.linear(asking, self.query.weight, self.query.bias)
             k, v = mixed.chunk(2, -1)
@@ -157,9 +170,14 @@ class Block(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def forward(
-        self, x: Tensor, memory: Tensor | None = None, *, mask: Tensor | None = None, causal: bool = False,
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        causal: bool = False,
         past: Sequence[Past | None] = (None, None),
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """The stream after this block.
 
         Args:

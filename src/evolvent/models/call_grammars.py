@@ -26,9 +26,11 @@ CallForm = Literal["words", "python", "json", "xml"]
 FORMS: tuple[str, ...] = ("words", "python", "json", "xml")
 _HEAD = '%llguidance {"no_forcing": true}\n'  # forced text would be tokenized in another way than models write it
 _JSON: Mapping[str, Any] = {
-    "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ",
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
     "json_allowed_escapes": 'nrbtf\\"',  # no \u: half of a pair is no character
-}  # fmt: skip
+}
 _NAME = re.compile(r"[^\s=,()\[\]{}\"'`:;#<>]+")
 _PIECE = re.compile(r"\w+|[^\w\s]")
 _TAGGED = re.compile(r"<[<t/fp]")  # how a tag of a call may begin
@@ -50,9 +52,15 @@ class Grammar:
 
 
 def grammar(
-    tools: Sequence[Tool], *, form: CallForm, limits: Limits, abstain: str | None = "[]", fenced: bool = False,
-    spaced: bool = False, marks: Mapping[str, int] | None = None,
-) -> Grammar:  # fmt: skip
+    tools: Sequence[Tool],
+    *,
+    form: CallForm,
+    limits: Limits,
+    abstain: str | None = "[]",
+    fenced: bool = False,
+    spaced: bool = False,
+    marks: Mapping[str, int] | None = None,
+) -> Grammar:
     """The grammar of answers to a request with these tools.
 
     Args:
@@ -132,8 +140,10 @@ class _Rules:
         names = [self.spelled(name) for name in schema["properties"]]
         _distinct(names, f"parameters of {tool.name!r}")
         _readable([self.spelled(tool.name), *names], words=self.form == "words")
-        parts = [(f"{self.literal(f'{name}=')} {self.value(one)}", key in schema["required"])
-                 for name, (key, one) in zip(names, schema["properties"].items(), strict=True)]  # fmt: skip
+        parts = [
+            (f"{self.literal(f'{name}=')} {self.value(one)}", key in schema["required"])
+            for name, (key, one) in zip(names, schema["properties"].items(), strict=True)
+        ]
         inside = self.listed(parts, least=schema["minProperties"])
         return f"{self.literal(self.spelled(tool.name) + '(')} {inside} {self.literal(')')}"
 
@@ -201,8 +211,11 @@ class _Rules:
             return [self.literal(_source(value)) for value in values]
         kept = [value for value in values if _plain_words(value, spaced=self.spaced)]
         if not kept:
-            raise SampleInvalid("none of the accepted values can be written in words", value=list(values),
-                                hint="use the form json or python")  # fmt: skip
+            raise SampleInvalid(
+                "none of the accepted values can be written in words",
+                value=list(values),
+                hint="use the form json or python",
+            )
         return [self.literal(_source(value)) for value in kept]  # with their keys: no schema gives those back
 
     def number(self, schema: Narrow) -> str:
@@ -214,8 +227,11 @@ class _Rules:
             step = schema.get("multipleOf", 1)
             return self.rule(" | ".join(self.constants(range(low, high + 1, step))))
         if "multipleOf" in schema or high < _LARGEST or low not in (0, 1, -_LARGEST) or (low == 1 and not whole):
-            raise SampleInvalid("bounds of a number that words cannot hold", value=dict(schema),
-                                expected="whole numbers close together, or 0 or 1 as the lower bound")  # fmt: skip
+            raise SampleInvalid(
+                "bounds of a number that words cannot hold",
+                value=dict(schema),
+                expected="whole numbers close together, or 0 or 1 as the lower bound",
+            )
         digits = "/[1-9][0-9]{0,14} /" if low == 1 else "/(0|[1-9][0-9]{0,14}) /"
         sign = f"({self.literal('-')})? " if low < 0 else ""
         return self.rule(f"{sign}{digits}" + ("" if whole else f" ({self.literal('.')} /[0-9]{{1,15}} /)?"))
@@ -228,8 +244,11 @@ class _Rules:
         if self.form != "words":
             return self.schema(schema)
         if "pattern" in schema or least > 1:
-            raise SampleInvalid("a text that words cannot hold to its schema", value=dict(schema),
-                                expected="no pattern, and no least length above 1")  # fmt: skip
+            raise SampleInvalid(
+                "a text that words cannot hold to its schema",
+                value=dict(schema),
+                expected="no pattern, and no least length above 1",
+            )
         if not self.spaced:
             inner = f'[^"\\\\\\x00-\\x20\\x7f]( ?[^"\\\\\\x00-\\x20\\x7f]){{0,{max(most - 1, 0)}}}'
             return self.rule(f'/"{inner if least else f"({inner})?"}"/' if most else '"\\"\\""')
@@ -260,8 +279,10 @@ class _Rules:
         if self.form == "words" and any(set(name) & set(_QUOTES) for name in names):
             raise SampleInvalid("names of properties that words cannot hold", value=names, hint="use the form json")
         self.untagged(" ".join(names))
-        parts = [(f"{self.literal(_json(name))} {self.colon} {self.value(one)}", key in schema["required"])
-                 for name, (key, one) in zip(names, schema["properties"].items(), strict=True)]  # fmt: skip
+        parts = [
+            (f"{self.literal(_json(name))} {self.colon} {self.value(one)}", key in schema["required"])
+            for name, (key, one) in zip(names, schema["properties"].items(), strict=True)
+        ]
         return self.rule(f"{opening} {self.listed(parts, least=schema['minProperties'])} {closing}")
 
     @property

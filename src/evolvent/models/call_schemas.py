@@ -33,11 +33,17 @@ _OF_TYPE: Mapping[str, frozenset[str]] = {
     "number": frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")),
     "array": frozenset(("items", "prefixItems", "minItems", "maxItems")),
     "object": frozenset(("properties", "required", "additionalProperties", "minProperties", "maxProperties")),
-}  # fmt: skip
+}
 _APPLIED = {"additionalProperties": "properties", "items": "prefixItems"}  # to what these leave, in the same schema
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-_ASCII = {"d": "[0-9]", "D": "[^0-9]", "w": "[0-9A-Za-z_]", "W": "[^0-9A-Za-z_]",
-          "s": r"[\t\n\f\r ]", "S": r"[^\t\n\f\r ]"}  # fmt: skip
+_ASCII = {
+    "d": "[0-9]",
+    "D": "[^0-9]",
+    "w": "[0-9A-Za-z_]",
+    "W": "[^0-9A-Za-z_]",
+    "s": r"[\t\n\f\r ]",
+    "S": r"[^\t\n\f\r ]",
+}
 _LARGEST = 10**15  # whole numbers up to here are exact as floats
 _WITHIN = 1e-9  # what lies that close to a bound that is excluded might be rounded onto it
 
@@ -75,8 +81,12 @@ def narrow(tool: Tool, limits: Limits) -> Narrow:
     try:
         return _Reader(limits).read(json_schema(tool.parameters), ())
     except SampleInvalid as error:
-        raise SampleInvalid(f"calls of the tool {tool.name!r} cannot be constrained: {error.what}", value=error.value,
-                            expected=error.expected, hint=error.hint) from error  # fmt: skip
+        raise SampleInvalid(
+            f"calls of the tool {tool.name!r} cannot be constrained: {error.what}",
+            value=error.value,
+            expected=error.expected,
+            hint=error.hint,
+        ) from error
 
 
 class _Empty(SampleInvalid):
@@ -88,8 +98,11 @@ def _empty(path: Sequence[str]) -> _Empty:
 
 
 def _refused(what: str, path: Sequence[str]) -> SampleInvalid:
-    return SampleInvalid(f"{what} at {_where(path)}", expected="a schema that a grammar can hold",
-                         hint="leave it out of the schema, or decode without the constraint")  # fmt: skip
+    return SampleInvalid(
+        f"{what} at {_where(path)}",
+        expected="a schema that a grammar can hold",
+        hint="leave it out of the schema, or decode without the constraint",
+    )
 
 
 def _where(path: Sequence[str]) -> str:
@@ -170,8 +183,9 @@ class _Reader:
         found = [self._typed({"type": kind}, ()) for kind in kinds]
         if depth:
             inner = self._anything(depth=depth - 1)
-            found.append({"type": "array", "items": inner, "prefixItems": [], "minItems": 0,
-                          "maxItems": self.limits.items})  # fmt: skip
+            found.append(
+                {"type": "array", "items": inner, "prefixItems": [], "minItems": 0, "maxItems": self.limits.items}
+            )
             found.append(_free(inner, least=0))
         return {"anyOf": found}
 
@@ -234,8 +248,13 @@ class _Reader:
             raise _refused("a number of properties", path)
         order = [name for name in schema.get("properties", {}) if name in known]
         order += [name for name in known if name not in order]
-        return {"type": "object", "properties": {name: known[name] for name in order}, "required": required,
-                "additionalProperties": None, "minProperties": least if least > len(required) else 0}  # fmt: skip
+        return {
+            "type": "object",
+            "properties": {name: known[name] for name in order},
+            "required": required,
+            "additionalProperties": None,
+            "minProperties": least if least > len(required) else 0,
+        }
 
 
 def _free(value: Narrow, *, least: int) -> Narrow:
@@ -271,8 +290,10 @@ def _joined(schema: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
     whole = [found, *(_joined(part, path) for part in parts)]
     for key, named in _APPLIED.items():
         known = [str(part.get(named) or "") for part in whole]
-        if any(part.get(key, True) not in (True, {}) and any(one not in ("", mine) for one in known)
-               for part, mine in zip(whole, known, strict=True)):  # fmt: skip
+        if any(
+            part.get(key, True) not in (True, {}) and any(one not in ("", mine) for one in known)
+            for part, mine in zip(whole, known, strict=True)
+        ):
             raise _refused(f"two schemas that must hold together, one of them with {key!r}", path)
     for part in whole[1:]:
         for key, value in part.items():

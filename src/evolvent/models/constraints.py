@@ -95,7 +95,7 @@ class CallConstraints:
 
     def of(
         self, tools: Sequence[Tool], *, form: CallForm, abstain: str | None = "[]", fenced: bool = False
-    ) -> Matching:  # fmt: skip
+    ) -> Matching:
         """The constraint of an answer to a request with these tools, at its beginning.
 
         Args:
@@ -111,8 +111,15 @@ class CallConstraints:
         except (TypeError, ValueError, RecursionError) as error:
             raise SampleInvalid("tools whose schemas are no JSON", value=str(error)) from error
         if key not in self._known:
-            made = grammar(tools, form=form, limits=self.limits, abstain=abstain, fenced=fenced,
-                           spaced=self._spaced, marks=self._marks)  # fmt: skip
+            made = grammar(
+                tools,
+                form=form,
+                limits=self.limits,
+                abstain=abstain,
+                fenced=fenced,
+                spaced=self._spaced,
+                marks=self._marks,
+            )
             self._known[key] = self._matching(made)
             while len(self._known) > _KEPT:
                 self._known.popitem(last=False)
@@ -131,21 +138,30 @@ class CallConstraints:
             return self.of(sample.tools, form="json", fenced=True)
         if isinstance(prompt, ChatTools) and prompt.form in ("json", "xml", "python"):
             return self.of(sample.tools, form=prompt.form, abstain=prompt.abstain)
-        raise ConfigError("a prompt that does not say how calls are written", value=type(prompt).__name__,
-                          expected="Compact, FourBlocks or ChatTools")  # fmt: skip
+        raise ConfigError(
+            "a prompt that does not say how calls are written",
+            value=type(prompt).__name__,
+            expected="Compact, FourBlocks or ChatTools",
+        )
 
     def _matching(self, made: Grammar) -> Matching:
         from llguidance import LLMatcher
 
         unknown = sorted(made.words - self._words) if self._spaced else []
         if unknown:
-            raise VocabularyMismatch("calls need words that the policy's vocabulary does not have", value=unknown[:5],
-                                     hint="build the policy for the worlds it is to act in")  # fmt: skip
+            raise VocabularyMismatch(
+                "calls need words that the policy's vocabulary does not have",
+                value=unknown[:5],
+                hint="build the policy for the worlds it is to act in",
+            )
         matcher = LLMatcher(self._tokenizer, made.text, log_level=0)
         found = Matching(matcher, self._tokenizer.vocab_size)
         if matcher.is_error() or not found.allowed().any():
-            raise SampleInvalid("tools whose calls cannot be constrained", value=found.fault[:300],
-                                hint="simplify their schemas, or decode without the constraint")  # fmt: skip
+            raise SampleInvalid(
+                "tools whose calls cannot be constrained",
+                value=found.fault[:300],
+                hint="simplify their schemas, or decode without the constraint",
+            )
         return found
 
 
@@ -154,8 +170,9 @@ def _byte_tokenizer(tokenizer: Any, stop_ids: Sequence[int]) -> tuple[Any, froze
     from transformers import PreTrainedTokenizerFast
 
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise ConfigError("constraints need a fast tokenizer", value=type(tokenizer).__name__,
-                          expected="a PreTrainedTokenizerFast")  # fmt: skip
+        raise ConfigError(
+            "constraints need a fast tokenizer", value=type(tokenizer).__name__, expected="a PreTrainedTokenizerFast"
+        )
     return from_tokenizer(tokenizer, eos_token=list(stop_ids)), frozenset()
 
 

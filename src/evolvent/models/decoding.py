@@ -90,8 +90,15 @@ class BareBlock(NamedTuple):
         cross = None if block.cross is None else BareAttention.of(block.cross)
         norm_cross = None if block.norm_cross is None else bare(block.norm_cross)
         mlp = partial(_each, [bare(block.up), block.activation, bare(block.down)])
-        return cls(block.before, BareAttention.of(block.attention), bare(block.norm_attention), cross, norm_cross,
-                   mlp, bare(block.norm_mlp))  # fmt: skip
+        return cls(
+            block.before,
+            BareAttention.of(block.attention),
+            bare(block.norm_attention),
+            cross,
+            norm_cross,
+            mlp,
+            bare(block.norm_mlp),
+        )
 
     def __call__(self, x: Tensor, memory: Tensor | None, kept: Sequence[Tensor], at: int, /) -> Tensor:
         """`[B, D] -> [B, D]` at position `at`; `kept`: of its attentions."""

@@ -115,8 +115,11 @@ class _Plain:
         `</think>` otherwise, and some fine-tuned ones even the mark that ends a turn.
         """
         named = set(self._tokenizer.all_special_ids)
-        marks = [one for index, one in self._tokenizer.added_tokens_decoder.items()
-                 if not one.special and str(one).strip() and (str(one) in self._shown or index in named)]  # fmt: skip
+        marks = [
+            one
+            for index, one in self._tokenizer.added_tokens_decoder.items()
+            if not one.special and str(one).strip() and (str(one) in self._shown or index in named)
+        ]
         core = getattr(self._tokenizer, "backend_tokenizer", None)
         if not marks or core is None:
             return None
@@ -196,8 +199,13 @@ class Chat(_Plain):
     def open(self, instructions: str, observation: str) -> list[int]:
         if instructions and self._system is not None:
             start, between, end = self._system
-            return [*self._frame(start), *self._said(instructions), *self._frame(between),
-                    *self._said(observation), *self._frame(end)]  # fmt: skip
+            return [
+                *self._frame(start),
+                *self._said(instructions),
+                *self._frame(between),
+                *self._said(observation),
+                *self._frame(end),
+            ]
         said = f"{instructions}\n\n{observation}" if instructions else observation
         return [*self._frame(self._before[0]), *self._said(said), *self._frame(self._before[1])]
 

@@ -63,8 +63,11 @@ def import_hf(folder: Path, model: nn.Module, *, named: Callable[[str], str | No
     weights = {name: tensor for name, tensor in _saved(model) if name in sources}
     unmade = [name for name, tensor in weights.items() if tensor.is_meta]
     if unmade:
-        raise ConfigError("a model on the meta device has nothing to fill", value=unmade[:5],
-                          hint="lay it out, then model.to_empty(device=...)")  # fmt: skip
+        raise ConfigError(
+            "a model on the meta device has nothing to fill",
+            value=unmade[:5],
+            hint="lay it out, then model.to_empty(device=...)",
+        )
     fill_all(((sources[name], tensor) for name, tensor in weights.items()), index)
     _compute_buffers(model)
 
@@ -108,8 +111,10 @@ def _compute_buffers(model: nn.Module) -> None:
             continue
         config = getattr(module, "config", None)
         if config is None:
-            raise Incomplete(f"buffers of {where or 'the model'} are in no folder, and how to compute them is unknown",
-                             value=sorted(held))  # fmt: skip
+            raise Incomplete(
+                f"buffers of {where or 'the model'} are in no folder, and how to compute them is unknown",
+                value=sorted(held),
+            )
         with torch.device("cpu"):
             fresh = dict(type(module)(config).named_buffers(recurse=False))
         for name, buffer in held.items():
@@ -159,8 +164,11 @@ def write_hf(
 ) -> None:
     """The same into a folder that is there and empty, such as a snapshot's; see `export_hf`."""
     if kind_of(policy.model) is not None:
-        raise ConfigError("a checkpoint of an adapter is no whole model", value=kind_of(policy.model),
-                          hint="save the policy: it writes the adapter, and where its base is")  # fmt: skip
+        raise ConfigError(
+            "a checkpoint of an adapter is no whole model",
+            value=kind_of(policy.model),
+            hint="save the policy: it writes the adapter, and where its base is",
+        )
     stored = open_checkpoint(checkpoint)
     if "model" not in stored.groups:
         raise Incomplete(f"{checkpoint} has no model", value=sorted(stored.groups))
@@ -187,12 +195,16 @@ def _weights(stored: Stored, policy: Policy) -> Weights:
         found = index if _source(name, index, tied) in index else base
         source = _source(name, found, tied)
         if source not in found:
-            raise Incomplete(f"{stored.path} has no tensor {name!r}", value=f"{len(index)} tensors",
-                             expected=tuple(tensor.shape))  # fmt: skip
+            raise Incomplete(
+                f"{stored.path} has no tensor {name!r}", value=f"{len(index)} tensors", expected=tuple(tensor.shape)
+            )
         entry = found[source]
         if entry.shape != tuple(tensor.shape):
-            raise ShapeMismatch(f"tensor {name!r} of {stored.path} has another shape than the model's",
-                                value=entry.shape, expected=tuple(tensor.shape))  # fmt: skip
+            raise ShapeMismatch(
+                f"tensor {name!r} of {stored.path} has another shape than the model's",
+                value=entry.shape,
+                expected=tuple(tensor.shape),
+            )
         weights[name] = entry, functools.partial(found.whole, source)
     extra = [name for name in index if name not in weights and name not in tied and not name.startswith(_HEAD)]
     if extra:

@@ -17,8 +17,22 @@ from numpy.typing import ArrayLike, NDArray
 
 from evolvent.errors import SampleInvalid
 
-__all__ = ["BINS", "NUMBERS", "SEPARATOR", "TEXT", "VOCABULARY", "Field", "GatoStep", "choices", "decoded", "numbers",
-           "squeezed", "step_tokens", "stretched", "texts"]  # fmt: skip
+__all__ = [
+    "BINS",
+    "NUMBERS",
+    "SEPARATOR",
+    "TEXT",
+    "VOCABULARY",
+    "Field",
+    "GatoStep",
+    "choices",
+    "decoded",
+    "numbers",
+    "squeezed",
+    "step_tokens",
+    "stretched",
+    "texts",
+]
 
 TEXT = 32_000
 BINS = 1024
@@ -71,8 +85,11 @@ def decoded(tokens: ArrayLike, *, action: bool = False) -> NDArray[np.float64]:
     bins = np.asarray(tokens, np.int64) - NUMBERS
     odd = (bins < 0) | (bins >= BINS)
     if odd.any():
-        raise SampleInvalid("a token that is no number", value=int(bins[odd].ravel()[0]) + NUMBERS,
-                            expected=f"{NUMBERS}..{NUMBERS + BINS - 1}")  # fmt: skip
+        raise SampleInvalid(
+            "a token that is no number",
+            value=int(bins[odd].ravel()[0]) + NUMBERS,
+            expected=f"{NUMBERS}..{NUMBERS + BINS - 1}",
+        )
     even = (bins + 0.5) / BINS * 2.0 - 1.0
     return even if action else stretched(even)
 
@@ -91,8 +108,7 @@ def _within(values: ArrayLike, size: int, what: str) -> Tokens:
     found = np.asarray(values, np.int64)
     odd = (found < 0) | (found >= size)
     if odd.any():
-        raise SampleInvalid(f"{what} without a token", value=int(found[odd].ravel()[0]),
-                            expected=f"0..{size - 1}")  # fmt: skip
+        raise SampleInvalid(f"{what} without a token", value=int(found[odd].ravel()[0]), expected=f"0..{size - 1}")
     return found
 
 
@@ -122,8 +138,10 @@ def step_tokens(observation: tuple[Field, ...], action: Field) -> GatoStep:
         raise SampleInvalid("an action of no parts", value=action.kind, expected="at least one")
     parts = [(_tokens(field, action=False), field.kind == "text") for field in observation]
     parts += [(np.array([SEPARATOR]), False), (_tokens(action, action=True), True)]
-    return GatoStep(np.concatenate([tokens for tokens, _ in parts]),
-                    np.concatenate([np.full(len(tokens), learned) for tokens, learned in parts]))  # fmt: skip
+    return GatoStep(
+        np.concatenate([tokens for tokens, _ in parts]),
+        np.concatenate([np.full(len(tokens), learned) for tokens, learned in parts]),
+    )
 
 
 def _tokens(field: Field, *, action: bool) -> Tokens:

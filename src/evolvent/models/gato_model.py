@@ -62,8 +62,7 @@ class GatoModel(nn.Module):
         self.place = nn.Embedding(shape.longest, shape.width)
         nn.init.normal_(self.embed.weight, std=0.02)
         nn.init.normal_(self.place.weight, std=0.02)
-        self.trunk = Trunk(TrunkShape(width=shape.width, heads=shape.heads, layers=shape.layers,
-                                      dropout=shape.dropout))  # fmt: skip
+        self.trunk = Trunk(TrunkShape(width=shape.width, heads=shape.heads, layers=shape.layers, dropout=shape.dropout))
         self.head = nn.Linear(shape.width, len(self.known))
 
     def rows(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -96,9 +95,14 @@ class GatoModel(nn.Module):
 
     @torch.no_grad()
     def written(
-        self, tokens: NDArray[np.int64], place: NDArray[np.int64], *, allowed: NDArray[np.int64], most: int,
+        self,
+        tokens: NDArray[np.int64],
+        place: NDArray[np.int64],
+        *,
+        allowed: NDArray[np.int64],
+        most: int,
         stop: int | None = None,
-    ) -> NDArray[np.int64]:  # fmt: skip
+    ) -> NDArray[np.int64]:
         """The likeliest continuation of each prefix `[B, L]` by allowed tokens, at most `most`: `[B, up to most]`.
 
         Args:

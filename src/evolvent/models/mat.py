@@ -33,8 +33,12 @@ _BEFORE_ACTIVATION = math.sqrt(2.0)
 
 def head(width: int, outputs: int) -> nn.Sequential:
     """What reads a representation: `[..., D] -> [..., outputs]`."""
-    return nn.Sequential(orthogonal_(nn.Linear(width, width), _BEFORE_ACTIVATION), nn.GELU(), nn.LayerNorm(width),
-                         orthogonal_(nn.Linear(width, outputs)))  # fmt: skip
+    return nn.Sequential(
+        orthogonal_(nn.Linear(width, width), _BEFORE_ACTIVATION),
+        nn.GELU(),
+        nn.LayerNorm(width),
+        orthogonal_(nn.Linear(width, outputs)),
+    )
 
 
 class _Recurrent(nn.Module):
@@ -45,8 +49,9 @@ class _Recurrent(nn.Module):
 
     def __init__(self, width: int, layers: int, *, both: bool) -> None:
         super().__init__()
-        self.gru = nn.GRU(width if both else 2 * width, width // 2 if both else width, layers, batch_first=True,
-                          bidirectional=both)  # fmt: skip
+        self.gru = nn.GRU(
+            width if both else 2 * width, width // 2 if both else width, layers, batch_first=True, bidirectional=both
+        )
 
     def forward(self, x: Tensor, memory: Tensor | None = None, *, seen: Tensor | None = None) -> Tensor:
         if seen is not None:
@@ -72,12 +77,15 @@ class MultiAgentTransformer(TeamModel):
         super().__init__()
         self.shape, width = shape, shape.width
         gru = shape.kind == "mat_gru"
-        trunk = TrunkShape(width=width, heads=shape.heads, layers=shape.blocks, mlp=1, norm="post", causal=False,
-                           init="orthogonal")  # fmt: skip
+        trunk = TrunkShape(
+            width=width, heads=shape.heads, layers=shape.blocks, mlp=1, norm="post", causal=False, init="orthogonal"
+        )
         self.observe = nn.Sequential(
-            nn.LayerNorm(shape.observation), orthogonal_(nn.Linear(shape.observation, width), _BEFORE_ACTIVATION),
-            nn.GELU(), nn.LayerNorm(width),
-        )  # fmt: skip
+            nn.LayerNorm(shape.observation),
+            orthogonal_(nn.Linear(shape.observation, width), _BEFORE_ACTIVATION),
+            nn.GELU(),
+            nn.LayerNorm(width),
+        )
         self.encoder: Trunk | _Recurrent | None = None
         if shape.kind != "mat_decoder":
             self.encoder = _Recurrent(width, shape.blocks, both=True) if gru else Trunk(trunk)
@@ -93,8 +101,18 @@ class MultiAgentTransformer(TeamModel):
         if gru:
             self.decoder = _Recurrent(width, shape.blocks, both=False)
         else:
-            self.decoder = Trunk(TrunkShape(width=width, heads=shape.heads, layers=shape.blocks, mlp=1, norm="post",
-                                            causal=True, cross=True, init="orthogonal"))  # fmt: skip
+            self.decoder = Trunk(
+                TrunkShape(
+                    width=width,
+                    heads=shape.heads,
+                    layers=shape.blocks,
+                    mlp=1,
+                    norm="post",
+                    causal=True,
+                    cross=True,
+                    init="orthogonal",
+                )
+            )
 
     # ------------------------------------------------------------------ reading
 
@@ -159,8 +177,9 @@ class MultiAgentTransformer(TeamModel):
         representation = self.encode(seen)
         if self.decoder is None:
             outputs_of_all = self.policy_head(representation)
-            return Acted(*self.head.sample(outputs_of_all, uniform, seen.available, greedy=greedy),
-                         self._value(representation))  # fmt: skip
+            return Acted(
+                *self.head.sample(outputs_of_all, uniform, seen.available, greedy=greedy), self._value(representation)
+            )
         looked, agents = _before(seen.alive), seen.observation.shape[1]
         noise = uniform if greedy else self.head.noise(uniform)
         past: Cache | Tensor | None = None
@@ -210,7 +229,7 @@ class MultiAgentTransformer(TeamModel):
 
     def _next(
         self, x: Tensor, representation: Tensor, past: Cache | Tensor | None, /, seen: Tensor | None
-    ) -> tuple[Tensor, Cache | Tensor | None]:  # fmt: skip
+    ) -> tuple[Tensor, Cache | Tensor | None]:
         """The decoder at one more agent, `[B, 1, D]`, and its memory of those so far."""
         if isinstance(self.decoder, Trunk) and isinstance(past, Cache):
             return self.decoder.decode(x, past, representation, seen=seen), past

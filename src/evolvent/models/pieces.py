@@ -26,11 +26,23 @@ __all__ = ["DTYPES", "Entry", "Index", "Piece", "Region", "fill", "fill_all", "l
 
 # The names that safetensors has for torch's types.
 DTYPES: dict[str, torch.dtype] = {
-    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
-    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
-    "C64": torch.complex64, "U64": torch.uint64, "U32": torch.uint32, "U16": torch.uint16,
-    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
-}  # fmt: skip
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+    "C64": torch.complex64,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+}
 
 
 # ---------------------------------------------------------------------- regions
@@ -125,8 +137,9 @@ def region_of(tensor: Tensor) -> tuple[tuple[int, ...], Region, bool]:
     if region.numel != local.numel() or (region.numel and region.shape != tuple(local.shape)):
         raise ConfigError(
             f"a sharded tensor's local part is not what its layout {tensor.placements} says",
-            value=tuple(local.shape), expected=region.shape,
-        )  # fmt: skip
+            value=tuple(local.shape),
+            expected=region.shape,
+        )
     replicated = (axis for axis, placement in enumerate(tensor.placements) if isinstance(placement, Replicate))
     return shape, region, all(place[axis] == 0 for axis in replicated)
 
@@ -140,9 +153,10 @@ def _cut_order(placements: Sequence[Placement], sizes: Sequence[int]) -> list[in
     for axis, placement in enumerate(placements):
         if isinstance(placement, _StridedShard):
             later = [
-                size for size, other in zip(sizes[axis + 1 :], placements[axis + 1 :], strict=True)
+                size
+                for size, other in zip(sizes[axis + 1 :], placements[axis + 1 :], strict=True)
                 if isinstance(other, Shard | _StridedShard) and other.dim == placement.dim
-            ]  # fmt: skip
+            ]
             if math.prod(later) != placement.split_factor:
                 raise ConfigError("a strided shard without the shards that it strides over", value=placements)
             strided.append(axis)
@@ -224,8 +238,9 @@ class Index(Mapping[str, Entry]):
         if left:
             raise Incomplete(
                 f"a part of tensor {name!r} is in no file of {self.folder}",
-                value=f"missing {left[0].shape} at {left[0].offset}", expected=entry.shape,
-            )  # fmt: skip
+                value=f"missing {left[0].shape} at {left[0].offset}",
+                expected=entry.shape,
+            )
         return found
 
     def whole(self, name: str) -> Tensor:
@@ -263,8 +278,9 @@ def fill_all(targets: Iterable[tuple[str, Tensor]], index: Index) -> None:
             raise Incomplete(f"{index.folder} has no tensor {name!r}", value=f"{len(index)} tensors")
         shape, held, _ = region_of(target)
         if index[name].shape != shape:
-            raise ShapeMismatch(f"tensor {name!r} of {index.folder} has another shape", value=index[name].shape,
-                                expected=shape)  # fmt: skip
+            raise ShapeMismatch(
+                f"tensor {name!r} of {index.folder} has another shape", value=index[name].shape, expected=shape
+            )
         local = local_of(target)
         for piece, part in index.reads(name, held):
             plan.setdefault(piece.file, []).append((name, piece, part, local[part.slices(held)]))

@@ -184,9 +184,11 @@ def _load_adapted(folder: Path, *, dialect: str | None, context: int | None, bas
     below = load_policy(_base_folder(folder, base or noted.get("folder")), dialect=dialect, context=context)
     if noted and below.base is not None and noted.get("digest") != below.base.digest:
         raise HashMismatch(
-            f"the base of the adapter in {folder} has changed: {below.base.folder}", value=below.base.digest,
-            expected=noted.get("digest"), hint="bring back the base that it was trained on",
-        )  # fmt: skip
+            f"the base of the adapter in {folder} has changed: {below.base.folder}",
+            value=below.base.digest,
+            expected=noted.get("digest"),
+            hint="bring back the base that it was trained on",
+        )
     model, tokenizer, chosen = attach(below.model, folder), below.tokenizer, below.dialect
     if any((folder / name).exists() for name in _TOKENIZERS):
         tokenizer = _load_tokenizer(folder, model)
@@ -205,11 +207,16 @@ def _base_folder(folder: Path, named: Path | str | None) -> Path:
     found = next((place for place in (folder / str(named), Path(str(named))) if named and place.is_dir()), None)
     hint = "load_policy(folder, base=...) names it"
     if found is None:
-        raise ConfigError(f"the base of the adapter in {folder} is not here", value=named,
-                          expected="a local model folder", hint=hint)  # fmt: skip
+        raise ConfigError(
+            f"the base of the adapter in {folder} is not here", value=named, expected="a local model folder", hint=hint
+        )
     if (found / FILES[0]).exists():
-        raise ConfigError(f"the base of the adapter in {folder} is an adapter itself", value=str(found),
-                          expected="a model folder", hint=hint)  # fmt: skip
+        raise ConfigError(
+            f"the base of the adapter in {folder} is an adapter itself",
+            value=str(found),
+            expected="a model folder",
+            hint=hint,
+        )
     return found
 
 
@@ -221,9 +228,14 @@ def _load_model(folder: Path) -> Any:
     try:
         with _quiet():
             model, report = _transformers().AutoModelForCausalLM.from_pretrained(
-                folder, trust_remote_code=False, use_safetensors=True, local_files_only=True, dtype="auto",
-                output_loading_info=True, ignore_mismatched_sizes=False,
-            )  # fmt: skip
+                folder,
+                trust_remote_code=False,
+                use_safetensors=True,
+                local_files_only=True,
+                dtype="auto",
+                output_loading_info=True,
+                ignore_mismatched_sizes=False,
+            )
     except RuntimeError as error:
         raise ShapeMismatch(f"the weights in {folder} do not fit its config.json", value=str(error)) from error
     except (OSError, ValueError, KeyError, SafetensorError) as error:
@@ -291,17 +303,23 @@ def _read_note(folder: Path) -> dict[str, Any]:
     types = {"dialect": str, "version": int}
     wrong = sorted(name for name, kind in types.items() if not isinstance(note.get(name, kind()), kind))
     if wrong:
-        raise Incomplete(f"{path} is no note of a policy", value={name: note[name] for name in wrong},
-                         expected="the name of a dialect, a whole number as version")  # fmt: skip
+        raise Incomplete(
+            f"{path} is no note of a policy",
+            value={name: note[name] for name in wrong},
+            expected="the name of a dialect, a whole number as version",
+        )
     return note
 
 
 def refuse_pickle(path: Path) -> None:
     """Raise UnsafeFile for a file in a form that runs code when it is read; other paths pass."""
     if path.is_file() and path.suffix in _PICKLES:
-        raise UnsafeFile(f"{path} is a pickle, which can run code when it is read", value=path.name,
-                         expected="a folder with *.safetensors",
-                         hint="convert it where you trust it: model.save_pretrained(folder)")  # fmt: skip
+        raise UnsafeFile(
+            f"{path} is a pickle, which can run code when it is read",
+            value=path.name,
+            expected="a folder with *.safetensors",
+            hint="convert it where you trust it: model.save_pretrained(folder)",
+        )
 
 
 def _check_folder(folder: Path) -> None:
@@ -319,14 +337,24 @@ def _check_folder(folder: Path) -> None:
     if not isinstance(config, dict):
         raise Incomplete(f"{folder / 'config.json'} is no JSON object", value=type(config).__name__)
     if "auto_map" in config:
-        raise UnsafeFile(f"{folder} brings its own model code", value=config["auto_map"],
-                         expected="an architecture that transformers knows")  # fmt: skip
+        raise UnsafeFile(
+            f"{folder} brings its own model code",
+            value=config["auto_map"],
+            expected="an architecture that transformers knows",
+        )
     if not any(name.endswith(".safetensors") and name != ValueHead.FILE for name in names):
         pickles = sorted(name for name in names if name.endswith(_PICKLES))
         if pickles:
-            raise UnsafeFile(f"{folder} has pickled weights only", value=pickles, expected="*.safetensors",
-                             hint="convert them where you trust them: model.save_pretrained(folder)")  # fmt: skip
+            raise UnsafeFile(
+                f"{folder} has pickled weights only",
+                value=pickles,
+                expected="*.safetensors",
+                hint="convert them where you trust them: model.save_pretrained(folder)",
+            )
         raise Incomplete(f"{folder} has no weights", expected="*.safetensors")
     if not names & _TOKENIZERS:
-        raise Incomplete(f"{folder} has no tokenizer", expected="tokenizer.json",
-                         hint="save it beside the model: tokenizer.save_pretrained(folder)")  # fmt: skip
+        raise Incomplete(
+            f"{folder} has no tokenizer",
+            expected="tokenizer.json",
+            hint="save it beside the model: tokenizer.save_pretrained(folder)",
+        )

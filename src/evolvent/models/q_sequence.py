@@ -50,8 +50,11 @@ class QShape:
 
     def __post_init__(self) -> None:
         least = {"observation": 1, "dims": 1, "bins": 2, "context": 1}
-        problems = [Problem(name, f"is {getattr(self, name)}", f"give at least {at_least}")
-                    for name, at_least in least.items() if getattr(self, name) < at_least]  # fmt: skip
+        problems = [
+            Problem(name, f"is {getattr(self, name)}", f"give at least {at_least}")
+            for name, at_least in least.items()
+            if getattr(self, name) < at_least
+        ]
         if problems:
             raise ConfigError(problems)
 
@@ -78,8 +81,7 @@ class QSequence(nn.Module):
         self.shape = shape
         self.embed_observation = nn.Linear(shape.observation, shape.width)
         self.embed_bin = nn.Embedding(shape.dims * shape.bins, shape.width)
-        self.trunk = Trunk(TrunkShape(width=shape.width, heads=shape.heads, layers=shape.layers,
-                                      dropout=shape.dropout))  # fmt: skip
+        self.trunk = Trunk(TrunkShape(width=shape.width, heads=shape.heads, layers=shape.layers, dropout=shape.dropout))
         self.heads = nn.Parameter(torch.zeros(shape.dims, shape.bins, shape.width))
         self.offset = nn.Parameter(torch.zeros(shape.dims, shape.bins))
 
@@ -94,8 +96,11 @@ class QSequence(nn.Module):
         """
         shape, (batch, steps) = self.shape, observation.shape[:2]
         if tuple(bins.shape) != (batch, steps, shape.dims) or steps > shape.context:
-            raise BatchMismatch("no windows of this network", value=tuple(bins.shape),
-                                expected=f"[B, at most {shape.context}, {shape.dims}]")  # fmt: skip
+            raise BatchMismatch(
+                "no windows of this network",
+                value=tuple(bins.shape),
+                expected=f"[B, at most {shape.context}, {shape.dims}]",
+            )
         if bins.numel() and int(bins.max()) >= shape.bins:
             raise BatchMismatch("a bin beyond the last", value=int(bins.max()), expected=f"0..{shape.bins - 1}")
         first = torch.arange(shape.dims, device=bins.device) * shape.bins

@@ -112,9 +112,14 @@ def _loaded(folder: Path, **more: Any) -> Any:
 
     try:
         return transformers.AutoModelForCausalLM.from_pretrained(
-            folder, use_safetensors=True, local_files_only=True, trust_remote_code=False, dtype="auto",
-            device_map="cpu", **more,
-        )  # fmt: skip
+            folder,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            dtype="auto",
+            device_map="cpu",
+            **more,
+        )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise Incomplete(f"{folder} cannot be loaded as a quantised model", value=str(error)[:300]) from error
 

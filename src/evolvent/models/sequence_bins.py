@@ -30,8 +30,13 @@ class QuantileBins:
 
     def __post_init__(self) -> None:
         for borders, middles in zip(self.borders, self.middles, strict=True):
-            if borders.ndim != 1 or middles.shape != (len(borders) + 1,) or not np.isfinite(middles).all() \
-                    or not np.isfinite(borders).all() or not (np.diff(borders) > 0).all():  # fmt: skip
+            if (
+                borders.ndim != 1
+                or middles.shape != (len(borders) + 1,)
+                or not np.isfinite(middles).all()
+                or not np.isfinite(borders).all()
+                or not (np.diff(borders) > 0).all()
+            ):
                 raise SampleInvalid("no bins", value=(borders.shape, middles.shape), expected="borders between bins")
 
     @classmethod

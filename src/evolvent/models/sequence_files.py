@@ -36,8 +36,7 @@ def save_sequence(model: nn.Module, shape: Any, folder: Path, *, extra: Mapping[
     from safetensors.torch import save
 
     tensors = {name: value.detach().contiguous().clone() for name, value in model.state_dict().items()}
-    row = {"format": _FORMAT, "kind": type(model).__name__, "shape": asdict(shape),
-           "extra": dict(extra or {})}  # fmt: skip
+    row = {"format": _FORMAT, "kind": type(model).__name__, "shape": asdict(shape), "extra": dict(extra or {})}
     write_atomic(folder / _WEIGHTS, save(tensors, metadata={"format": "pt"}))
     write_atomic(folder / _SHAPE, json.dumps(row, indent=1, sort_keys=True, allow_nan=False))
 
@@ -63,8 +62,11 @@ def load_sequence(kind: type[M], make: Callable[..., Any], folder: Path) -> tupl
             raise ShapeMismatch(f"{folder / _WEIGHTS} holds fewer layers", value=len(tensors), expected=shape.layers)
         with torch.device("meta"):  # sizes without memory
             own = kind(shape).state_dict()
-    odd = sorted(name for name in {*tensors, *own} if name not in tensors or name not in own
-                 or tensors[name].shape != own[name].shape)  # fmt: skip
+    odd = sorted(
+        name
+        for name in {*tensors, *own}
+        if name not in tensors or name not in own or tensors[name].shape != own[name].shape
+    )
     if odd:
         raise ShapeMismatch(f"{folder / _WEIGHTS} holds weights of another shape", value=odd[:5])
     model = kind(shape)

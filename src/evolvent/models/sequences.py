@@ -59,8 +59,11 @@ class SequenceShape:
     activation: Literal["gelu", "gelu_tanh", "relu"] = "relu"
 
     def __post_init__(self) -> None:
-        problems = [Problem(name, f"is {getattr(self, name)}", "give at least 1")
-                    for name in ("observation", "context") if getattr(self, name) < 1]  # fmt: skip
+        problems = [
+            Problem(name, f"is {getattr(self, name)}", "give at least 1")
+            for name in ("observation", "context")
+            if getattr(self, name) < 1
+        ]
         if (self.actions > 0) == (self.dim > 0) or min(self.actions, self.dim, self.horizon) < 0:
             problems.append(Problem("actions", f"{self.actions} choices and {self.dim} numbers", "give one of them"))
         if self.stochastic and not self.dim:
@@ -82,13 +85,16 @@ class DecisionModel(nn.Module):
         self.embed_action = nn.Linear(shape.actions or shape.dim, width)
         self.embed_time = nn.Embedding(shape.horizon, width) if shape.horizon else None
         self.norm = nn.LayerNorm(width)
-        self.trunk = Trunk(TrunkShape(width=width, heads=shape.heads, layers=shape.layers, dropout=shape.dropout,
-                                      activation=shape.activation))  # fmt: skip
+        self.trunk = Trunk(
+            TrunkShape(
+                width=width, heads=shape.heads, layers=shape.layers, dropout=shape.dropout, activation=shape.activation
+            )
+        )
         self.head = nn.Linear(width, shape.actions or shape.dim * (1 + shape.stochastic))
 
     def forward(
         self, observation: Tensor, action: Tensor, *, to_go: Tensor, time: Tensor, seen: Tensor | None = None
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """What the policy would do at each step.
 
         Args:
@@ -123,14 +129,21 @@ class DecisionModel(nn.Module):
     def _check(self, observation: Tensor, action: Tensor, time: Tensor) -> None:
         shape = self.shape
         if observation.dim() != 3 or observation.shape[2] != shape.observation or observation.shape[1] > shape.context:
-            raise BatchMismatch("no windows of this policy", value=tuple(observation.shape),
-                                expected=f"[B, at most {shape.context}, {shape.observation}]")  # fmt: skip
+            raise BatchMismatch(
+                "no windows of this policy",
+                value=tuple(observation.shape),
+                expected=f"[B, at most {shape.context}, {shape.observation}]",
+            )
         axes = (*observation.shape[:2], *((shape.dim,) if shape.dim else ()))
         if tuple(action.shape) != axes:
             raise BatchMismatch("no actions of this policy", value=tuple(action.shape), expected=axes)
         if shape.horizon and int(time.max()) >= shape.horizon:
-            raise BatchMismatch("a time step beyond the table of embeddings", value=int(time.max()),
-                                expected=f"0..{shape.horizon - 1}", hint="train with a longer horizon")  # fmt: skip
+            raise BatchMismatch(
+                "a time step beyond the table of embeddings",
+                value=int(time.max()),
+                expected=f"0..{shape.horizon - 1}",
+                hint="train with a longer horizon",
+            )
 
 
 def squashed_logp(gaussian: Tensor, action: Tensor) -> Tensor:

@@ -95,8 +95,14 @@ def publish_snapshot(run: Path, step: int, write: Callable[[Path], None], *, kee
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         published = [*before[1], path.name]
-        row = {"format": _FORMAT, "serial": before[0] + 1, "step": step, "path": path.name, "sha256": sha256,
-               "published": published[-keep:]}  # fmt: skip
+        row = {
+            "format": _FORMAT,
+            "serial": before[0] + 1,
+            "step": step,
+            "path": path.name,
+            "sha256": sha256,
+            "published": published[-keep:],
+        }
         write_atomic(folder / "LATEST.json", json.dumps(row, indent=1) + "\n")
         _give_up(folder, published[-keep:])
     return path
@@ -225,8 +231,11 @@ def lease(run: Path) -> Iterator[Snapshot]:
         snapshot, path, handle = _take(folder)
     try:
         if _digest(snapshot.path) != snapshot.sha256:
-            raise HashMismatch("a snapshot is not what was published", value=str(snapshot.path),
-                               expected=f"weight files of SHA-256 {snapshot.sha256[:16]}...")  # fmt: skip
+            raise HashMismatch(
+                "a snapshot is not what was published",
+                value=str(snapshot.path),
+                expected=f"weight files of SHA-256 {snapshot.sha256[:16]}...",
+            )
         yield snapshot
     finally:
         with suppress(OSError):
@@ -239,8 +248,11 @@ def _take(folder: Path) -> tuple[Snapshot, Path, int]:
     gate, deadline = _locked(folder / "gate.lock"), Deadline(_GATE_S)
     while gate is None:
         if deadline.expired:
-            raise StoreUnavailable(f"no lease of a snapshot in {folder}", value=f"{_GATE_S:g} s of waiting",
-                                   hint="a process that was stopped holds gate.lock: end it")  # fmt: skip
+            raise StoreUnavailable(
+                f"no lease of a snapshot in {folder}",
+                value=f"{_GATE_S:g} s of waiting",
+                hint="a process that was stopped holds gate.lock: end it",
+            )
         time.sleep(_PAUSE_S)
         gate = _locked(folder / "gate.lock")
     try:

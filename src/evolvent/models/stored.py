@@ -50,21 +50,29 @@ class Stored:
         """What is wrong with a file, with the names of the tensors that are missing or changed; None: nothing."""
         path = safe_join(self.path, file)
         held = {
-            name: piece for index in self.groups.values() for name, entry in index.items()
-            for piece in entry.pieces if piece.file == file
-        }  # fmt: skip
+            name: piece
+            for index in self.groups.values()
+            for name, entry in index.items()
+            for piece in entry.pieces
+            if piece.file == file
+        }
         try:
             with path.open("rb") as opened:
                 found = hashlib.file_digest(opened, "sha256").hexdigest()
         except OSError as error:
-            return Incomplete(f"{path} is missing", expected=f"tensors {', '.join(held)}"[:180], value=str(error),
-                              hint=_REMOVE)  # fmt: skip
+            return Incomplete(
+                f"{path} is missing", expected=f"tensors {', '.join(held)}"[:180], value=str(error), hint=_REMOVE
+            )
         if found == self.files.get(file):
             return None
         crcs = _crcs(path)
         wrong = [name for name, piece in held.items() if crcs.get(name) != piece.crc] if crcs else []
-        return HashMismatch(f"{path} is not what was written", value=f"changed: {wrong or 'its header'}",
-                            expected=f"sha256 {self.files.get(file)}", hint=_REMOVE)  # fmt: skip
+        return HashMismatch(
+            f"{path} is not what was written",
+            value=f"changed: {wrong or 'its header'}",
+            expected=f"sha256 {self.files.get(file)}",
+            hint=_REMOVE,
+        )
 
 
 def open_checkpoint(path: Path) -> Stored:

@@ -54,8 +54,11 @@ class TeamShape:
 
     def __post_init__(self) -> None:
         least = {"agents": 1, "observation": 1, "state": 0, "dim": 0, "width": 2, "heads": 1, "blocks": 1}
-        problems = [Problem(name, f"is {getattr(self, name)}", f"give at least {low}")
-                    for name, low in least.items() if getattr(self, name) < low]  # fmt: skip
+        problems = [
+            Problem(name, f"is {getattr(self, name)}", f"give at least {low}")
+            for name, low in least.items()
+            if getattr(self, name) < low
+        ]
         if bool(self.sizes) == bool(self.dim) or any(size < 1 for size in self.sizes):
             problems.append(Problem("sizes", f"{self.sizes} choices and {self.dim} numbers", "give one of the two"))
         if self.kind not in get_args(TeamKind):
@@ -141,11 +144,15 @@ class TeamModel(nn.Module):
         """
         shape, given = self.shape, seen.observation
         if given.dim() != 3 or given.shape[2] != shape.observation:
-            raise BatchMismatch("observations of another team", value=tuple(given.shape),
-                                expected=f"[B, n, {shape.observation}]")  # fmt: skip
+            raise BatchMismatch(
+                "observations of another team", value=tuple(given.shape), expected=f"[B, n, {shape.observation}]"
+            )
         if seen.available is not None and seen.available.shape != (*given.shape[:2], shape.outputs):
-            raise BatchMismatch("masks of available actions of another team", value=tuple(seen.available.shape),
-                                expected=(*given.shape[:2], shape.outputs))  # fmt: skip
+            raise BatchMismatch(
+                "masks of available actions of another team",
+                value=tuple(seen.available.shape),
+                expected=(*given.shape[:2], shape.outputs),
+            )
 
 
 class ActionHead(nn.Module):
@@ -177,7 +184,7 @@ class ActionHead(nn.Module):
 
     def sample(
         self, outputs: Tensor, uniform: Tensor, available: Tensor | None, *, greedy: bool
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    ) -> tuple[Tensor, Tensor]:
         """Actions `[..., K]` and log-probabilities `[...]`: by inverse CDF, or the likeliest."""
         actions = self.draw(outputs, uniform if greedy else self.noise(uniform), available, greedy=greedy)
         return actions, self.logp(outputs, actions, available)
@@ -202,8 +209,10 @@ class ActionHead(nn.Module):
         """Log-probabilities `[...]` of actions `[..., K]`."""
         if self.log_std is not None:
             return _gaussian(actions, outputs, self.std.expand_as(outputs))
-        found = [logits.log_softmax(-1).gather(-1, actions[..., k : k + 1]).squeeze(-1)
-                 for k, logits in enumerate(self._logits(outputs, available))]  # fmt: skip
+        found = [
+            logits.log_softmax(-1).gather(-1, actions[..., k : k + 1]).squeeze(-1)
+            for k, logits in enumerate(self._logits(outputs, available))
+        ]
         return found[0] if len(found) == 1 else torch.stack(found).sum(0)
 
     def judge(self, outputs: Tensor, actions: Tensor, available: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -30,10 +30,15 @@ def team_mlp(inputs: int, width: int, outputs: int) -> nn.Sequential:
     """Two hidden layers with norms: `[..., inputs] -> [..., outputs]`."""
     gain = math.sqrt(2.0)
     return nn.Sequential(
-        nn.LayerNorm(inputs), orthogonal_(nn.Linear(inputs, width), gain), nn.GELU(), nn.LayerNorm(width),
-        orthogonal_(nn.Linear(width, width), gain), nn.GELU(), nn.LayerNorm(width),
+        nn.LayerNorm(inputs),
+        orthogonal_(nn.Linear(inputs, width), gain),
+        nn.GELU(),
+        nn.LayerNorm(width),
+        orthogonal_(nn.Linear(width, width), gain),
+        nn.GELU(),
+        nn.LayerNorm(width),
         orthogonal_(nn.Linear(width, outputs)),
-    )  # fmt: skip
+    )
 
 
 class TeamActors(TeamModel):
@@ -54,11 +59,21 @@ class TeamActors(TeamModel):
         if shape.kind == "mat_dec":
             self.observe = nn.Sequential(
                 nn.LayerNorm(shape.observation),
-                orthogonal_(nn.Linear(shape.observation, shape.width), math.sqrt(2.0)), nn.GELU(),
+                orthogonal_(nn.Linear(shape.observation, shape.width), math.sqrt(2.0)),
+                nn.GELU(),
                 nn.LayerNorm(shape.width),
-            )  # fmt: skip
-            self.encoder = Trunk(TrunkShape(width=shape.width, heads=shape.heads, layers=shape.blocks, mlp=1,
-                                            norm="post", causal=False, init="orthogonal"))  # fmt: skip
+            )
+            self.encoder = Trunk(
+                TrunkShape(
+                    width=shape.width,
+                    heads=shape.heads,
+                    layers=shape.blocks,
+                    mlp=1,
+                    norm="post",
+                    causal=False,
+                    init="orthogonal",
+                )
+            )
             self.critic: nn.Module = head(shape.width, 1)
         else:
             self.critic = team_mlp(shape.observation + (shape.state or shape.observation), shape.width, 1)
@@ -95,10 +110,13 @@ class TeamActors(TeamModel):
             return Acted(*self._head(0).sample(outputs, uniform, seen.available, greedy=greedy), values)
         found = [
             self._head(self.actor_of(i)).sample(
-                self.actors[self.actor_of(i)](seen.observation[:, i]), uniform[:, i],
-                None if seen.available is None else seen.available[:, i], greedy=greedy)
+                self.actors[self.actor_of(i)](seen.observation[:, i]),
+                uniform[:, i],
+                None if seen.available is None else seen.available[:, i],
+                greedy=greedy,
+            )
             for i in range(seen.observation.shape[1])
-        ]  # fmt: skip
+        ]
         return Acted(torch.stack([x[0] for x in found], 1), torch.stack([x[1] for x in found], 1), values)
 
     def evaluate(self, seen: Seen, actions: Tensor) -> Judged:
@@ -112,10 +130,12 @@ class TeamActors(TeamModel):
             return self._head(0).judge(self.actors[0](seen.observation), actions, seen.available)
         found = [
             self._head(self.actor_of(i)).judge(
-                self.actors[self.actor_of(i)](seen.observation[:, i]), actions[:, i],
-                None if seen.available is None else seen.available[:, i])
+                self.actors[self.actor_of(i)](seen.observation[:, i]),
+                actions[:, i],
+                None if seen.available is None else seen.available[:, i],
+            )
             for i in agents
-        ]  # fmt: skip
+        ]
         return torch.stack([x[0] for x in found], 1), torch.stack([x[1] for x in found], 1)
 
     def _head(self, actor: int) -> ActionHead:

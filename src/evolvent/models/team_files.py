@@ -58,8 +58,11 @@ def load_team(folder: Path, *, expected: TeamShape | None = None) -> TeamModel:
     shape = _read_shape(folder)
     if expected is not None:
         names = [name for name in asdict(shape) if name != "agents"]
-        wrong = [f"{name}: saved with {getattr(shape, name)}, here {getattr(expected, name)}"
-                 for name in names if getattr(shape, name) != getattr(expected, name)]  # fmt: skip
+        wrong = [
+            f"{name}: saved with {getattr(shape, name)}, here {getattr(expected, name)}"
+            for name in names
+            if getattr(shape, name) != getattr(expected, name)
+        ]
         if wrong:
             raise ShapeMismatch(f"{folder} is no policy of this team ({'; '.join(wrong)})")
     try:
@@ -72,8 +75,11 @@ def load_team(folder: Path, *, expected: TeamShape | None = None) -> TeamModel:
     model = make_team(replace(shape, agents=agents), seed=0)
     tensors = _dealt(tensors, model)
     own = model.state_dict()
-    odd = sorted(name for name in {*tensors, *own} if name not in tensors or name not in own
-                 or tensors[name].shape != own[name].shape)  # fmt: skip
+    odd = sorted(
+        name
+        for name in {*tensors, *own}
+        if name not in tensors or name not in own or tensors[name].shape != own[name].shape
+    )
     if odd:
         raise ShapeMismatch(f"{folder / _WEIGHTS} holds weights of another shape", value=odd[:5])
     model.load_state_dict(tensors)
@@ -97,8 +103,10 @@ def _dealt(tensors: dict[str, torch.Tensor], model: TeamModel) -> dict[str, torc
     """Weights of single agents, for as many agents as the model has."""
     found = {}
     own = [name for name in tensors if name.startswith(("actors.", "deviations."))]
-    saved = {kind: 1 + max((int(name.split(".")[1]) for name in own if name.startswith(kind)), default=-1)
-             for kind in ("actors.", "deviations.")}  # fmt: skip
+    saved = {
+        kind: 1 + max((int(name.split(".")[1]) for name in own if name.startswith(kind)), default=-1)
+        for kind in ("actors.", "deviations.")
+    }
     for name in model.state_dict():
         parts = name.split(".")
         if name.startswith(("actors.", "deviations.")) and saved[f"{parts[0]}."]:

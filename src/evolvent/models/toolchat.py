@@ -42,8 +42,11 @@ class ChatTools:
             raise ConfigError("the tokenizer has no chat template", hint="use FourBlocks or Compact")
         self._tokenizer, self.abstain = tokenizer, abstain
         frame = _frame(tokenizer)  # some models do not flag the marks of their turns as special
-        special = [(index, str(one)) for index, one in tokenizer.added_tokens_decoder.items()
-                   if one.special or (str(one).strip() and str(one) in frame)]  # fmt: skip
+        special = [
+            (index, str(one))
+            for index, one in tokenizer.added_tokens_decoder.items()
+            if one.special or (str(one).strip() and str(one) in frame)
+        ]
         self._special = {int(index) for index, _ in special} | set(map(int, tokenizer.all_special_ids))
         self._marks = sorted({text for _, text in special} | set(map(str, tokenizer.all_special_tokens)))
         probe = CallSample("probe", (_USER,), (_TOOL,), (_CALL,))
@@ -74,8 +77,11 @@ class ChatTools:
         answer = Message("assistant", "" if sample.calls else self.abstain, sample.calls)
         whole = self._template(sample, (answer,))
         if not whole.startswith(prompt):
-            raise SampleInvalid(f"sample {sample.id!r}: the chat template writes the prompt otherwise before an answer",
-                                value=whole[-200:], expected=prompt[-200:])  # fmt: skip
+            raise SampleInvalid(
+                f"sample {sample.id!r}: the chat template writes the prompt otherwise before an answer",
+                value=whole[-200:],
+                expected=prompt[-200:],
+            )
         return Rendered(prompt, whole[len(prompt) :])
 
     def tokens(self, sample: CallSample, dialect: Dialect | None = None) -> ToolTokens:
@@ -85,8 +91,9 @@ class ChatTools:
             SampleInvalid: see `render`.
         """
         rendered = self.render(sample)
-        prompt, target = [list(self._tokenizer.encode(text, add_special_tokens=False))
-                          for text in (rendered.prompt, rendered.target)]  # fmt: skip
+        prompt, target = [
+            list(self._tokenizer.encode(text, add_special_tokens=False)) for text in (rendered.prompt, rendered.target)
+        ]
         # What ends a turn is the last control token; calls may begin with another one.
         last = max((place for place, index in enumerate(target) if index in self._special), default=-1)
         if last >= 0 and not self._body(self._tokenizer.decode(target[last + 1 :])).strip():
@@ -115,8 +122,9 @@ class ChatTools:
         rows = _rows((*sample.messages, *more))
         tools = [tool.as_openai() for tool in sample.tools] or None
         try:
-            return str(self._tokenizer.apply_chat_template(rows, tools=tools, tokenize=False,
-                                                           add_generation_prompt=not more))  # fmt: skip
+            return str(
+                self._tokenizer.apply_chat_template(rows, tools=tools, tokenize=False, add_generation_prompt=not more)
+            )
         except (TemplateError, ValueError, TypeError) as error:
             raise SampleInvalid(f"sample {sample.id!r}: the chat template cannot write it", value=str(error)) from error
 

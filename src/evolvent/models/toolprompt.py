@@ -72,8 +72,11 @@ def refuse_marks(sample: CallSample, marks: Sequence[str]) -> None:
     except (TypeError, ValueError, RecursionError) as error:
         raise SampleInvalid(f"sample {sample.id!r} holds what JSON does not have", value=str(error)) from error
     if found is not None:
-        raise SampleInvalid(f"sample {sample.id!r} spells a control mark of the prompt", value=found,
-                            hint="it could forge a turn or a tool")  # fmt: skip
+        raise SampleInvalid(
+            f"sample {sample.id!r} spells a control mark of the prompt",
+            value=found,
+            hint="it could forge a turn or a tool",
+        )
 
 
 _TURN = re.compile(rf"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]\s*(?:{'|'.join(ROLES)})\s*:", re.IGNORECASE)
@@ -84,8 +87,9 @@ def _refuse_turns(sample: CallSample) -> None:
     said = [message.text for message in sample.messages] + [tool.description for tool in sample.tools]
     found = next((match for text in said if (match := _TURN.search(text)) is not None), None)
     if found is not None:
-        raise SampleInvalid(f"sample {sample.id!r} spells the beginning of a turn", value=found[0].strip(),
-                            hint="it could forge one")  # fmt: skip
+        raise SampleInvalid(
+            f"sample {sample.id!r} spells the beginning of a turn", value=found[0].strip(), hint="it could forge one"
+        )
 
 
 def _bare(calls: Sequence[Call]) -> tuple[Call, ...]:

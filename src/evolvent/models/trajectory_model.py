@@ -72,8 +72,11 @@ class TrajectoryModel(nn.Module):
         self.place = nn.Embedding(shape.context * shape.columns, shape.width)
         nn.init.normal_(self.embed.weight, std=0.02)
         nn.init.normal_(self.place.weight, std=0.02)
-        self.trunk = Trunk(TrunkShape(width=shape.width, heads=shape.heads, layers=shape.layers,
-                                      dropout=shape.dropout, activation="gelu"))  # fmt: skip
+        self.trunk = Trunk(
+            TrunkShape(
+                width=shape.width, heads=shape.heads, layers=shape.layers, dropout=shape.dropout, activation="gelu"
+            )
+        )
         self.heads = nn.Parameter(torch.randn(shape.columns, most, shape.width) * 0.02)
         none = torch.arange(most)[None] >= torch.tensor(shape.counts)[:, None]
         self.register_buffer("none", none, persistent=False)
@@ -122,8 +125,11 @@ class TrajectoryModel(nn.Module):
     def _stream(self, tokens: Tensor, place: Tensor, begin: int) -> Tensor:
         """Embeddings of the tokens; `begin`: how many came before the first, which says what column it is of."""
         if place.shape[1] and int(place[:, -1].max()) >= self.place.num_embeddings:
-            raise BatchMismatch("more transitions than the context holds", value=int(place[:, -1].max()) + 1,
-                                expected=f"{self.place.num_embeddings} tokens")  # fmt: skip
+            raise BatchMismatch(
+                "more transitions than the context holds",
+                value=int(place[:, -1].max()) + 1,
+                expected=f"{self.place.num_embeddings} tokens",
+            )
         column = (torch.arange(tokens.shape[1], device=tokens.device) + begin) % self.shape.columns
         stream: Tensor = self.embed(tokens + column * self.heads.shape[1]) + self.place(place)
         return F.dropout(stream, self.shape.dropout, self.training)

@@ -88,9 +88,7 @@ class Trunk(nn.Module):
         return Cache([weight.new_empty(batch, room, 2 * self.shape.width) for _ in range(number)])
 
     @torch.no_grad()
-    def decode(
-        self, x: Tensor, cache: Cache, memory: Tensor | None = None, *, seen: Tensor | None = None
-    ) -> Tensor:  # fmt: skip
+    def decode(self, x: Tensor, cache: Cache, memory: Tensor | None = None, *, seen: Tensor | None = None) -> Tensor:
         """The next positions `x [B, t, D] -> [B, t, D]`, as the full pass over all of them has it; `cache` grows by t.
 
         Without gradients, and without dropout in a model that is set to evaluate. `memory` and `seen` are those of the
@@ -104,8 +102,11 @@ class Trunk(nn.Module):
         self._check(x, memory, seen)
         begin, end = cache.length, cache.length + x.shape[1]
         if end > cache.room or cache.kept[0].shape[0] != x.shape[0]:
-            raise BatchMismatch("positions that the cache cannot take", value=f"{x.shape[0]} rows to position {end}",
-                                expected=f"{cache.kept[0].shape[0]} rows, at most {cache.room}")  # fmt: skip
+            raise BatchMismatch(
+                "positions that the cache cannot take",
+                value=f"{x.shape[0]} rows to position {end}",
+                expected=f"{cache.kept[0].shape[0]} rows, at most {cache.room}",
+            )
         if seen is not None and cache.seen is None:
             cache.seen = torch.ones(x.shape[0], cache.room, dtype=torch.bool, device=x.device)
         if cache.seen is not None:
@@ -132,9 +133,7 @@ class Trunk(nn.Module):
         found: Tensor = self.norm(x)
         return found
 
-    def _mask(
-        self, seen: Tensor | None, end: int, begin: int = 0, device: torch.device | None = None
-    ) -> Tensor:  # fmt: skip
+    def _mask(self, seen: Tensor | None, end: int, begin: int = 0, device: torch.device | None = None) -> Tensor:
         """`[B or 1, 1, end - begin, end]` bool, what the positions from `begin` on see."""
         if seen is not None:
             device = seen.device

@@ -22,25 +22,71 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
-    "FILES", "NAME", "adapter_names", "adapter_tensors", "attach", "bare", "base_digest", "kind_of", "light_copy",
-    "peft_library", "plain_model", "quietly", "save_adapter", "trainable", "virtual_tokens",
-]  # fmt: skip
+    "FILES",
+    "NAME",
+    "adapter_names",
+    "adapter_tensors",
+    "attach",
+    "bare",
+    "base_digest",
+    "kind_of",
+    "light_copy",
+    "peft_library",
+    "plain_model",
+    "quietly",
+    "save_adapter",
+    "trainable",
+    "virtual_tokens",
+]
 
 FILES = ("adapter_config.json", "adapter_model.safetensors")
 NAME = "default"  # what peft calls an adapter in a model; files do not know it
 _SETTINGS, _WEIGHTS = FILES
 _KINDS: dict[str, Literal["lora", "ia3", "prefix", "prompt"]] = {
-    "LORA": "lora", "IA3": "ia3", "PREFIX_TUNING": "prefix", "PROMPT_TUNING": "prompt",
-}  # fmt: skip
+    "LORA": "lora",
+    "IA3": "ia3",
+    "PREFIX_TUNING": "prefix",
+    "PROMPT_TUNING": "prompt",
+}
 # Settings of a file that may differ from peft's defaults. Others import code, change the base's weights or add layers.
-_UNDERSTOOD = frozenset({
-    "alpha_pattern", "auto_mapping", "base_model_name_or_path", "encoder_hidden_size", "exclude_modules",
-    "fan_in_fan_out", "feedforward_modules", "inference_mode", "init_ia3_weights", "init_lora_weights", "init_weights",
-    "layers_pattern", "layers_to_transform", "lora_alpha", "lora_dropout", "num_attention_heads", "num_layers",
-    "num_transformer_submodules", "num_virtual_tokens", "peft_type", "peft_version", "prefix_projection",
-    "prompt_tuning_init", "prompt_tuning_init_text", "r", "rank_pattern", "revision", "target_modules", "task_type",
-    "token_dim", "tokenizer_kwargs", "tokenizer_name_or_path", "use_dora", "use_rslora",
-})  # fmt: skip
+_UNDERSTOOD = frozenset(
+    {
+        "alpha_pattern",
+        "auto_mapping",
+        "base_model_name_or_path",
+        "encoder_hidden_size",
+        "exclude_modules",
+        "fan_in_fan_out",
+        "feedforward_modules",
+        "inference_mode",
+        "init_ia3_weights",
+        "init_lora_weights",
+        "init_weights",
+        "layers_pattern",
+        "layers_to_transform",
+        "lora_alpha",
+        "lora_dropout",
+        "num_attention_heads",
+        "num_layers",
+        "num_transformer_submodules",
+        "num_virtual_tokens",
+        "peft_type",
+        "peft_version",
+        "prefix_projection",
+        "prompt_tuning_init",
+        "prompt_tuning_init_text",
+        "r",
+        "rank_pattern",
+        "revision",
+        "target_modules",
+        "task_type",
+        "token_dim",
+        "tokenizer_kwargs",
+        "tokenizer_name_or_path",
+        "use_dora",
+        "use_rslora",
+    }
+)
 # How values were begun or computed does not matter to a reader: they are in the file.
 _BEGUN: dict[str, dict[str, Any]] = {
     "PREFIX_TUNING": {"prefix_projection": False},
@@ -105,8 +151,11 @@ def light_copy(model: Any, *, own: Collection[str] = ()) -> Any:
     """A copy in which every weight but those named `own` shares its memory with the model's, and is frozen."""
     from torch import nn
 
-    shared = {id(weight): nn.Parameter(weight.detach(), requires_grad=False)
-              for name, weight in model.named_parameters() if name not in own}  # fmt: skip
+    shared = {
+        id(weight): nn.Parameter(weight.detach(), requires_grad=False)
+        for name, weight in model.named_parameters()
+        if name not in own
+    }
     return copy.deepcopy(model, shared)
 
 
@@ -129,12 +178,18 @@ def plain_model(model: Any) -> Any:
         return model
     if any(virtual_tokens(model)):
         raise ConfigError(
-            f"{kind} tuning cannot be merged into weights", value=f"{sum(virtual_tokens(model))} virtual tokens",
-            expected="an adapter of kind lora, dora or ia3", hint="RecomputeEngine serves it",
-        )  # fmt: skip
+            f"{kind} tuning cannot be merged into weights",
+            value=f"{sum(virtual_tokens(model))} virtual tokens",
+            expected="an adapter of kind lora, dora or ia3",
+            hint="RecomputeEngine serves it",
+        )
     layer = peft_library().tuners.tuners_utils.BaseTunerLayer
-    changed = {f"{at}.{name}" for at, module in model.named_modules() if isinstance(module, layer)
-               for name, _ in module.named_parameters()}  # fmt: skip
+    changed = {
+        f"{at}.{name}"
+        for at, module in model.named_modules()
+        if isinstance(module, layer)
+        for name, _ in module.named_parameters()
+    }
     with quietly(0):
         return light_copy(model, own=changed).merge_and_unload()
 
@@ -250,8 +305,11 @@ def _check_tensors(tuned: Any, tensors: Mapping[str, Tensor], path: Path) -> Non
     wrong = {name: tuple(found.shape) for name, found in tensors.items() if expected.get(name) != tuple(found.shape)}
     if wrong:
         name = min(wrong)
-        raise ShapeMismatch(f"{path} was made for another model: {name} has another shape than there",
-                            value=wrong[name], expected=expected.get(name, "no such tensor"))  # fmt: skip
+        raise ShapeMismatch(
+            f"{path} was made for another model: {name} has another shape than there",
+            value=wrong[name],
+            expected=expected.get(name, "no such tensor"),
+        )
 
 
 # ---------------------------------------------------------------------- the library

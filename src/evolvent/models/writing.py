@@ -122,8 +122,9 @@ def merged(parts: Sequence[Mapping[str, Mapping[str, Entry]]], folder: Path) -> 
                 if (known.shape, known.dtype) != (entry.shape, entry.dtype):
                     raise ShapeMismatch(
                         f"two ranks hold different tensors {name!r} of group {group!r}",
-                        value=(entry.shape, entry.dtype), expected=(known.shape, known.dtype),
-                    )  # fmt: skip
+                        value=(entry.shape, entry.dtype),
+                        expected=(known.shape, known.dtype),
+                    )
                 there = {piece.region for piece in known.pieces}
                 new = tuple(piece for piece in entry.pieces if piece.region not in there)
                 whole[name] = Entry(known.shape, known.dtype, known.pieces + new)
@@ -229,9 +230,11 @@ class SaveJob:
         while not (self.target / MARKER).exists():
             gone = not self.temporary.exists() and not self.target.exists()
             if gone or deadline.expired:
-                raise RankFailed(f"rank 0 did not complete {self.target.name}",
-                                 value="it gave up" if gone else f"nothing for {deadline.total_s:g} s",
-                                 hint="its own message says why; earlier checkpoints are intact")  # fmt: skip
+                raise RankFailed(
+                    f"rank 0 did not complete {self.target.name}",
+                    value="it gave up" if gone else f"nothing for {deadline.total_s:g} s",
+                    hint="its own message says why; earlier checkpoints are intact",
+                )
             time.sleep(_PAUSE)
 
     def _note(self, rank: int) -> Path:
@@ -247,13 +250,17 @@ class SaveJob:
             for rank in sorted(come):
                 failed = json.loads(self._note(rank).read_bytes()).get("failed")
                 if failed is not None:
-                    raise RankFailed(f"rank {rank} could not write its part of {self.target.name}", value=failed,
-                                     hint="earlier checkpoints are intact")  # fmt: skip
+                    raise RankFailed(
+                        f"rank {rank} could not write its part of {self.target.name}",
+                        value=failed,
+                        hint="earlier checkpoints are intact",
+                    )
             if missing and deadline.expired:
                 raise RankFailed(
                     f"ranks {sorted(missing)} did not write their parts of {self.target.name}",
-                    value=f"nothing for {self.timeout:g} s", hint="earlier checkpoints are intact",
-                )  # fmt: skip
+                    value=f"nothing for {self.timeout:g} s",
+                    hint="earlier checkpoints are intact",
+                )
             time.sleep(_PAUSE if missing else 0)
         for rank in range(1, self.size):
             note = json.loads(self._note(rank).read_bytes())

@@ -15,9 +15,16 @@ from numpy.typing import ArrayLike, NDArray
 from evolvent.errors import BatchMismatch, ConfigError, Problem
 
 __all__ = [
-    "Calibration", "Reliability", "auc", "auc_within", "brier", "calibration", "calibration_error", "label_accuracy",
+    "Calibration",
+    "Reliability",
+    "auc",
+    "auc_within",
+    "brier",
+    "calibration",
+    "calibration_error",
+    "label_accuracy",
     "reliability",
-]  # fmt: skip
+]
 
 Floats = NDArray[np.float64]
 
@@ -27,8 +34,11 @@ def _checked(scores: ArrayLike, truth: ArrayLike) -> tuple[Floats, NDArray[np.bo
     if values.shape != known.shape:
         raise BatchMismatch("scores and truths differ in number", value=(len(values), len(known)))
     if not np.isfinite(values).all() or not np.isin(known, (0.0, 1.0)).all():
-        raise BatchMismatch("scores must be finite and truths 0 or 1", value=values[~np.isfinite(values)][:3],
-                            hint="leave out, and count, what was not scored")  # fmt: skip
+        raise BatchMismatch(
+            "scores must be finite and truths 0 or 1",
+            value=values[~np.isfinite(values)][:3],
+            hint="leave out, and count, what was not scored",
+        )
     return values, known == 1.0
 
 
@@ -155,7 +165,7 @@ class Calibration:
 
 def calibration(
     scores: ArrayLike, truth: ArrayLike, *, tasks: Sequence[Hashable] | None = None, bins: int = 10, above: float = 0.5
-) -> Calibration:  # fmt: skip
+) -> Calibration:
     """Everything this file measures of one set of scores.
 
     Raises:

@@ -127,8 +127,10 @@ def _read(asked: Sequence[Ending], paths: Paths, *, tail: Sequence[int], hidden:
     answers: list[Any] = list((yield asks) if asks else ())
     for path, place in holds.items():
         paths.keep(path, answers[place].node)
-    return [[answer.values if isinstance(answer, Output) else answer for answer in map(answers.__getitem__, own)]
-            for own in places]  # fmt: skip
+    return [
+        [answer.values if isinstance(answer, Output) else answer for answer in map(answers.__getitem__, own)]
+        for own in places
+    ]
 
 
 def chance(good: float, bad: float) -> float:
@@ -144,6 +146,9 @@ def checked(asked: Sequence[Ending], found: Sequence[Sequence[float]]) -> list[t
         ScoringError: there are others.
     """
     if [len(own) for own in found] != [len(item.ends) for item in asked]:
-        raise ScoringError("not one score for each span", value=[len(own) for own in found][:8],
-                           expected=[len(item.ends) for item in asked][:8])  # fmt: skip
+        raise ScoringError(
+            "not one score for each span",
+            value=[len(own) for own in found][:8],
+            expected=[len(item.ends) for item in asked][:8],
+        )
     return [tuple(own) for own in found]

@@ -93,7 +93,7 @@ def _readers(refused: Refusals, path: Path, *, neutral: str, tag: str) -> dict[s
 
 def _read(
     path: Path, kind: str | None, readers: Mapping[str, _Reader], refused: Refusals, most: int
-) -> Iterator[SpanLabels]:  # fmt: skip
+) -> Iterator[SpanLabels]:
     for line, row in json_rows(path, refused, most_bytes=most):
         try:
             if not isinstance(row, dict):
@@ -200,8 +200,9 @@ def _prm800k(row: Mapping[str, Any], neutral: float | None) -> list[SpanLabels]:
         if way is None:
             raise _Wrong(where, "a step after one at which nothing was chosen")
         step = _object(entry, where)
-        offered = [_rated(one, f"{where}.completions[{at}]", neutral)
-                   for at, one in enumerate(_completions(step, where))]  # fmt: skip
+        offered = [
+            _rated(one, f"{where}.completions[{at}]", neutral) for at, one in enumerate(_completions(step, where))
+        ]
         chosen, human = step.get("chosen_completion"), step.get("human_completion")
         taken: tuple[str, float | None] | None = None
         if chosen is not None:
@@ -326,7 +327,7 @@ def _evolvent(row: Mapping[str, Any]) -> SpanLabels:
 
 def write_labels(
     path: Path, rows: Iterable[SpanLabels], *, form: Literal["evolvent", "openr"] = "evolvent", tag: str = STEP_TAG
-) -> tuple[int, int]:  # fmt: skip
+) -> tuple[int, int]:
     """Write labelled solutions as JSON lines; returns how many were written and how many left out.
 
     OpenR's form has a sign for every step: rows with an unlabelled span, or with the tag in a text, cannot be told in
@@ -350,8 +351,13 @@ def write_labels(
 
 
 def _as_own(row: SpanLabels) -> dict[str, Any]:
-    return {"question": row.question, "spans": list(row.spans), "labels": list(row.labels), "source": row.source,
-            "meta": dict(row.meta)}  # fmt: skip
+    return {
+        "question": row.question,
+        "spans": list(row.spans),
+        "labels": list(row.labels),
+        "source": row.source,
+        "meta": dict(row.meta),
+    }
 
 
 def _as_openr(row: SpanLabels, tag: str) -> dict[str, Any] | None:

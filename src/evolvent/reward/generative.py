@@ -37,8 +37,9 @@ class Verdict:
 
     def __post_init__(self) -> None:
         if not self.question or self.yes == self.no:
-            raise ConfigError("a verdict needs a question and two different words", value=(self.yes, self.no),
-                              expected="token ids")  # fmt: skip
+            raise ConfigError(
+                "a verdict needs a question and two different words", value=(self.yes, self.no), expected="token ids"
+            )
 
 
 @dataclass(slots=True)
@@ -93,8 +94,11 @@ def verdict_parts(solution: Solution, labels: Sequence[float | None], verdict: V
         SampleInvalid: as many labels as spans are not there.
     """
     if len(labels) != len(solution.spans):
-        raise SampleInvalid(f"solution {solution.name!r} has not one label for each span", value=len(labels),
-                            expected=len(solution.spans))  # fmt: skip
+        raise SampleInvalid(
+            f"solution {solution.name!r} has not one label for each span",
+            value=len(labels),
+            expected=len(solution.spans),
+        )
     known = [(end - 1, label) for end, label in zip(solution.ends, labels, strict=True) if label is not None]
     trunk, size = solution.parts(), len(solution.ids)
     if not known:

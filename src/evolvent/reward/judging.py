@@ -80,9 +80,11 @@ class EndpointJudge:
         """
         try:
             reply = self.endpoint.chat(
-                self.messages(task, answer), sampling=GREEDY, max_tokens=self._max_tokens,
+                self.messages(task, answer),
+                sampling=GREEDY,
+                max_tokens=self._max_tokens,
                 seed=sample_seed(self._seed, task, answer) % 2**31,
-            )  # fmt: skip
+            )
         except EngineError as error:
             raise JudgeUnavailable("the judge gave no verdict", value=str(error)) from error
         return read_verdict(reply.text)
@@ -111,9 +113,11 @@ class Failures:
         self.done, self.lost = self.done + 1, self.lost + (error is not None)
         if self.done >= self.least and self.lost > self.share * self.done:
             raise JudgeUnavailable(
-                "too many verdicts are missing", value=f"{self.lost} of {self.done}" + (f": {error}" if error else ""),
-                expected=f"at most {self.share:.0%}", hint="see to the judge, then judge again",
-            ) from error  # fmt: skip
+                "too many verdicts are missing",
+                value=f"{self.lost} of {self.done}" + (f": {error}" if error else ""),
+                expected=f"at most {self.share:.0%}",
+                hint="see to the judge, then judge again",
+            ) from error
 
 
 def judged(

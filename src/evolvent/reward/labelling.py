@@ -39,9 +39,14 @@ class Labelling(Config):
     max_tokens: int = Field(default=256, ge=1, description="longest response")
 
     def work(
-        self, policy: Policy, trajectory: Trajectory, correct: Callable[[str], bool | None], *, seed: int,
+        self,
+        policy: Policy,
+        trajectory: Trajectory,
+        correct: Callable[[str], bool | None],
+        *,
+        seed: int,
         slow: bool = False,
-    ) -> Work[list[Row]]:  # fmt: skip
+    ) -> Work[list[Row]]:
         """Label one trajectory (shepherd), or explore the task that it is of (omega), as a work for the driver.
 
         The first row says what that took. Where omega finds nothing to label, because no completion came right, that
@@ -55,9 +60,14 @@ class Labelling(Config):
         writing = Writing.of(policy, max_tokens=self.max_tokens, separators=self.separators)
         solution = solution_of(trajectory, writing.spans)
         completer = Completer(
-            writing.text, correct, self.max_tokens, policy.dialect.stop_ids,
-            Sampling(self.temperature, self.top_k, self.top_p), policy.context, slow,
-        )  # fmt: skip
+            writing.text,
+            correct,
+            self.max_tokens,
+            policy.dialect.stop_ids,
+            Sampling(self.temperature, self.top_k, self.top_p),
+            policy.context,
+            slow,
+        )
         if self.kind == "shepherd":
             labelled = yield from shepherd(solution, completer, count=self.count, seed=seed)
             spent = {"rollouts": labelled.rollouts, "generated": labelled.generated}
@@ -66,8 +76,10 @@ class Labelling(Config):
         tree = yield from omega(
             solution.prompt, completer, split=writing.spans, config=config, seed=seed, name=trajectory.task.id
         )
-        found = [_row(Solution(tree.prompt, spans, f"{trajectory.id}/{at}"), labels)
-                 for at, (spans, labels) in enumerate(tree.chains())]  # fmt: skip
+        found = [
+            _row(Solution(tree.prompt, spans, f"{trajectory.id}/{at}"), labels)
+            for at, (spans, labels) in enumerate(tree.chains())
+        ]
         found = found or [_row(Solution(tree.prompt, (), trajectory.id), ())]
         found[0] |= {"rollouts": tree.rollouts, "generated": tree.generated}
         return found
@@ -75,9 +87,11 @@ class Labelling(Config):
 
 def _row(solution: Solution, labels: Iterable[float | None]) -> Row:
     return {
-        "name": solution.name, "prompt": list(solution.prompt), "spans": [list(span) for span in solution.spans],
+        "name": solution.name,
+        "prompt": list(solution.prompt),
+        "spans": [list(span) for span in solution.spans],
         "labels": list(labels),
-    }  # fmt: skip
+    }
 
 
 def solutions_of(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Solution, tuple[float | None, ...]]]:

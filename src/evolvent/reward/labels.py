@@ -36,8 +36,11 @@ class SpanLabels:
         if not self.spans:
             raise SampleInvalid("a solution without spans", value=self.question[:80], expected="at least one")
         if len(self.spans) != len(self.labels):
-            raise SampleInvalid("not one label for each span", value=f"{len(self.labels)} labels",
-                                expected=f"{len(self.spans)}, with None where there is none")  # fmt: skip
+            raise SampleInvalid(
+                "not one label for each span",
+                value=f"{len(self.labels)} labels",
+                expected=f"{len(self.spans)}, with None where there is none",
+            )
         wrong = [label for label in self.labels if label is not None and not _in_unit(label)]
         if wrong:
             raise SampleInvalid("a label out of range", value=wrong[0], expected="a number from 0 to 1, or None")

@@ -32,8 +32,11 @@ def advantage_weights(advantages: ArrayLike, *, beta: float, cap: float = 20.0) 
     Raises:
         ConfigError: `beta` or `cap` not above 0. BatchMismatch: an advantage that is not finite.
     """
-    problems = [Problem(name, f"must be above 0, got {value}")
-                for name, value in (("beta", beta), ("cap", cap)) if not value > 0]  # fmt: skip
+    problems = [
+        Problem(name, f"must be above 0, got {value}")
+        for name, value in (("beta", beta), ("cap", cap))
+        if not value > 0
+    ]
     if problems:
         raise ConfigError(problems)
     values = np.asarray(advantages, np.float64)
@@ -60,9 +63,7 @@ def expectile_error(values: Tensor, targets: Tensor, weights: Tensor, *, tau: fl
     return (weights * slope * error.square()).sum()
 
 
-def q_targets(
-    rewards: ArrayLike, values: ArrayLike, ended: ArrayLike, *, discount: float = 1.0
-) -> NDArray[np.float64]:  # fmt: skip
+def q_targets(rewards: ArrayLike, values: ArrayLike, ended: ArrayLike, *, discount: float = 1.0) -> NDArray[np.float64]:
     """`r_t + discount V(s_(t+1))`, without the value where the episode ended: what Q is fitted to (2110.06169, eq. 6).
 
     Args:
@@ -75,8 +76,7 @@ def q_targets(
         raise ConfigError([Problem("discount", f"must be from 0 to 1, got {discount}")])
     paid, following, over = np.asarray(rewards, np.float64), np.asarray(values, np.float64), np.asarray(ended, bool)
     if not paid.shape == following.shape == over.shape:
-        raise BatchMismatch("rewards, values and ends differ in shape",
-                            value=(paid.shape, following.shape, over.shape))  # fmt: skip
+        raise BatchMismatch("rewards, values and ends differ in shape", value=(paid.shape, following.shape, over.shape))
     return paid + discount * np.where(over, 0.0, following)
 
 
@@ -105,9 +105,7 @@ class Siblings:
             raise BatchMismatch("not one value for each sibling", value=len(self.values), expected=len(self.spans))
 
 
-def sibling_pairs(
-    families: Iterable[Siblings], *, margin: float = 0.0, most: int = 4
-) -> list[Parts]:  # fmt: skip
+def sibling_pairs(families: Iterable[Siblings], *, margin: float = 0.0, most: int = 4) -> list[Parts]:
     """Chosen, rejected, chosen, rejected, ...: alternatives of one prefix, for `learn.objectives.dpo`.
 
     The span alone is learned; prompt and prefix are equal on both sides. Of each family the pairs with the greatest

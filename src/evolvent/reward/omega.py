@@ -171,9 +171,14 @@ def first_error(value: Callable[[int], float], count: int) -> tuple[int, tuple[i
 
 
 def omega(
-    prompt: Sequence[int], completer: Completer, *, split: Callable[[Sequence[int]], Sequence[int]],
-    config: Omega | None = None, seed: int = 0, name: str = "",
-) -> Work[OmegaTree]:  # fmt: skip
+    prompt: Sequence[int],
+    completer: Completer,
+    *,
+    split: Callable[[Sequence[int]], Sequence[int]],
+    config: Omega | None = None,
+    seed: int = 0,
+    name: str = "",
+) -> Work[OmegaTree]:
     """Build the tree of one prompt, as a work for the driver.
 
     A prefix that two completions share is tested once. Seeds depend on `seed`, `name` and the tokens of the prefix, so
@@ -217,8 +222,9 @@ class _Growing:
                 self.searches += 1
                 if not (yield from self._searched(at, rollout)):
                     ended = "rollouts"
-        return OmegaTree(self.prompt, tuple(self.states), self.searches, self.rollouts, self.ungraded, self.generated,
-                         ended)  # fmt: skip
+        return OmegaTree(
+            self.prompt, tuple(self.states), self.searches, self.rollouts, self.ungraded, self.generated, ended
+        )
 
     def _affordable(self) -> bool:
         return self.rollouts + self.config.completions <= self.config.rollouts

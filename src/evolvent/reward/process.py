@@ -24,8 +24,17 @@ from evolvent.reward.solutions import Solution
 from evolvent.search.records import Spent
 
 __all__ = [
-    "WORD_TAGS", "Ending", "Prepared", "Scorer", "SpanScorer", "TagIds", "Tags", "default_tags", "labelled", "prepare",
-]  # fmt: skip
+    "WORD_TAGS",
+    "Ending",
+    "Prepared",
+    "Scorer",
+    "SpanScorer",
+    "TagIds",
+    "Tags",
+    "default_tags",
+    "labelled",
+    "prepare",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +112,11 @@ def labelled(solution: Solution, labels: Sequence[float | None], tags: TagIds) -
         SampleInvalid: as many labels as spans are not there.
     """
     if len(labels) != len(solution.spans):
-        raise SampleInvalid(f"solution {solution.name!r} has not one label for each span", value=len(labels),
-                            expected=len(solution.spans))  # fmt: skip
+        raise SampleInvalid(
+            f"solution {solution.name!r} has not one label for each span",
+            value=len(labels),
+            expected=len(solution.spans),
+        )
     known = [(end - 1, label) for end, label in zip(solution.ends, labels, strict=True) if label is not None]
     trunk = solution.parts()
     size = len(trunk)
@@ -122,9 +134,7 @@ def labelled(solution: Solution, labels: Sequence[float | None], tags: TagIds) -
     return replace(tree, weight=weight)
 
 
-def prepare(
-    rows: Iterable[tuple[Solution, Sequence[float | None]]], tags: TagIds, *, context: int
-) -> Prepared:  # fmt: skip
+def prepare(rows: Iterable[tuple[Solution, Sequence[float | None]]], tags: TagIds, *, context: int) -> Prepared:
     """The training rows of labelled solutions: trees, to be collated by `learn.trees.collate`.
 
     Args:

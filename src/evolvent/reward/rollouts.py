@@ -43,8 +43,11 @@ class Completer:
 
     def __post_init__(self) -> None:
         limits = (("max_tokens", self.max_tokens), ("context", self.context))
-        problems = [Problem(name, f"must be 1 or more, got {value}")
-                    for name, value in limits if value is not None and value < 1]  # fmt: skip
+        problems = [
+            Problem(name, f"must be 1 or more, got {value}")
+            for name, value in limits
+            if value is not None and value < 1
+        ]
         if problems:
             raise ConfigError(problems)
 
@@ -72,7 +75,7 @@ class Rollout:
 
 def completions(
     prompt: Sequence[int], begun: Sequence[Sequence[int]], completer: Completer, *, seeds: Sequence[Sequence[int]]
-) -> Work[list[tuple[Rollout, ...]]]:  # fmt: skip
+) -> Work[list[tuple[Rollout, ...]]]:
     """Completions of several begun responses to one prompt, all asked at once, and graded.
 
     Args:
@@ -80,8 +83,11 @@ def completions(
     Returns:
         The rollouts of each; none where a response is finished or has no room to go on.
     """
-    open_ = [at for at, response in enumerate(begun)
-             if seeds[at] and not completer.finished(response) and completer.room(prompt, response) > 0]  # fmt: skip
+    open_ = [
+        at
+        for at, response in enumerate(begun)
+        if seeds[at] and not completer.finished(response) and completer.room(prompt, response) > 0
+    ]
     asks = [
         SampleAsk(
             None,

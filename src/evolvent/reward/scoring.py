@@ -33,9 +33,18 @@ from evolvent.search.writing import Writing
 from evolvent.trajectory import Generation, Score, Trajectory
 
 __all__ = [
-    "Floats", "advantage_parts", "cut", "episode_rewards", "judge_objective", "judge_parts", "rescored", "siblings_of",
-    "solutions_in", "span_scores", "spans_of",
-]  # fmt: skip
+    "Floats",
+    "advantage_parts",
+    "cut",
+    "episode_rewards",
+    "judge_objective",
+    "judge_parts",
+    "rescored",
+    "siblings_of",
+    "solutions_in",
+    "span_scores",
+    "spans_of",
+]
 
 _log = logging.getLogger(__name__)
 _TEACHER: tuple[Need, ...] = ("teacher",)
@@ -106,10 +115,7 @@ def span_scores(
         return {"good": torch.sigmoid(words[:, 0] - words[:, 1])}
 
     said = said_of(judge.model, trees, read, tokens=tokens)
-    return {
-        name: column["good"][tree.weight != 0]
-        for name, tree, column in zip(fitting, trees, said, strict=True)
-    }  # fmt: skip
+    return {name: column["good"][tree.weight != 0] for name, tree, column in zip(fitting, trees, said, strict=True)}
 
 
 def siblings_of(solutions: Mapping[str, Solution], scores: Mapping[str, Floats]) -> list[Siblings]:
@@ -165,8 +171,11 @@ def judge_objective(how: SearchConfig) -> Objective:
         ConfigError: a judge that is not learned from outcomes.
     """
     if how.score not in ("value", "outcome"):
-        raise ConfigError(f"a judge of the form {how.score!r} is not learned from outcomes", value=how.score,
-                          expected="score = 'value' or 'outcome'")  # fmt: skip
+        raise ConfigError(
+            f"a judge of the form {how.score!r} is not learned from outcomes",
+            value=how.score,
+            expected="score = 'value' or 'outcome'",
+        )
     return value() if how.score == "value" else outcome
 
 
@@ -195,8 +204,13 @@ def judge_parts(
         column: Literal["returns", "outcome"] = "returns" if how.score == "value" else "outcome"
         prepared = states(own, policy.dialect, context=policy.context, spans=spans, column=column)
         if prepared.refused:
-            _log.warning("%d of %d episodes of %s teach the judge nothing: %s", len(prepared.refused), len(own), name,
-                         prepared.refused[0].what)  # fmt: skip
+            _log.warning(
+                "%d of %d episodes of %s teach the judge nothing: %s",
+                len(prepared.refused),
+                len(own),
+                name,
+                prepared.refused[0].what,
+            )
         parts += prepared.parts
     return parts
 

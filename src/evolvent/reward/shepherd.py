@@ -50,9 +50,7 @@ class Shepherded:
         return SpanLabels(question, spans, self.labels, "shepherd", {"name": self.solution.name})
 
 
-def shepherd(
-    solution: Solution, completer: Completer, *, count: int = 8, seed: int = 0
-) -> Work[Shepherded]:  # fmt: skip
+def shepherd(solution: Solution, completer: Completer, *, count: int = 8, seed: int = 0) -> Work[Shepherded]:
     """Label the spans of a solution, as a work for the driver: all completions are asked at once.
 
     A finished solution is graded itself: its last label is exact and takes no completion. The seeds depend on the

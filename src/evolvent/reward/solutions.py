@@ -76,9 +76,13 @@ def span_ends(ids: Sequence[int], separators: Collection[int], *, opening: Colle
 
 
 def tokenised(
-    labels: SpanLabels, dialect: Dialect, *, instructions: str = "", separator: str = "\n",
+    labels: SpanLabels,
+    dialect: Dialect,
+    *,
+    instructions: str = "",
+    separator: str = "\n",
     encode: Callable[[str], Sequence[int]] | None = None,
-) -> Solution:  # fmt: skip
+) -> Solution:
     """The tokens of a solution that is known as text; each span is tokenised alone, so that its end is a token's end.
 
     Args:

@@ -28,9 +28,14 @@ Column = Literal["returns", "outcome"]
 
 
 def states(
-    trajectories: Iterable[Trajectory], dialect: Dialect, *, context: int, spans: Spans | None,
-    column: Column = "outcome", low: float = 0.0,
-) -> Prepared:  # fmt: skip
+    trajectories: Iterable[Trajectory],
+    dialect: Dialect,
+    *,
+    context: int,
+    spans: Spans | None,
+    column: Column = "outcome",
+    low: float = 0.0,
+) -> Prepared:
     """Training rows of episodes: their unit score at every state, and the episodes that gave none, with the reason.
 
     Args:
@@ -79,8 +84,11 @@ def solution_of(trajectory: Trajectory, spans: Spans) -> Solution:
     root = len(acted) == 1 and acted[0].extends is None
     written = np.flatnonzero(acted[0].sampled) if root else np.zeros(0, np.int64)
     if not len(written) or written[0] == 0 or len(written) != len(acted[0].ids) - written[0]:
-        raise SampleInvalid(f"episode {trajectory.id!r} is no response of one turn", value=f"{len(acted)} generations",
-                            expected="one that read its prompt, and then wrote")  # fmt: skip
+        raise SampleInvalid(
+            f"episode {trajectory.id!r} is no response of one turn",
+            value=f"{len(acted)} generations",
+            expected="one that read its prompt, and then wrote",
+        )
     ids, begin = acted[0].ids.tolist(), int(written[0])
     noted = {end - begin for end in acted[0].spans if begin < end < len(ids)}
     ends = [0, *(sorted(noted | {len(ids) - begin}) if noted else spans(ids[begin:]))]
@@ -98,19 +106,22 @@ def turn_states(trajectory: Trajectory, dialect: Dialect) -> Parts:
     generations = list(trajectory.generations)
     chained = all(each.extends == (at - 1 if at else None) for at, each in enumerate(generations))
     if not generations or not chained or len(generations) != len(trajectory.steps):
-        raise SampleInvalid(f"episode {trajectory.id!r} is no conversation of one generation a step",
-                            value=f"{len(generations)} generations, {len(trajectory.steps)} steps")  # fmt: skip
+        raise SampleInvalid(
+            f"episode {trajectory.id!r} is no conversation of one generation a step",
+            value=f"{len(generations)} generations, {len(trajectory.steps)} steps",
+        )
     sizes = [len(each.ids) for each in generations]
     begins = np.cumsum([0, *sizes[:-1]])
     ids = np.concatenate([each.ids for each in generations])
     sampled = np.concatenate([each.sampled for each in generations])
-    first = [int(begin + np.argmax(each.sampled)) for begin, each in zip(begins, generations, strict=True)
-             if each.sampled.any()]  # fmt: skip
+    first = [
+        int(begin + np.argmax(each.sampled))
+        for begin, each in zip(begins, generations, strict=True)
+        if each.sampled.any()
+    ]
     none = np.zeros(len(ids), np.float32)
     step = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
-    row = Parts(
-        trajectory.id, ids, sampled, sampled, none, step, np.full(len(ids), -1, np.int32), none
-    )  # fmt: skip
+    row = Parts(trajectory.id, ids, sampled, sampled, none, step, np.full(len(ids), -1, np.int32), none)
     last = dialect.turn(str(trajectory.final_observation), stopped=generations[-1].stop != "length")
     whole = _with_end(row, last, _token(dialect))
     weight = np.zeros(len(whole), np.float32)

@@ -31,7 +31,7 @@ __all__ = ["OutcomeScorer", "ValueScorer", "outcome_parts", "td_targets", "value
 
 def td_targets(
     outcome: float, spans: int, *, discount: float = 1.0, lam: float = 1.0, values: Sequence[float] | None = None
-) -> NDArray[np.float64]:  # fmt: skip
+) -> NDArray[np.float64]:
     """Targets at the ends of `spans` spans, `[T]`: `G_T = outcome`, `G_t = discount ((1 - lam) V_(t+1) + lam G_(t+1))`.
 
     The reward is paid at the end of the last span alone; with `lam` 1 and `discount` 1 every target is the outcome
@@ -72,8 +72,11 @@ def value_parts(solution: Solution, targets: Sequence[float], *, token: int) -> 
         SampleInvalid: as many targets as spans are not there, or one that is not finite.
     """
     if len(targets) != len(solution.spans) or not np.isfinite(targets).all():
-        raise SampleInvalid(f"solution {solution.name!r} has not one finite target for each span", value=len(targets),
-                            expected=len(solution.spans))  # fmt: skip
+        raise SampleInvalid(
+            f"solution {solution.name!r} has not one finite target for each span",
+            value=len(targets),
+            expected=len(solution.spans),
+        )
     row = readout(solution.parts(), token=token)
     weight, returns = np.zeros(len(row), np.float32), np.zeros(len(row), np.float32)
     ends = list(solution.ends)
@@ -88,8 +91,9 @@ def outcome_parts(solution: Solution, outcome: float, *, token: int) -> Parts:
         SampleInvalid: an outcome out of range.
     """
     if not 0 <= outcome <= 1:
-        raise SampleInvalid(f"the outcome of solution {solution.name!r} is out of range", value=outcome,
-                            expected="a number from 0 to 1")  # fmt: skip
+        raise SampleInvalid(
+            f"the outcome of solution {solution.name!r} is out of range", value=outcome, expected="a number from 0 to 1"
+        )
     row = readout(solution.parts(), token=token)
     return replace(row, columns={"outcome": np.full(len(row), outcome, np.float32)})
 

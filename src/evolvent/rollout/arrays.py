@@ -37,15 +37,23 @@ class _Steps:
     def __init__(self, rows: int, horizon: int, observation: int, *, dim: int) -> None:
         self.observation = np.zeros((rows, horizon + 1, observation), np.float32)
         self.reward = np.zeros((rows, horizon))
-        self.action: NDArray[Any] = (np.zeros((rows, horizon, dim), np.float32) if dim else
-                                     np.zeros((rows, horizon), np.int64))  # fmt: skip
+        self.action: NDArray[Any] = (
+            np.zeros((rows, horizon, dim), np.float32) if dim else np.zeros((rows, horizon), np.int64)
+        )
         self.lengths, self.terminated = np.zeros(rows, np.int64), np.zeros(rows, np.bool_)
 
 
 def play(
-    actor: Callable[[Any], NDArray[Any]], make: Callable[[], ArrayEnv], *, episodes: int, horizon: int, actions: int,
-    seed: int, dim: int = 0, scale: float = 1.0,
-) -> Episodes:  # fmt: skip
+    actor: Callable[[Any], NDArray[Any]],
+    make: Callable[[], ArrayEnv],
+    *,
+    episodes: int,
+    horizon: int,
+    actions: int,
+    seed: int,
+    dim: int = 0,
+    scale: float = 1.0,
+) -> Episodes:
     """Play episodes to their ends, all at once; an episode's seed is a function of `seed` and its number alone.
 
     Args:
@@ -59,28 +67,39 @@ def play(
     from evolvent.learn.sequences.windows import History
 
     if episodes < 1 or horizon < 1 or (actions < 1) == (dim < 1):
-        raise ConfigError("nothing to play", value=(episodes, horizon, actions, dim),
-                          expected="episodes and steps, 1 or more, and choices or numbers")  # fmt: skip
+        raise ConfigError(
+            "nothing to play",
+            value=(episodes, horizon, actions, dim),
+            expected="episodes and steps, 1 or more, and choices or numbers",
+        )
     seeds = np.array([sample_seed("episode", seed, number) for number in range(episodes)], np.int64)
     worlds: list[ArrayEnv] = []
     try:
         with boundary(EnvLost, "an environment failed"):
             for _ in range(episodes):
                 worlds.append(make())  # one by one: those that were made are closed if the next one fails
-            first = [np.asarray(env.reset(seed=int(s) % 2**31)[0], np.float32).ravel()
-                     for env, s in zip(worlds, seeds, strict=True)]  # fmt: skip
+            first = [
+                np.asarray(env.reset(seed=int(s) % 2**31)[0], np.float32).ravel()
+                for env, s in zip(worlds, seeds, strict=True)
+            ]
             kept = _Steps(episodes, horizon, len(first[0]), dim=0 if actions else dim)
             kept.observation[:, 0] = np.stack(first)
         running = np.arange(episodes)
         for t in range(horizon):
-            history = History(observation=kept.observation[running, : t + 1], action=kept.action[running, :t],
-                              reward=kept.reward[running, :t], seed=seeds[running])  # fmt: skip
+            history = History(
+                observation=kept.observation[running, : t + 1],
+                action=kept.action[running, :t],
+                reward=kept.reward[running, :t],
+                seed=seeds[running],
+            )
             chosen = np.asarray(actor(history))
             _fits(chosen, kept.action[running, t])
             kept.action[running, t] = chosen
             with boundary(EnvLost, "an environment failed", step=t):
-                going = [_step(worlds[row], kept, int(row), (t, chosen[at] * scale if not actions else int(chosen[at])))
-                         for at, row in enumerate(running)]  # fmt: skip
+                going = [
+                    _step(worlds[row], kept, int(row), (t, chosen[at] * scale if not actions else int(chosen[at])))
+                    for at, row in enumerate(running)
+                ]
             running = running[np.array(going)]
             if not len(running):
                 break
@@ -93,8 +112,11 @@ def play(
 def _fits(chosen: NDArray[Any], wanted: NDArray[Any]) -> None:
     """Refuse actions that would be stretched or rounded to fit."""
     if chosen.shape != wanted.shape or (wanted.dtype.kind == "i" and chosen.dtype.kind not in "iu"):
-        raise BatchMismatch("an actor that decides for another world", value=(chosen.shape, str(chosen.dtype)),
-                            expected=(wanted.shape, str(wanted.dtype)))  # fmt: skip
+        raise BatchMismatch(
+            "an actor that decides for another world",
+            value=(chosen.shape, str(chosen.dtype)),
+            expected=(wanted.shape, str(wanted.dtype)),
+        )
 
 
 def _step(env: ArrayEnv, kept: _Steps, row: int, what: tuple[int, Any]) -> bool:
@@ -113,5 +135,7 @@ def _episodes(kept: _Steps, actions: int) -> Episodes:
         final=np.stack([kept.observation[row, n] for row, n in rows]),
         action=np.concatenate([kept.action[row, :n] for row, n in rows]),
         reward=np.concatenate([kept.reward[row, :n] for row, n in rows]),
-        lengths=kept.lengths, terminated=kept.terminated, actions=actions,
-    )  # fmt: skip
+        lengths=kept.lengths,
+        terminated=kept.terminated,
+        actions=actions,
+    )

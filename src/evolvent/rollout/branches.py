@@ -117,8 +117,11 @@ def check_replayed(parent: Trajectory, step: int, observation: Value, *, over: b
     """
     recorded = parent.steps[step].observation
     if over or not np.array_equal(observation, recorded):
-        raise EnvLost(f"{parent.id!r}, played again, is another episode at step {step}",
-                      value="its end" if over else observation, expected=recorded)  # fmt: skip
+        raise EnvLost(
+            f"{parent.id!r}, played again, is another episode at step {step}",
+            value="its end" if over else observation,
+            expected=recorded,
+        )
 
 
 def resuming(agent: Agent) -> Resuming:
@@ -128,6 +131,9 @@ def resuming(agent: Agent) -> Resuming:
         ConfigError: it cannot.
     """
     if not isinstance(agent, Resuming):
-        raise ConfigError("this agent cannot begin in the middle of an episode", value=type(agent).__name__,
-                          expected="one with `resume`, such as LanguageAgent")  # fmt: skip
+        raise ConfigError(
+            "this agent cannot begin in the middle of an episode",
+            value=type(agent).__name__,
+            expected="one with `resume`, such as LanguageAgent",
+        )
     return agent

@@ -48,8 +48,11 @@ def collect(
         raise ConfigError("no slots to play in", value=slots, expected="1 or more")
     twice = [trajectory for trajectory, count in Counter(map(name, starts)).items() if count > 1]
     if twice:
-        raise ConfigError("two starts would become trajectories of one id", value=twice[:5],
-                          hint="give samples of one task different numbers")  # fmt: skip
+        raise ConfigError(
+            "two starts would become trajectories of one id",
+            value=twice[:5],
+            hint="give samples of one task different numbers",
+        )
     missing = sorted({start.task.world for start in starts} - set(worlds))
     if missing:
         raise ConfigError([unknown("world", world, worlds, where="task") for world in missing])

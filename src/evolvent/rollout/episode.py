@@ -53,8 +53,10 @@ def _call(
 def _seen(observation: object, info: object) -> tuple[Value, Info]:
     """An observation and info, if that is what they are."""
     if not isinstance(observation, (str, np.ndarray)) or not isinstance(info, Mapping):
-        raise EnvLost("an observation that is no text or array, or an info that is no mapping",
-                      value=f"{type(observation).__name__}, {type(info).__name__}")  # fmt: skip
+        raise EnvLost(
+            "an observation that is no text or array, or an info that is no mapping",
+            value=f"{type(observation).__name__}, {type(info).__name__}",
+        )
     return observation, info
 
 
@@ -197,9 +199,18 @@ def _played(opening: _Opening, *, name: str) -> Work[Trajectory]:
     except EvolventError as problem:
         ended, error = "error", ErrorRecord.of(problem, at_step=len(steps), retryable=isinstance(problem, StepTimeout))
     return Trajectory(
-        name, start.task, tuple(steps), observation, ended, score, start.sample, start.branch, error, start.task.id,
+        name,
+        start.task,
+        tuple(steps),
+        observation,
+        ended,
+        score,
+        start.sample,
+        start.branch,
+        error,
+        start.task.id,
         dict(marks),
-    )  # fmt: skip
+    )
 
 
 def _marks(info: Info) -> dict[str, Any]:

@@ -83,8 +83,15 @@ def example_row(trajectory: Trajectory, *, instructions: str, word: Callable[[in
         logprobs = np.concatenate([g.logprobs[g.sampled] for g in step.generations] or [np.zeros(0, np.float32)])
         mean = float(logprobs.mean()) if len(logprobs) else None
         invalid = bool(step.info.get("invalid") or step.info.get("unparsed"))
-        steps.append({"observation": str(step.observation), "action": str(step.action), "reward": step.reward,
-                      "invalid": invalid, "logprob": mean})  # fmt: skip
+        steps.append(
+            {
+                "observation": str(step.observation),
+                "action": str(step.action),
+                "reward": step.reward,
+                "invalid": invalid,
+                "logprob": mean,
+            }
+        )
     tokens = [
         {"text": word(int(index)), "sampled": bool(sampled), "logprob": float(logprob) if sampled else None}
         for g in trajectory.generations
@@ -92,7 +99,14 @@ def example_row(trajectory: Trajectory, *, instructions: str, word: Callable[[in
     ]
     task = trajectory.task
     return {
-        "task": task.id, "world": task.world, "tier": task.tier, "kind": task.kind, "success": trajectory.success,
-        "ended_by": trajectory.ended_by, "instructions": instructions, "steps": steps, "tokens": tokens,
+        "task": task.id,
+        "world": task.world,
+        "tier": task.tier,
+        "kind": task.kind,
+        "success": trajectory.success,
+        "ended_by": trajectory.ended_by,
+        "instructions": instructions,
+        "steps": steps,
+        "tokens": tokens,
         "final_observation": str(trajectory.final_observation),
-    }  # fmt: skip
+    }

@@ -48,9 +48,16 @@ class Plan:
 
 
 def beam_plan(
-    imagine: Imagine, prefix: NDArray[np.int64], *, columns: int, width: int, keep: int, horizon: int, gamma: float,
+    imagine: Imagine,
+    prefix: NDArray[np.int64],
+    *,
+    columns: int,
+    width: int,
+    keep: int,
+    horizon: int,
+    gamma: float,
     seed: int,
-) -> Plan:  # fmt: skip
+) -> Plan:
     """The best plan that a beam finds (Trajectory Transformer, arXiv 2106.02039, algorithm 1).
 
     A plan is worth what it earns and, discounted, what the model says is earned after it; one that ends, what it earns.

@@ -38,9 +38,14 @@ class Mixture:
 
 
 def mixture(
-    control: Control, *, kind: Kind, episodes: int, seed: int, medium: float = 0.4,
+    control: Control,
+    *,
+    kind: Kind,
+    episodes: int,
+    seed: int,
+    medium: float = 0.4,
     make: Callable[[], ArrayEnv] | None = None,
-) -> Mixture:  # fmt: skip
+) -> Mixture:
     """Play a mixture.
 
     Args:
@@ -70,11 +75,27 @@ def mixture(
                 chosen[row] = rng.integers(actions) if actions else rng.uniform(-1.0, 1.0, chosen.shape[1])
         return chosen
 
-    played = play(act, make or partial(make_control, control), episodes=episodes, horizon=control.horizon,
-                  actions=actions, seed=seed, dim=control.dim, scale=control.scale)  # fmt: skip
+    played = play(
+        act,
+        make or partial(make_control, control),
+        episodes=episodes,
+        horizon=control.horizon,
+        actions=actions,
+        seed=seed,
+        dim=control.dim,
+        scale=control.scale,
+    )
     returns = played.returns
     spread = {"mean": float(returns.mean()), "least": float(returns.min()), "most": float(returns.max())}
-    manifest = {"world": control.id, "kind": kind, "seed": seed, "episodes": episodes, "horizon": control.horizon,
-                "decisions": len(played.reward), "random_share": [float(shares[0]), float(shares[-1])],
-                "return": spread, "digest": played.digest}  # fmt: skip
+    manifest = {
+        "world": control.id,
+        "kind": kind,
+        "seed": seed,
+        "episodes": episodes,
+        "horizon": control.horizon,
+        "decisions": len(played.reward),
+        "random_share": [float(shares[0]), float(shares[-1])],
+        "return": spread,
+        "digest": played.digest,
+    }
     return Mixture(played, manifest)

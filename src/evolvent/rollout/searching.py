@@ -153,8 +153,13 @@ def check_search(worlds: Mapping[str, World], how: SearchConfig, *, judged: bool
         elif level != "turn" and world.horizon > 1:
             problems.append(Problem("level", f"{name!r} has episodes of several turns", "level = 'turn'"))
         if level == "token" and how.generated is not None:
-            problems.append(Problem("generated", f"{name!r} is searched by tokens, none of which is sampled",
-                                    "limit 'computed' or 'expansions'"))  # fmt: skip
+            problems.append(
+                Problem(
+                    "generated",
+                    f"{name!r} is searched by tokens, none of which is sampled",
+                    "limit 'computed' or 'expansions'",
+                )
+            )
         least, trees = _least(how, level), _trees(how)
         if how.generated is not None and level != "token" and how.generated // trees < least:
             shared = f", shared by {trees} trees" if trees > 1 else ""
@@ -182,9 +187,16 @@ def _least(how: SearchConfig, level: str) -> int:
 
 
 def searching(
-    worlds: Mapping[str, World], starts: Sequence[Start], how: SearchConfig, *, player: Player, seed: int = 0,
-    slots: int = 64, name: Callable[[Start], str] = trajectory_name, trees: int = 0,
-) -> Generator[Searched, None, None]:  # fmt: skip
+    worlds: Mapping[str, World],
+    starts: Sequence[Start],
+    how: SearchConfig,
+    *,
+    player: Player,
+    seed: int = 0,
+    slots: int = 64,
+    name: Callable[[Start], str] = trajectory_name,
+    trees: int = 0,
+) -> Generator[Searched, None, None]:
     """Search from every start; yields what came of it in order of completion.
 
     What a search comes to depends on its start, the settings and the seed, and not on what is searched beside it. A
@@ -213,8 +225,10 @@ def searching(
 def _failed(start: Start, name: str, error: Exception | None) -> Searched:
     said = error or EvolventError("a search ended without a result")
     record = ErrorRecord(type(said).__name__, str(said))
-    return Searched(start, Trajectory(name, start.task, (), ended_by="error", error=record, sample=start.sample,
-                                      group=start.task.id))  # fmt: skip
+    return Searched(
+        start,
+        Trajectory(name, start.task, (), ended_by="error", error=record, sample=start.sample, group=start.task.id),
+    )
 
 
 def _searched(world: World, start: Start, play: _Play, *, tree: bool) -> Work[Searched]:
@@ -223,10 +237,16 @@ def _searched(world: World, start: Start, play: _Play, *, tree: bool) -> Work[Se
     title = str(searched.trajectory.steps[0].observation) if searched.trajectory.steps else start.task.id
     kept = [tree_row(result, title=title) for result in grown.trees] if tree else []
     notes = grown.trees[0].notes
-    return replace(searched, spent=grown.spent, ended_by=grown.ended_by, tree=kept[at.tree] if kept else {},
-                   dropped=sum(len(result.dropped) for result in grown.trees),
-                   forest=tuple(kept) if len(grown.trees) > 1 else (),
-                   stopped=str(notes.get("stopped", "")), spared=int(notes.get("spared", 0)))  # fmt: skip
+    return replace(
+        searched,
+        spent=grown.spent,
+        ended_by=grown.ended_by,
+        tree=kept[at.tree] if kept else {},
+        dropped=sum(len(result.dropped) for result in grown.trees),
+        forest=tuple(kept) if len(grown.trees) > 1 else (),
+        stopped=str(notes.get("stopped", "")),
+        spared=int(notes.get("spared", 0)),
+    )
 
 
 # ------------------------------------------------------------------ the text of a response
@@ -241,9 +261,14 @@ def _text(world: World, start: Start, play: _Play) -> Work[Found]:
     observation = yield from called(world, partial(question_of, world, task))
     prompt = policy.dialect.open(world.instructions, observation)
     writing = Writing.of(
-        policy, max_tokens=how.max_tokens, level=level, separators=how.separators, span_tokens=how.span_tokens,
-        sampling=Sampling(how.temperature, how.top_k, how.top_p), reduce=how.reduce,
-    )  # fmt: skip
+        policy,
+        max_tokens=how.max_tokens,
+        level=level,
+        separators=how.separators,
+        span_tokens=how.span_tokens,
+        sampling=Sampling(how.temperature, how.top_k, how.top_p),
+        reduce=how.reduce,
+    )
     scorer = play.scorer
     if how.value == "rollouts":
         slow = Limits().step_s if world.blocking else None
@@ -266,15 +291,29 @@ def _text(world: World, start: Start, play: _Play) -> Work[Found]:
         return replace(searched, trajectory=_nothing(world, start, play, observation)), grown, at
     if at.node not in verdicts[at.tree]:
         verdicts[at.tree][at.node] = yield from called(world, partial(graded, world, task, state.text))
-    trajectory = text_trajectory(state, task, name=play.name(start), observation=observation,
-                                 score=verdicts[at.tree][at.node].score, sample=start.sample)  # fmt: skip
+    trajectory = text_trajectory(
+        state,
+        task,
+        name=play.name(start),
+        observation=observation,
+        score=verdicts[at.tree][at.node].score,
+        sample=start.sample,
+    )
     return replace(searched, trajectory=trajectory), grown, at
 
 
 def _nothing(world: World, start: Start, play: _Play, observation: Any, info: Any = ()) -> Trajectory:
     """An episode in which nothing was done, because the budget had no room for it."""
-    return Trajectory(play.name(start), start.task, (), observation, "horizon", world.score([], dict(info)),
-                      start.sample, group=start.task.id)  # fmt: skip
+    return Trajectory(
+        play.name(start),
+        start.task,
+        (),
+        observation,
+        "horizon",
+        world.score([], dict(info)),
+        start.sample,
+        group=start.task.id,
+    )
 
 
 # ------------------------------------------------------------------ a solution
@@ -319,9 +358,14 @@ def _solved(world: World, start: Start, play: _Play) -> Work[Found]:
     if at.node not in verdicts[at.tree]:
         verdicts[at.tree][at.node] = yield from called(world, partial(verdict, state.solution))
     trajectory = solution_trajectory(
-        state, task, said=response(world, state.solution), name=play.name(start), observation=observation,
-        score=verdicts[at.tree][at.node].score, sample=start.sample,
-    )  # fmt: skip
+        state,
+        task,
+        said=response(world, state.solution),
+        name=play.name(start),
+        observation=observation,
+        score=verdicts[at.tree][at.node].score,
+        sample=start.sample,
+    )
     return replace(searched, trajectory=trajectory), grown, at
 
 
@@ -339,11 +383,18 @@ def _turns(world: World, start: Start, play: _Play) -> Work[Found]:
         estimate = StateValue(lambda state: 0.0)
     begin = play.begin(lambda state: _played(world, state).answer)
     grown = yield from over_env(
-        lambda root: play.grow(begin, root, own), world=world, task=task, proposer=language,
-        estimate=estimate, terminal="reward" if estimate is None or how.value == "reward" else how.terminal, seed=own,
-    )  # fmt: skip
-    verdicts = [{node: _played(world, result.tree.states[node]) for node in dict.fromkeys(result.finished)}
-                for result in grown.trees]  # fmt: skip
+        lambda root: play.grow(begin, root, own),
+        world=world,
+        task=task,
+        proposer=language,
+        estimate=estimate,
+        terminal="reward" if estimate is None or how.value == "reward" else how.terminal,
+        seed=own,
+    )
+    verdicts = [
+        {node: _played(world, result.tree.states[node]) for node in dict.fromkeys(result.finished)}
+        for result in grown.trees
+    ]
     at, searched = _decided(grown, verdicts, start, play)
     state: EnvState = grown.trees[at.tree].tree.states[at.node]
     if not state.rewards:

@@ -47,12 +47,20 @@ class ProcessRows:
     """
 
     def __init__(
-        self, make: Callable[[Task], Row], size: int, *, workers: int = 2, step_s: float = 10.0,
+        self,
+        make: Callable[[Task], Row],
+        size: int,
+        *,
+        workers: int = 2,
+        step_s: float = 10.0,
         begin_s: float = 60.0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         numbers = (("size", size), ("workers", workers), ("step_s", step_s), ("begin_s", begin_s))
-        wrong = [Problem(f"rows.{name}", f"got {value}", "expected more than 0")
-                 for name, value in numbers if not 0 < value < float("inf")]  # fmt: skip
+        wrong = [
+            Problem(f"rows.{name}", f"got {value}", "expected more than 0")
+            for name, value in numbers
+            if not 0 < value < float("inf")
+        ]
         module, name = getattr(make, "__module__", ""), getattr(make, "__qualname__", "")
         if module == "__main__" or getattr(sys.modules.get(module), name, None) is not make:
             wrong.append(Problem("rows.make", f"got {module}:{name}", "expected one at the top of a module"))
@@ -66,8 +74,10 @@ class ProcessRows:
 
     def begin(self, starts: Mapping[int, tuple[Task, int]]) -> Mapping[int, Answer]:
         """See `RowHost`."""
-        asked = {row: {"row": row, "seed": seed, "world": task.world, "version": task.version, "spec": dict(task.spec)}
-                 for row, (task, seed) in starts.items()}  # fmt: skip
+        asked = {
+            row: {"row": row, "seed": seed, "world": task.world, "version": task.version, "spec": dict(task.spec)}
+            for row, (task, seed) in starts.items()
+        }
         return self._ask("begin", asked, {}, self._begin_s)
 
     def step(self, actions: Mapping[int, NDArray[Any]]) -> Mapping[int, Answer]:
@@ -75,8 +85,11 @@ class ProcessRows:
         lost: dict[int, Answer] = {
             row: Interrupted("its process was lost") for row in actions if row not in self._begun
         }
-        asked = {row: {"row": row, "shape": list(own.shape), "kind": own.dtype.str}
-                 for row, own in actions.items() if row not in lost}  # fmt: skip
+        asked = {
+            row: {"row": row, "shape": list(own.shape), "kind": own.dtype.str}
+            for row, own in actions.items()
+            if row not in lost
+        }
         return {**self._ask("step", asked, actions, self._step_s), **lost}
 
     def close(self) -> None:
@@ -167,8 +180,11 @@ def _answer(row: int, moment: Moment | ErrorRecord | Interrupted) -> tuple[dict[
         why = moment if isinstance(moment, ErrorRecord) else ErrorRecord("EnvLost", moment.why)
         return {"row": row, "error": {"kind": why.kind, "message": why.message[:2000]}}, b""
     arrays = {name: getattr(moment, name) for name in _ARRAYS if getattr(moment, name) is not None}
-    header = {"row": row, "arrays": {name: [list(array.shape), array.dtype.str] for name, array in arrays.items()},
-              **{name: getattr(moment, name) for name in _SAID}}  # fmt: skip
+    header = {
+        "row": row,
+        "arrays": {name: [list(array.shape), array.dtype.str] for name, array in arrays.items()},
+        **{name: getattr(moment, name) for name in _SAID},
+    }
     return header, b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values())
 
 

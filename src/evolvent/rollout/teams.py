@@ -75,18 +75,24 @@ class TeamCollector:
             for row in result.errors:
                 lost[: t + 1, row] |= np.array([view.number[row] == self.view.number[row] for view in views])
                 self.lost += 1
-            finals += [(t, int(row), result.final.rows(np.array([at]))) for at, row in enumerate(result.ended)
-                       if result.final is not None and result.truncated[row]]  # fmt: skip
+            finals += [
+                (t, int(row), result.final.rows(np.array([at])))
+                for at, row in enumerate(result.ended)
+                if result.final is not None and result.truncated[row]
+            ]
             self.view = result.view
         said = [result.success for result in results if result.success is not None]
         return ArrayRollout(
-            spec=self.batch.spec, **_stacked(views), **{name: np.stack([getattr(d, name) for d in decisions])
-                                                        for name in ("actions", "logp", "value")},
+            spec=self.batch.spec,
+            **_stacked(views),
+            **{name: np.stack([getattr(d, name) for d in decisions]) for name in ("actions", "logp", "value")},
             **{name: np.stack([getattr(r, name) for r in results]) for name in ("reward", "terminated", "truncated")},
-            lost=lost, success=np.stack(said) if len(said) == steps else None,
-            last=self.view, final=_joined([view for _, _, view in finals]),
+            lost=lost,
+            success=np.stack(said) if len(said) == steps else None,
+            last=self.view,
+            final=_joined([view for _, _, view in finals]),
             final_at=np.array([(t, row) for t, row, _ in finals], dtype=np.int64).reshape(-1, 2),
-        )  # fmt: skip
+        )
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
         """Everything that goes on into the next rollout, as arrays: what resuming needs. ConfigError: a batch that
@@ -107,8 +113,9 @@ class TeamCollector:
 
 def _stacked(views: Sequence[TeamView]) -> dict[str, Any]:
     """The arrays of T views with a leading axis `[T]`."""
-    found: dict[str, Any] = {name: np.stack([getattr(view, name) for view in views])
-                             for name in ("observation", "alive", "number", "time")}  # fmt: skip
+    found: dict[str, Any] = {
+        name: np.stack([getattr(view, name) for view in views]) for name in ("observation", "alive", "number", "time")
+    }
     for name in ("available", "state"):
         own = [getattr(view, name) for view in views]
         found[name] = None if own[0] is None else np.stack(own)
@@ -127,9 +134,15 @@ def _joined(views: Sequence[TeamView]) -> TeamView | None:
 
 
 def play_episodes(
-    batch: TeamBatch, player: TeamPlayer, episodes: int, *, first: int = 0, seed: int = 0, greedy: bool = True,
+    batch: TeamBatch,
+    player: TeamPlayer,
+    episodes: int,
+    *,
+    first: int = 0,
+    seed: int = 0,
+    greedy: bool = True,
     stage: str = "",
-) -> tuple[Trajectory, ...]:  # fmt: skip
+) -> tuple[Trajectory, ...]:
     """Episodes `first` to `first + episodes - 1`, whole, in order: the same whatever the size of the batch.
 
     A lost episode is a trajectory with its error and no score.
@@ -168,7 +181,7 @@ def _step(view: TeamView, actions: NDArray[Any], result: TeamStep, row: int) -> 
 
 def _trajectory(
     batch: TeamBatch, number: int, steps: Sequence[Step], result: TeamStep, *, at: int, stage: str
-) -> Trajectory:  # fmt: skip
+) -> Trajectory:
     row = int(result.ended[at])
     error = result.errors.get(row)
     success = None if result.success is None else bool(result.success[row])
@@ -178,16 +191,31 @@ def _trajectory(
 
 
 def _recorded(
-    batch: TeamBatch, number: int, steps: Sequence[Step], last: NDArray[Any], *, ended: EndedBy,
-    error: ErrorRecord | None, success: bool | None, stage: str,
-) -> Trajectory:  # fmt: skip
+    batch: TeamBatch,
+    number: int,
+    steps: Sequence[Step],
+    last: NDArray[Any],
+    *,
+    ended: EndedBy,
+    error: ErrorRecord | None,
+    success: bool | None,
+    stage: str,
+) -> Trajectory:
     task, sample = episode_of(number, batch.tasks)
     raw = float(sum(step.reward or 0.0 for step in steps))
     score = unscored() if error else Score(raw, None if success is None else float(success), success)
     return Trajectory(
-        trajectory_name(Start(task, sample), stage), task, tuple(steps), last, ended, score, sample, error=error,
-        group=task.id, meta={"agents": batch.spec.agents},
-    )  # fmt: skip
+        trajectory_name(Start(task, sample), stage),
+        task,
+        tuple(steps),
+        last,
+        ended,
+        score,
+        sample,
+        error=error,
+        group=task.id,
+        meta={"agents": batch.spec.agents},
+    )
 
 
 def trajectories_of(rollout: ArrayRollout, batch: TeamBatch, *, stage: str = "") -> tuple[Trajectory, ...]:
@@ -205,18 +233,23 @@ def trajectories_of(rollout: ArrayRollout, batch: TeamBatch, *, stage: str = "")
             continue
         lost = bool(rollout.lost[t, row])
         steps = [
-            Step(rollout.observation[k, row], rollout.actions[k, row], None if lost else float(rollout.reward[k, row]),
-                 info={"alive": rollout.alive[k, row].tolist()})
+            Step(
+                rollout.observation[k, row],
+                rollout.actions[k, row],
+                None if lost else float(rollout.reward[k, row]),
+                info={"alive": rollout.alive[k, row].tolist()},
+            )
             for k in range(begin, t + 1)
-        ]  # fmt: skip
+        ]
         at = finals.get((t, row))
         last = np.zeros(0, np.float32) if at is None or rollout.final is None else rollout.final.observation[at]
         ending: EndedBy = "error" if lost else "world" if rollout.terminated[t, row] else "horizon"
         error = ErrorRecord("EnvLost", "the environment was lost", int(rollout.time[t, row]), True) if lost else None
         success = None if rollout.success is None else bool(rollout.success[t, row])
         number = int(rollout.number[t, row])
-        found.append((number, _recorded(batch, number, steps, last, ended=ending, error=error, success=success,
-                                        stage=stage)))  # fmt: skip
+        found.append(
+            (number, _recorded(batch, number, steps, last, ended=ending, error=error, success=success, stage=stage))
+        )
     return tuple(record for _, record in sorted(found, key=lambda pair: pair[0]))
 
 
@@ -244,17 +277,19 @@ def outcome_row(name: str, world: TeamWorld, records: Sequence[Trajectory]) -> d
     known = [one for one in best if one is not None]
     told = [float(record.success) for record in scored if record.success is not None]
     return {
-        "name": name, "world": world.name, "episodes": len(scored), "lost": len(records) - len(scored),
+        "name": name,
+        "world": world.name,
+        "episodes": len(scored),
+        "lost": len(records) - len(scored),
         "return": triple([record.score.raw or 0.0 for record in scored]),
         "success": triple(told, 0.0, 1.0) if len(told) == len(scored) else None,
         "optimum": [sum(o.value for o in known) / len(known), all(o.exact for o in known)]
-        if len(known) == len(best) else None,
-    }  # fmt: skip
+        if len(known) == len(best)
+        else None,
+    }
 
 
-def film(
-    batch: TeamBatch, player: TeamPlayer, number: int, *, seed: int = 0, greedy: bool = True
-) -> tuple[Scene, ...]:  # fmt: skip
+def film(batch: TeamBatch, player: TeamPlayer, number: int, *, seed: int = 0, greedy: bool = True) -> tuple[Scene, ...]:
     """What episode `number` looks like before each of its decisions, played in the first row.
 
     Raises:

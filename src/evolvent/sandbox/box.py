@@ -101,11 +101,16 @@ class Box:
             command = arguments(host, tmp_mb=tmp_mb, descriptors=given, folders=folders, packages=packages)
             with self._group.joined() if self._group is not None else nullcontext():
                 self._process = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    bufsize=0,
                     cwd=self._folder.name if self._folder is not None else "/",
-                    pass_fds=list(given.values()), env=dict(ENVIRONMENT) if host is None else {},
+                    pass_fds=list(given.values()),
+                    env=dict(ENVIRONMENT) if host is None else {},
                     start_new_session=True,
-                )  # fmt: skip
+                )
         except OSError:
             self._close()
             raise

@@ -36,9 +36,13 @@ _BOOT = (
     "sys.path[-1:] = [part for part in sys.argv[3].split(':') if part]; main(int(sys.argv[2]), sys.argv[4:])"
 )
 ENVIRONMENT: Mapping[str, str] = {
-    "PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8",
-    "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
-}  # fmt: skip
+    "PATH": "/usr/bin:/bin",
+    "HOME": "/tmp",
+    "LANG": "C.UTF-8",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +109,10 @@ def _isolation(search: str) -> Isolation:
         os.close(reading)
     if done.returncode != 0:
         raise IsolationUnavailable(
-            "bubblewrap cannot isolate on this host", value=done.stderr.strip() or f"exit code {done.returncode}",
+            "bubblewrap cannot isolate on this host",
+            value=done.stderr.strip() or f"exit code {done.returncode}",
             hint="unprivileged user namespaces may be switched off; see docs/sandbox.md",
-        )  # fmt: skip
+        )
     return host
 
 
@@ -117,8 +122,16 @@ def _kernel() -> tuple[int, ...]:
 
 def _run(command: Sequence[str], pass_fds: tuple[int, ...] = ()) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(command, env={}, stdin=subprocess.DEVNULL, capture_output=True, pass_fds=pass_fds,
-                              text=True, errors="replace", timeout=_TRY_S)  # fmt: skip
+        return subprocess.run(
+            command,
+            env={},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            pass_fds=pass_fds,
+            text=True,
+            errors="replace",
+            timeout=_TRY_S,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise IsolationUnavailable("bubblewrap does not run", value=str(error), hint=_ADVICE) from error
 
@@ -178,9 +191,13 @@ def _walls(host: Isolation, *, tmp_bytes: int, binds: Sequence[str]) -> list[str
 
 
 def arguments(
-    host: Isolation | None, *, tmp_mb: int, descriptors: Mapping[str, int], folders: Sequence[str],
+    host: Isolation | None,
+    *,
+    tmp_mb: int,
+    descriptors: Mapping[str, int],
+    folders: Sequence[str],
     packages: Sequence[str],
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """The command that starts a box.
 
     Args:

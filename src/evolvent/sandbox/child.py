@@ -33,8 +33,19 @@ _MIB = 2**20
 _ERROR = 500  # characters of an exception's text
 
 
-_Json = type("_Json", (), {"strict": True, "object_hook": None, "object_pairs_hook": None, "parse_float": float,
-                           "parse_int": int, "parse_constant": float, "memo": {}})  # fmt: skip
+_Json = type(
+    "_Json",
+    (),
+    {
+        "strict": True,
+        "object_hook": None,
+        "object_pairs_hook": None,
+        "parse_float": float,
+        "parse_int": int,
+        "parse_constant": float,
+        "memo": {},
+    },
+)
 _read: Callable[[str, int], tuple[dict[str, Any], int]] = make_scanner(_Json())
 _written: Callable[[object, int], tuple[str, ...]] = make_encoder(
     None, repr, encode_basestring_ascii, None, ":", ",", False, False, False

@@ -45,8 +45,11 @@ class Limits:
 
     def __post_init__(self) -> None:
         values = [(part.name, getattr(self, part.name)) for part in fields(self)]
-        wrong = [Problem(f"limits.{name}", f"got {value}", "expected more than 0")
-                 for name, value in values if not 0 < value < float("inf")]  # fmt: skip
+        wrong = [
+            Problem(f"limits.{name}", f"got {value}", "expected more than 0")
+            for name, value in values
+            if not 0 < value < float("inf")
+        ]
         if wrong:
             raise ConfigError(wrong)
 

@@ -41,12 +41,20 @@ class Boxes:
     """
 
     def __init__(
-        self, *, packages: Sequence[str] = (), ahead: int = 2, at_once: int | None = None, tmp_mb: int = 16,
+        self,
+        *,
+        packages: Sequence[str] = (),
+        ahead: int = 2,
+        at_once: int | None = None,
+        tmp_mb: int = 16,
         unsafe: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         at_once = 2 * (os.cpu_count() or 1) if at_once is None else at_once
-        wrong = [Problem(name, f"got {value}", f"expected {least} or more") for name, value, least in
-                 (("ahead", ahead, 0), ("at_once", at_once, 1), ("tmp_mb", tmp_mb, 1)) if value < least]  # fmt: skip
+        wrong = [
+            Problem(name, f"got {value}", f"expected {least} or more")
+            for name, value, least in (("ahead", ahead, 0), ("at_once", at_once, 1), ("tmp_mb", tmp_mb, 1))
+            if value < least
+        ]
         if wrong:
             raise ConfigError(wrong)
         self._host = None if unsafe else isolation()
@@ -78,8 +86,9 @@ class Boxes:
             honest = box.end()
         if honest:
             return outcomes
-        return tuple(replace(outcome, status="malformed", value=None, error="one answer too many")
-                     for outcome in outcomes)  # fmt: skip
+        return tuple(
+            replace(outcome, status="malformed", value=None, error="one answer too many") for outcome in outcomes
+        )
 
     @contextmanager
     def open(self, source: str, limits: Limits, outside: Mapping[str, Outside] | None = None) -> Iterator[Box]:

@@ -32,8 +32,11 @@ def policy_for(worlds: Sequence[World], *, size: str = "xs", context: int | None
     for world in worlds:
         known = world.vocabulary()
         if known is None:
-            raise ConfigError(f"world {world.name!r} has an open vocabulary", expected="a model folder",
-                              hint="give the policy as a Hugging Face folder")  # fmt: skip
+            raise ConfigError(
+                f"world {world.name!r} has an open vocabulary",
+                expected="a model folder",
+                hint="give the policy as a Hugging Face folder",
+            )
         words.update(dict.fromkeys(known))
     context = context or _roomy(worlds)
     return tiny_policy(sorted(words), size=size, context=context, seed=sample_seed(seed, "initialisation") % 2**31)

@@ -34,9 +34,11 @@ def scorer_of(judge: Policy, how: SearchConfig, *, model: str | None = None) -> 
     if how.score == "generative":
         return GenerativeScorer(default_verdict(judge.tokenizer), model=model)
     if judge.value_head is None:
-        raise ConfigError(f"a judge of the form {how.score!r} needs a value head, and this policy has none",
-                          expected="a policy that was trained on values, or score = 'process'",
-                          hint="name the judge: --judge FOLDER")  # fmt: skip
+        raise ConfigError(
+            f"a judge of the form {how.score!r} needs a value head, and this policy has none",
+            expected="a policy that was trained on values, or score = 'process'",
+            hint="name the judge: --judge FOLDER",
+        )
     scorer = ValueScorer if how.score == "value" else OutcomeScorer
     return scorer(judge.value_head, model=model)
 
@@ -49,8 +51,11 @@ def default_verdict(tokenizer: Any) -> Verdict:
     """
     words = [tokenizer.encode(word, add_special_tokens=False) for word in (" Yes", " No")]
     if any(len(ids) != 1 or ids[0] == tokenizer.unk_token_id for ids in words):
-        raise ConfigError("a verifier that answers in words needs ' Yes' and ' No' as single tokens", value=words,
-                          hint="use score = 'process'")  # fmt: skip
+        raise ConfigError(
+            "a verifier that answers in words needs ' Yes' and ' No' as single tokens",
+            value=words,
+            hint="use score = 'process'",
+        )
     question = tokenizer.encode(_QUESTION, add_special_tokens=False)
     return Verdict(tuple(question), words[0][0], words[1][0])
 
@@ -63,6 +68,10 @@ def judged(policy: Policy, judge: Policy, *, engine: Engine, judging: Engine) ->
     """
     own, other = vocabulary_digest(policy.tokenizer), vocabulary_digest(judge.tokenizer)
     if own != other:
-        raise VocabularyMismatch("the judge has another tokenizer than the policy", value=other[:12],
-                                 expected=own[:12], hint="train the judge from the policy")  # fmt: skip
+        raise VocabularyMismatch(
+            "the judge has another tokenizer than the policy",
+            value=other[:12],
+            expected=own[:12],
+            hint="train the judge from the policy",
+        )
     return Several({"policy": engine, JUDGE: judging})

@@ -113,9 +113,14 @@ class LocalVerbs:
             raise ConfigError(problems)
 
     def collect(
-        self, policy: Policy, starts: Sequence[Start], stage: Stage, *, temperature: float = 1.0,
+        self,
+        policy: Policy,
+        starts: Sequence[Start],
+        stage: Stage,
+        *,
+        temperature: float = 1.0,
         horizon: int | None = None,
-    ) -> Iterator[Trajectory]:  # fmt: skip
+    ) -> Iterator[Trajectory]:
         """Play the starts with the policy; each trajectory is stored before it is yielded."""
         agent = self._agent(policy, Sampling(temperature), choose=self.choose, deciding=self.deciding)
         count = scored = wins = steps = 0
@@ -142,9 +147,15 @@ class LocalVerbs:
             if scorer is not None and own is not policy:
                 engine = judged(policy, own, engine=engine, judging=self._judging(own))
             playing = searching(
-                self.worlds, starts, how, player=Player(policy, engine, scorer), seed=stage.seed,
-                slots=min(self.slots, _SEARCHES), trees=_TREES, name=lambda start: trajectory_name(start, stage.name),
-            )  # fmt: skip
+                self.worlds,
+                starts,
+                how,
+                player=Player(policy, engine, scorer),
+                seed=stage.seed,
+                slots=min(self.slots, _SEARCHES),
+                trees=_TREES,
+                name=lambda start: trajectory_name(start, stage.name),
+            )
             for count, found in enumerate(open_.enter_context(closing(playing)), 1):
                 stage.store.append(found.trajectory)
                 keep_search(stage.folder, found)
@@ -157,10 +168,15 @@ class LocalVerbs:
     ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         """Label trajectories by completions of the policy; in order of completion."""
         works = (
-            how.work(policy, one, partial(self._correct, one.task), seed=sample_seed(stage.seed, one.id),
-                     slow=self.worlds[one.task.world].blocking)
+            how.work(
+                policy,
+                one,
+                partial(self._correct, one.task),
+                seed=sample_seed(stage.seed, one.id),
+                slow=self.worlds[one.task.world].blocking,
+            )
             for one in data
-        )  # fmt: skip
+        )
         with self._one, closing(drive(works, self.engine(policy), slots=min(self.slots, _SEARCHES))) as finished:
             for count, done in enumerate(finished, 1):
                 if done.error is not None:
@@ -181,22 +197,32 @@ class LocalVerbs:
 
     def _agent(
         self, policy: Policy, sampling: Sampling, *, choose: bool = False, deciding: bool
-    ) -> LanguageAgent | CandidateAgent:  # fmt: skip
+    ) -> LanguageAgent | CandidateAgent:
         """What writes its actions, or chooses among those that the world lists."""
         if deciding:
             return CandidateAgent(policy, sampling.temperature, history=self.history)
         return LanguageAgent(policy, sampling, max_tokens=self.max_tokens, choose=choose, history=self.history)
 
     def _playing(
-        self, agent: LanguageAgent | CandidateAgent, starts: Sequence[Start] | Branching, stage: Stage, *,
+        self,
+        agent: LanguageAgent | CandidateAgent,
+        starts: Sequence[Start] | Branching,
+        stage: Stage,
+        *,
         horizon: int | None,
-    ) -> Generator[Trajectory, None, None]:  # fmt: skip
+    ) -> Generator[Trajectory, None, None]:
         limits = self.limits if horizon is None else replace(self.limits, horizon=horizon)
         with self._one, ExitStack() as open_:  # one engine, one store: a practice may play ahead on a thread
             playing = collect(
-                self.worlds, starts, agent, engine=self.engine(agent.policy), seed=stage.seed, slots=self.slots,
-                limits=limits, name=lambda start: trajectory_name(start, stage.name),
-            )  # fmt: skip
+                self.worlds,
+                starts,
+                agent,
+                engine=self.engine(agent.policy),
+                seed=stage.seed,
+                slots=self.slots,
+                limits=limits,
+                name=lambda start: trajectory_name(start, stage.name),
+            )
             for trajectory in open_.enter_context(closing(playing)):
                 stage.store.append(trajectory)
                 yield trajectory
@@ -206,9 +232,13 @@ class LocalVerbs:
         config, origins = setup.config, Origins()
 
         def play(
-            playing: Policy, starts: Sequence[Start], iteration: int, *, parents: Mapping[str, Trajectory],
+            playing: Policy,
+            starts: Sequence[Start],
+            iteration: int,
+            *,
+            parents: Mapping[str, Trajectory],
             horizon: int | None,
-        ) -> Iterator[Trajectory]:  # fmt: skip
+        ) -> Iterator[Trajectory]:
             here = replace(stage, name=f"{stage.name}/{iteration}", seed=sample_seed(stage.seed, iteration))
             names = deque(trajectory_name(start, here.name) for start in starts)
             found = {name: stage.done[name] for name in names if name in stage.done}
@@ -248,9 +278,16 @@ class LocalVerbs:
         return made
 
     def fit(
-        self, policy: Policy, data: Sequence[Trajectory | Parts], stage: Stage, *, objective: Objective,
-        weight: Callable[[Trajectory], float] | None = None, tokens: int | None = None, lr_scale: float = 1.0,
-    ) -> Policy:  # fmt: skip
+        self,
+        policy: Policy,
+        data: Sequence[Trajectory | Parts],
+        stage: Stage,
+        *,
+        objective: Objective,
+        weight: Callable[[Trajectory], float] | None = None,
+        tokens: int | None = None,
+        lr_scale: float = 1.0,
+    ) -> Policy:
         """Learn on a copy of the policy with a fresh optimizer; an interrupted fit goes on from its last checkpoint.
 
         Parts are learned as they are: weights and columns are their maker's.
@@ -260,9 +297,13 @@ class LocalVerbs:
         prepared = [one for one in data if isinstance(one, Parts)]
         played = [one for one in data if isinstance(one, Trajectory)]
         flat = flatten(
-            played, policy.dialect, instructions=self._instructions, weight=weight, context=policy.context,
+            played,
+            policy.dialect,
+            instructions=self._instructions,
+            weight=weight,
+            context=policy.context,
             render=self._text,
-        )  # fmt: skip
+        )
         for problem in flat.refused:
             _log.warning("not learned: %s", problem)
         if flat.refused:
@@ -280,9 +321,14 @@ class LocalVerbs:
         return learner.policy.advanced()
 
     def evaluate(
-        self, policy: Policy, stage: Stage, *, split: str | None = None, how: SearchConfig | None = None,
+        self,
+        policy: Policy,
+        stage: Stage,
+        *,
+        split: str | None = None,
+        how: SearchConfig | None = None,
         judge: Policy | None = None,
-    ) -> tuple[list[Evaluation], list[dict[str, Any]]]:  # fmt: skip
+    ) -> tuple[list[Evaluation], list[dict[str, Any]]]:
         """Play the panel, or that of another split, or with a search; every episode is stored."""
         panel = self.panel
         with self._one, stage.alone():  # what a practice plays ahead meanwhile is not this measurement's
@@ -336,8 +382,11 @@ class LocalVerbs:
         )
         practised = f"{acting} {self.practising or self.train!r} {self.optimizer!r}"
         return {
-            "collect": acting, "fit": repr(self.train), "evaluate": f"{acting} {self.panel}", "practise": practised,
-        }  # fmt: skip
+            "collect": acting,
+            "fit": repr(self.train),
+            "evaluate": f"{acting} {self.panel}",
+            "practise": practised,
+        }
 
     def save(self, policy: Policy, folder: Path) -> None:
         policy.save(folder)
@@ -372,9 +421,14 @@ def keep_search(folder: Path, found: Searched) -> None:
     """Note what a search has cost and come to, and its tree where it is told, in the files of its stage."""
     spent = {name: round(value, 4) for name, value in asdict(found.spent).items()}
     row = {
-        "id": found.trajectory.id, "success": found.trajectory.success, "passed": found.passed, "spent": spent,
-        "ended_by": found.ended_by, "dropped": found.dropped, "answers": [dict(each) for each in found.answers[:16]],
-    }  # fmt: skip
+        "id": found.trajectory.id,
+        "success": found.trajectory.success,
+        "passed": found.passed,
+        "spent": spent,
+        "ended_by": found.ended_by,
+        "dropped": found.dropped,
+        "answers": [dict(each) for each in found.answers[:16]],
+    }
     append_line(folder / "searches.jsonl", row, durable=False)
     if found.tree:
         append_line(folder / "trees.jsonl", {"id": found.trajectory.id, **found.tree}, durable=False)
@@ -392,9 +446,14 @@ def keep_credit(path: Path, row: Mapping[str, Any]) -> None:
 
 
 def local_run(
-    folder: Path | str, worlds: Sequence[World], *, seed: int = 0, train: TrainConfig | None = None,
-    panel: Panel | None = None, slots: int = 192,
-) -> Run[Policy]:  # fmt: skip
+    folder: Path | str,
+    worlds: Sequence[World],
+    *,
+    seed: int = 0,
+    train: TrainConfig | None = None,
+    panel: Panel | None = None,
+    slots: int = 192,
+) -> Run[Policy]:
     """A run in this process over these worlds. Use it in a `with` statement."""
     verbs = LocalVerbs({world.name: world for world in worlds}, train or TrainConfig(), panel or Panel(), slots)
     return Run(Path(folder), verbs, seed=seed, settings=verbs.settings())

@@ -29,9 +29,16 @@ _RETRIES = 3  # lives of an annotator after its first, and tries of a window aft
 
 
 def annotate_on(
-    policy: Policy, parts: Iterable[Parts], *, ray: Any, vocabulary: str, teacher_k: int | None = None,
-    batch_tokens: int | None = None, placing: Placing | None = None, threads: int = 1,
-) -> Iterator[Parts]:  # fmt: skip
+    policy: Policy,
+    parts: Iterable[Parts],
+    *,
+    ray: Any,
+    vocabulary: str,
+    teacher_k: int | None = None,
+    batch_tokens: int | None = None,
+    placing: Placing | None = None,
+    threads: int = 1,
+) -> Iterator[Parts]:
     """`learn.annotate.annotate` on a cluster: the same parts, in order, with the same columns.
 
     Args:

@@ -30,9 +30,12 @@ class Annotator:
     """
 
     def __init__(
-        self, files: Mapping[str, Any], asked: Mapping[str, Any], place: Mapping[str, Any],
+        self,
+        files: Mapping[str, Any],
+        asked: Mapping[str, Any],
+        place: Mapping[str, Any],
         *contents: NDArray[np.uint8],
-    ) -> None:  # fmt: skip
+    ) -> None:
         torch.set_num_threads(place["threads"])
         self._asked = dict(asked)
         with TemporaryDirectory(prefix="evolvent-") as folder:

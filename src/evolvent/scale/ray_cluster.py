@@ -50,8 +50,11 @@ class Placing:
 
     def needs(self) -> dict[str, float]:
         """What a player takes, by Ray's names."""
-        return {name: amount for name, amount in {"CPU": self.cpus, "GPU": self.gpus, **self.resources}.items()
-                if amount > 0}  # fmt: skip
+        return {
+            name: amount
+            for name, amount in {"CPU": self.cpus, "GPU": self.gpus, **self.resources}.items()
+            if amount > 0
+        }
 
 
 @dataclass(frozen=True)
@@ -165,8 +168,15 @@ def room(ray: Any, placing: Placing) -> int:
     count = sum(_fits(node, needs) for node in nodes)
     if not count:
         has = [{name: node.get(name, 0) for name in needs} for node in nodes]
-        raise ConfigError([Problem("on", f"no node has room for a player: it takes {needs}, the nodes have {has}",
-                                   "ask for less, or say how many players to wait for: ?players=N")])  # fmt: skip
+        raise ConfigError(
+            [
+                Problem(
+                    "on",
+                    f"no node has room for a player: it takes {needs}, the nodes have {has}",
+                    "ask for less, or say how many players to wait for: ?players=N",
+                )
+            ]
+        )
     return count
 
 

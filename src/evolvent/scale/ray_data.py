@@ -31,10 +31,16 @@ _RETRIES = 3  # times that Ray does a shard again whose worker or node was lost
 
 
 def transform_on(
-    shards: Sequence[Shard], stages: Sequence[Stage], to: Path, *, ray: Any, cache: Path,
-    placing: Placing | None = None, may_be_empty: bool = False,
+    shards: Sequence[Shard],
+    stages: Sequence[Stage],
+    to: Path,
+    *,
+    ray: Any,
+    cache: Path,
+    placing: Placing | None = None,
+    may_be_empty: bool = False,
     progress: Callable[[int, int], None] = lambda done, of: None,
-) -> Done:  # fmt: skip
+) -> Done:
     """`curate.stages.transform` with the shards that are missing made on a cluster; the same file, byte for byte.
 
     Args:

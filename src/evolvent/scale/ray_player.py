@@ -75,9 +75,15 @@ class Made(LocalVerbs):
         starts = [start_of(row) for row in part.rows]
         name, before = partial(trajectory_name, stage=head["name"]), 0
         playing = collect(
-            self.worlds, Branching(starts, origins), agent, engine=None if policy is None else self.engine(policy),
-            seed=head["seed"], slots=self.slots, limits=Limits(**head["limits"]), name=name,
-        )  # fmt: skip
+            self.worlds,
+            Branching(starts, origins),
+            agent,
+            engine=None if policy is None else self.engine(policy),
+            seed=head["seed"],
+            slots=self.slots,
+            limits=Limits(**head["limits"]),
+            name=name,
+        )
         with closing(playing) as episodes:
             for one in episodes:
                 replayed, before = origins.replayed - before, origins.replayed
@@ -95,16 +101,28 @@ class Made(LocalVerbs):
         starts = [start_of(row) for row in sorted(part.rows, key=lambda row: not row.get("tree"))]
         trees = sum(bool(row.get("tree")) for row in part.rows)
         found = searching(
-            self.worlds, starts, how, player=Searcher(policy, engine, scorer), seed=head["seed"], slots=self.slots,
-            trees=trees, name=partial(trajectory_name, stage=head["name"]),
-        )  # fmt: skip
+            self.worlds,
+            starts,
+            how,
+            player=Searcher(policy, engine, scorer),
+            seed=head["seed"],
+            slots=self.slots,
+            trees=trees,
+            name=partial(trajectory_name, stage=head["name"]),
+        )
         with closing(found) as searches:
             for one in searches:
                 told = {
-                    "spent": asdict(one.spent), "ended_by": one.ended_by, "dropped": one.dropped,
-                    "answers": [dict(each) for each in one.answers], "passed": one.passed, "stopped": one.stopped,
-                    "spared": one.spared, "tree": dict(one.tree), "forest": [dict(each) for each in one.forest],
-                }  # fmt: skip
+                    "spent": asdict(one.spent),
+                    "ended_by": one.ended_by,
+                    "dropped": one.dropped,
+                    "answers": [dict(each) for each in one.answers],
+                    "passed": one.passed,
+                    "stopped": one.stopped,
+                    "spared": one.spared,
+                    "tree": dict(one.tree),
+                    "forest": [dict(each) for each in one.forest],
+                }
                 yield one.trajectory.id, told, line_of(one.trajectory)
 
     def labelled(self, part: _Slice, policies: Mapping[str, Policy]) -> Iterator[Ended]:
@@ -112,10 +130,15 @@ class Made(LocalVerbs):
         head, policy = part.head, policies["policy"]
         how, data = Labelling.model_validate(head["how"]), [trajectory_of(line) for line in part.lines]
         works = (
-            how.work(policy, one, partial(self._correct, one.task), seed=sample_seed(head["seed"], one.id),
-                     slow=self.worlds[one.task.world].blocking)
+            how.work(
+                policy,
+                one,
+                partial(self._correct, one.task),
+                seed=sample_seed(head["seed"], one.id),
+                slow=self.worlds[one.task.world].blocking,
+            )
             for one in data
-        )  # fmt: skip
+        )
         with closing(drive(works, self.engine(policy), slots=self.slots)) as labellings:
             for done in labellings:
                 told: dict[str, Any] = {"rows": done.value or []}
@@ -126,8 +149,10 @@ class Made(LocalVerbs):
     def begun(self, part: _Slice, policies: Mapping[str, Policy]) -> Iterator[Ended]:
         """Whatever the slice asks for."""
         how: dict[str, Callable[[_Slice, Mapping[str, Policy]], Iterator[Ended]]] = {
-            "play": self.played, "search": self.searched, "label": self.labelled,
-        }  # fmt: skip
+            "play": self.played,
+            "search": self.searched,
+            "label": self.labelled,
+        }
         return how[part.head["do"]](part, policies)
 
 
@@ -186,8 +211,9 @@ class Player:
             worlds: dict[str, World] = getattr(import_module(module), function)(*arguments)
         made = {name: world.version for name, world in worlds.items()}
         if made != self._setup["made"]:
-            raise VersionMismatch("a node of the cluster has other worlds than the run", value=made,
-                                  expected=self._setup["made"])  # fmt: skip
+            raise VersionMismatch(
+                "a node of the cluster has other worlds than the run", value=made, expected=self._setup["made"]
+            )
         self._verbs = Made(worlds)
         return {"pid": os.getpid()}
 

@@ -167,8 +167,12 @@ class Players:
         if any(hand.ready for hand in self._hands):
             self._alive = Deadline(self.placing.lost_s)
         elif self._alive.expired:
-            raise EndpointError("no player of the Ray cluster has lived", value=f"for {self._alive.total_s:g} s",
-                                expected="a cluster with room for one", hint="what it had played is kept")  # fmt: skip
+            raise EndpointError(
+                "no player of the Ray cluster has lived",
+                value=f"for {self._alive.total_s:g} s",
+                expected="a cluster with room for one",
+                hint="what it had played is kept",
+            )
         return [hand for hand in self._hands if hand.ready and hand.calls and now - hand.heard > limit]
 
     def _lost(self, hand: _Hand, todo: Todo) -> Iterator[Done]:
@@ -212,10 +216,13 @@ class Players:
         contents = list(dict.fromkeys(digest for one in missing for digest in one.names.values()))
         parents = list(dict.fromkeys(item.parent for item in items if item.parent is not None))
         head = {
-            **job.head, "slots": job.slots, "rows": [item.row for item in items], "parents": len(parents),
+            **job.head,
+            "slots": job.slots,
+            "rows": [item.row for item in items],
+            "parents": len(parents),
             "policies": {role: {"names": one.names, "limit": one.limit} for role, one in files.items()},
             "contents": contents,
-        }  # fmt: skip
+        }
         told = message(head, [*map(job.parent, parents), *(item.line for item in items)])
         hand.heard = time.monotonic()
         hand.calls.append(hand.actor.play.remote(told, *(self._held[digest] for digest in contents)))
@@ -299,9 +306,14 @@ def players(cluster: Where, making: Making, worlds: Mapping[str, World], *, thre
         MissingExtra: Ray is not installed. EndpointError: no cluster. ConfigError: no node has room.
     """
     made = {name: world.version for name, world in worlds.items()}
-    setup = message({
-        "worlds": [making.where, list(making.arguments)], "versions": versions(), "made": made, "threads": threads,
-    })  # fmt: skip
+    setup = message(
+        {
+            "worlds": [making.where, list(making.arguments)],
+            "versions": versions(),
+            "made": made,
+            "threads": threads,
+        }
+    )
     with ExitStack() as stack:
         crew = Players(stack.enter_context(connected(cluster)), setup, cluster.placing)
         stack.callback(crew.close)

@@ -49,9 +49,14 @@ def words_of(words: Sequence[str], folder: Path, *, ranks: int, layout: Layout =
 
 
 def train_on(
-    words: Sequence[str], *, folder: Path, placing: Placing, layout: Layout = "shard", least: int | None = None,
+    words: Sequence[str],
+    *,
+    folder: Path,
+    placing: Placing,
+    layout: Layout = "shard",
+    least: int | None = None,
     restarts: int = 3,
-) -> str:  # fmt: skip
+) -> str:
     """Train to the end on the cluster that this process is connected to; returns what the first rank said last.
 
     Args:
@@ -74,15 +79,20 @@ def train_on(
     folder = folder.absolute()
     told = {"words": list(words), "folder": str(folder), "layout": layout, "cwd": str(Path.cwd())}
     trainer = TorchTrainer(
-        _rank, train_loop_config=told,
+        _rank,
+        train_loop_config=told,
         torch_config=TorchConfig(backend="gloo"),  # the workers' own; the ranks have theirs
         scaling_config=ScalingConfig(
-            num_workers=ranks if least is None else (least, ranks), use_gpu=placing.gpus > 0,
+            num_workers=ranks if least is None else (least, ranks),
+            use_gpu=placing.gpus > 0,
             resources_per_worker=placing.needs(),
         ),
-        run_config=RunConfig(name=folder.name, storage_path=str(folder.parent / ".ray"),
-                             failure_config=FailureConfig(max_failures=restarts)),
-    )  # fmt: skip
+        run_config=RunConfig(
+            name=folder.name,
+            storage_path=str(folder.parent / ".ray"),
+            failure_config=FailureConfig(max_failures=restarts),
+        ),
+    )
     try:
         with _own_interrupt():
             return str(trainer.fit().return_value)
@@ -127,9 +137,15 @@ def _rank(told: Mapping[str, Any]) -> str:
     # The worker of rank 0 serves MASTER_PORT, as an agent of torchrun does: the ranks are its clients.
     own = {**os.environ, "TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
-        [sys.executable, "-c", _BOOT, *words], cwd=told["cwd"], env=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, errors="replace",
-    ) as process:  # fmt: skip
+        [sys.executable, "-c", _BOOT, *words],
+        cwd=told["cwd"],
+        env=own,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
         try:
             said = _heard(process.stdout)
             process.wait()

@@ -44,9 +44,16 @@ _SEARCHES, _TREES = 64, 4  # as in `scale.local`
 
 
 def collect_on(
-    players: Players, starts: Sequence[Start] | Branching, agent: Agent, *, seed: int = 0, slots: int = 192,
-    limits: Limits | None = None, prefix: str = "", usage: Counter[str] | None = None,
-) -> Generator[Trajectory, None, None]:  # fmt: skip
+    players: Players,
+    starts: Sequence[Start] | Branching,
+    agent: Agent,
+    *,
+    seed: int = 0,
+    slots: int = 192,
+    limits: Limits | None = None,
+    prefix: str = "",
+    usage: Counter[str] | None = None,
+) -> Generator[Trajectory, None, None]:
     """Play every start on a cluster; yields trajectories in order of completion, the same that `collect` does.
 
     An episode that kills whoever plays it ends in an error, not scored; the others go on.
@@ -62,14 +69,25 @@ def collect_on(
     starts, origins = (starts.starts, starts.origins) if isinstance(starts, Branching) else (starts, Origins())
     named = {trajectory_name(start, prefix): start for start in starts}
     if len(named) < len(starts):
-        raise ConfigError("two starts would become trajectories of one id", value=f"{len(starts)} starts",
-                          expected=f"{len(named)} ids", hint="give samples of one task different numbers")  # fmt: skip
-    items = [Item(name, start_row(start), parent=start.branch.parent if start.branch else None)
-             for name, start in named.items()]  # fmt: skip
+        raise ConfigError(
+            "two starts would become trajectories of one id",
+            value=f"{len(starts)} starts",
+            expected=f"{len(named)} ids",
+            hint="give samples of one task different numbers",
+        )
+    items = [
+        Item(name, start_row(start), parent=start.branch.parent if start.branch else None)
+        for name, start in named.items()
+    ]
     policy = getattr(agent, "policy", None)
     head = {"do": "play", "agent": agent_row(agent), "seed": seed, "name": prefix, "limits": asdict(limits or Limits())}
-    job = Job(head, items, {} if policy is None else {"policy": policy}, slots,
-              lambda parent: line_of(origins.parents[parent]))  # fmt: skip
+    job = Job(
+        head,
+        items,
+        {} if policy is None else {"policy": policy},
+        slots,
+        lambda parent: line_of(origins.parents[parent]),
+    )
     with closing(players.work(job, usage=usage)) as work:
         for done in work:
             origins.replayed += int(done.told.get("replayed", 0))
@@ -81,8 +99,16 @@ def _trajectory(done: Done, start: Start) -> Trajectory:
     if done.line:
         return trajectory_of(done.line, start)
     error = ErrorRecord("EnvLost", "every process that played it was lost", 0, True)
-    return Trajectory(done.item.key, start.task, (), ended_by="error", error=error, sample=start.sample,
-                      branch=start.branch, group=start.task.id)  # fmt: skip
+    return Trajectory(
+        done.item.key,
+        start.task,
+        (),
+        ended_by="error",
+        error=error,
+        sample=start.sample,
+        branch=start.branch,
+        group=start.task.id,
+    )
 
 
 @dataclass(kw_only=True)
@@ -97,17 +123,27 @@ class RayVerbs(LocalVerbs):
     players: Players
 
     def _playing(
-        self, agent: LanguageAgent | CandidateAgent, starts: Sequence[Start] | Branching, stage: Stage, *,
+        self,
+        agent: LanguageAgent | CandidateAgent,
+        starts: Sequence[Start] | Branching,
+        stage: Stage,
+        *,
         horizon: int | None,
-    ) -> Generator[Trajectory, None, None]:  # fmt: skip
+    ) -> Generator[Trajectory, None, None]:
         """Play there what the agent would play here."""
         limits = self.limits if horizon is None else replace(self.limits, horizon=horizon)
         spent: Counter[str] = Counter()
         with self._one:
             playing = collect_on(
-                self.players, starts, agent, seed=stage.seed, slots=self.slots, limits=limits, prefix=stage.name,
+                self.players,
+                starts,
+                agent,
+                seed=stage.seed,
+                slots=self.slots,
+                limits=limits,
+                prefix=stage.name,
                 usage=spent,
-            )  # fmt: skip
+            )
             with closing(playing) as played:
                 for trajectory in played:
                     self._count(spent)
@@ -121,11 +157,17 @@ class RayVerbs(LocalVerbs):
         """Search from the starts there; each result is stored before it is yielded."""
         _plain(how, SearchConfig, ForestConfig)
         named = {trajectory_name(start, stage.name): start for start in starts}
-        items = [Item(name, {**start_row(start), "tree": at < _TREES})
-                 for at, (name, start) in enumerate(named.items())]  # fmt: skip
+        items = [
+            Item(name, {**start_row(start), "tree": at < _TREES}) for at, (name, start) in enumerate(named.items())
+        ]
         policies = {"policy": policy} if judge is None or judge is policy else {"policy": policy, "judge": judge}
-        head = {"do": "search", "how": how.model_dump(mode="json"), "forest": isinstance(how, ForestConfig),
-                "seed": stage.seed, "name": stage.name}  # fmt: skip
+        head = {
+            "do": "search",
+            "how": how.model_dump(mode="json"),
+            "forest": isinstance(how, ForestConfig),
+            "seed": stage.seed,
+            "name": stage.name,
+        }
         job = Job(head, items, policies, min(self.slots, _SEARCHES))
         with self._one:
             for count, done in enumerate(self._worked(job), 1):
@@ -142,8 +184,12 @@ class RayVerbs(LocalVerbs):
         """Label trajectories there; in order of completion."""
         _plain(how, Labelling)
         items = [Item(one.id, {}, line_of(one)) for one in data]
-        job = Job({"do": "label", "how": how.model_dump(mode="json"), "seed": stage.seed}, items, {"policy": policy},
-                  min(self.slots, _SEARCHES))  # fmt: skip
+        job = Job(
+            {"do": "label", "how": how.model_dump(mode="json"), "seed": stage.seed},
+            items,
+            {"policy": policy},
+            min(self.slots, _SEARCHES),
+        )
         with self._one:
             for count, done in enumerate(self._worked(job), 1):
                 problem = "every process that labelled it was lost" if "lost" in done.told else done.told.get("error")
@@ -181,6 +227,15 @@ def _searched(done: Done, start: Start) -> Searched:
     if "lost" in told:
         return Searched(start, _trajectory(done, start))
     return Searched(
-        start, trajectory_of(done.line, start), Spent(**told["spent"]), told["ended_by"], told["dropped"],
-        tuple(told["answers"]), told["passed"], told["stopped"], told["spared"], told["tree"], tuple(told["forest"]),
-    )  # fmt: skip
+        start,
+        trajectory_of(done.line, start),
+        Spent(**told["spent"]),
+        told["ended_by"],
+        told["dropped"],
+        tuple(told["answers"]),
+        told["passed"],
+        told["stopped"],
+        told["spared"],
+        told["tree"],
+        tuple(told["forest"]),
+    )

@@ -28,5 +28,9 @@ def check_versions(theirs: Mapping[str, str]) -> None:
     """Refuse to work for a run that has other versions than there are here. Raises VersionMismatch."""
     own = versions()
     if own != theirs:
-        raise VersionMismatch("a node of the cluster has other packages than the run", value=own, expected=theirs,
-                              hint="install the same versions there")  # fmt: skip
+        raise VersionMismatch(
+            "a node of the cluster has other packages than the run",
+            value=own,
+            expected=theirs,
+            hint="install the same versions there",
+        )

@@ -32,9 +32,18 @@ from evolvent.store.schema import begin_fields, decode, encode
 from evolvent.trajectory import Branch, Start, Task, Trajectory
 
 __all__ = [
-    "Files", "agent_of", "agent_row", "files_of", "line_of", "message", "parts_of", "policy_in", "start_of",
-    "start_row", "trajectory_of",
-]  # fmt: skip
+    "Files",
+    "agent_of",
+    "agent_row",
+    "files_of",
+    "line_of",
+    "message",
+    "parts_of",
+    "policy_in",
+    "start_of",
+    "start_row",
+    "trajectory_of",
+]
 
 
 def message(head: Mapping[str, Any], lines: Sequence[bytes] = ()) -> bytes:
@@ -92,12 +101,19 @@ def agent_row(agent: Agent) -> dict[str, Any]:
     """
     if isinstance(agent, LanguageAgent) and agent.constrain is None:
         return {
-            "kind": "language", "sampling": asdict(agent.sampling), "max_tokens": agent.max_tokens,
-            "choose": agent.choose, "history": _history_row(agent.history),
-        }  # fmt: skip
+            "kind": "language",
+            "sampling": asdict(agent.sampling),
+            "max_tokens": agent.max_tokens,
+            "choose": agent.choose,
+            "history": _history_row(agent.history),
+        }
     if isinstance(agent, CandidateAgent):
-        return {"kind": "candidates", "temperature": agent.temperature, "per": agent.per,
-                "history": _history_row(agent.history)}  # fmt: skip
+        return {
+            "kind": "candidates",
+            "temperature": agent.temperature,
+            "per": agent.per,
+            "history": _history_row(agent.history),
+        }
     if isinstance(agent, (Expert, Random)):
         return {"kind": "expert" if isinstance(agent, Expert) else "random"}
     raise ConfigError([Problem("agent", f"{type(agent).__name__} does not play on Ray", "play in this process")])

@@ -46,9 +46,7 @@ def next_root(
     return root if root is None or len(root) + longest <= policy.context else make(policy.context - longest)
 
 
-def _turns(
-    one: Trajectory, dialect: Dialect, *, world: World, parents: Mapping[str, Trajectory]
-) -> list[Turn] | None:  # fmt: skip
+def _turns(one: Trajectory, dialect: Dialect, *, world: World, parents: Mapping[str, Trajectory]) -> list[Turn] | None:
     """All that was said, from the first turn of the parent on where the episode is a branch."""
 
     def render(step: Step) -> str:

@@ -82,18 +82,28 @@ class RemoteVerbs(LocalVerbs):
         return {verb: text if verb == "fit" else text + more for verb, text in super().settings().items()}
 
     def _playing(
-        self, agent: LanguageAgent | CandidateAgent, starts: Sequence[Start] | Branching, stage: Stage, *,
+        self,
+        agent: LanguageAgent | CandidateAgent,
+        starts: Sequence[Start] | Branching,
+        stage: Stage,
+        *,
         horizon: int | None,
-    ) -> Generator[Trajectory, None, None]:  # fmt: skip
+    ) -> Generator[Trajectory, None, None]:
         """Play on the endpoint what the agent would play in process."""
         policy, chat = agent.policy, self._chat(agent)
         limits = self.limits if horizon is None else replace(self.limits, horizon=horizon)
         with self._one, ExitStack() as open_:  # weights and episodes of one version at a time
             self._hand_over(policy)
             playing = collect(
-                self.worlds, starts, chat, engine=None, seed=stage.seed, slots=self.slots, limits=limits,
+                self.worlds,
+                starts,
+                chat,
+                engine=None,
+                seed=stage.seed,
+                slots=self.slots,
+                limits=limits,
                 name=lambda start: trajectory_name(start, stage.name),
-            )  # fmt: skip
+            )
             for played in open_.enter_context(closing(playing)):
                 trajectory = self._of_version(played, policy.version)
                 stage.store.append(trajectory)
@@ -112,8 +122,9 @@ class RemoteVerbs(LocalVerbs):
             raise ConfigError(
                 [Problem("choose", "an endpoint does not choose among listed actions", "play in process")]
             )
-        return ChatAgent(self.endpoint, agent.sampling, max_tokens=agent.max_tokens, history=agent.history,
-                         hint=self.hint)  # fmt: skip
+        return ChatAgent(
+            self.endpoint, agent.sampling, max_tokens=agent.max_tokens, history=agent.history, hint=self.hint
+        )
 
     def _hand_over(self, policy: Policy) -> None:
         """Have the endpoint serve this policy, unless it does.
@@ -128,14 +139,16 @@ class RemoteVerbs(LocalVerbs):
             check_tokenizer(self.endpoint, policy)
             self._checked = True
         self._handed = None
-        folder = publish_snapshot(
-            self.handover, policy.version, lambda folder: write_plain(policy, folder), keep=_KEPT
-        )  # fmt: skip
+        folder = publish_snapshot(self.handover, policy.version, lambda folder: write_plain(policy, folder), keep=_KEPT)
         told = self.endpoint.hand_over(folder.resolve(), wait_s=self.handover_s)
         ours = FINGERPRINT.fullmatch(told)
         if ours is not None and int(ours[1]) != policy.version:
-            raise WeightsChanged("the endpoint serves another version than was handed over", value=told,
-                                 expected=f"version {policy.version}", hint="let one run alone use it")  # fmt: skip
+            raise WeightsChanged(
+                "the endpoint serves another version than was handed over",
+                value=told,
+                expected=f"version {policy.version}",
+                hint="let one run alone use it",
+            )
         self._handed, self._ours = policy, ours is not None
 
     def _of_version(self, played: Trajectory, version: int) -> Trajectory:
@@ -150,8 +163,12 @@ class RemoteVerbs(LocalVerbs):
         if played.error is not None or not others:
             return played
         self._handed = None  # somebody else gave it weights, or it began anew: hand over again before the next play
-        error = WeightsChanged("an episode was written by other weights than were handed over",
-                               value=sorted(others), expected=version, hint="let one run alone use it")  # fmt: skip
+        error = WeightsChanged(
+            "an episode was written by other weights than were handed over",
+            value=sorted(others),
+            expected=version,
+            hint="let one run alone use it",
+        )
         record = ErrorRecord.of(error, at_step=len(played.steps))
         return replace(played, ended_by="error", error=record, score=unscored())
 
@@ -181,6 +198,8 @@ def check_tokenizer(endpoint: Endpoint, policy: Policy) -> None:
             (at for at, (a, b) in enumerate(zip(here, there, strict=False)) if a != b), min(len(here), len(there))
         )
         raise VocabularyMismatch(
-            "the endpoint has another tokenizer than the policy", value=f"ids {there[at : at + 8]} at {at}",
-            expected=here[at : at + 8], hint="serve the model that is trained",
-        )  # fmt: skip
+            "the endpoint has another tokenizer than the policy",
+            value=f"ids {there[at : at + 8]} at {at}",
+            expected=here[at : at + 8],
+            hint="serve the model that is trained",
+        )

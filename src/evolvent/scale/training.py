@@ -117,15 +117,24 @@ def train(
     cost = Cost.of(job.policy.model)  # of the whole model, before it is laid over ranks
     exporter = _Exporter.of(job, leads=ranks.leads)
     learner = Learner(
-        job.policy, job.objective, job.train, seed=job.seed, optimizer=job.optimizer, parallelism=job.parallelism,
+        job.policy,
+        job.objective,
+        job.train,
+        seed=job.seed,
+        optimizer=job.optimizer,
+        parallelism=job.parallelism,
         ranks=ranks,
-    )  # fmt: skip
+    )
     monitor = monitored(learner, cost, job.parts)
     keeping = job.keeping
     checkpoints = Checkpointer(
-        job.folder / "checkpoints", every=keeping.every, keep=keeping.last, ranks=ranks,
-        best=("loss", "min") if keeping.best else None, timeout=max(1.0, job.parallelism.timeout),
-    )  # fmt: skip
+        job.folder / "checkpoints",
+        every=keeping.every,
+        keep=keeping.last,
+        ranks=ranks,
+        best=("loss", "min") if keeping.best else None,
+        timeout=max(1.0, job.parallelism.timeout),
+    )
     with _Publisher(job, exporter, checkpoints, leads=ranks.leads) as publisher:
 
         def note(metrics: Metrics) -> None:

@@ -77,10 +77,12 @@ def _validator(text: str) -> Any:
     import jsonschema
 
     base = jsonschema.Draft202012Validator
-    kinds = base.TYPE_CHECKER.redefine_many({
-        "array": lambda _, value: isinstance(value, (list, tuple)),
-        "object": lambda _, value: isinstance(value, Mapping),
-    })  # fmt: skip
+    kinds = base.TYPE_CHECKER.redefine_many(
+        {
+            "array": lambda _, value: isinstance(value, (list, tuple)),
+            "object": lambda _, value: isinstance(value, Mapping),
+        }
+    )
     made = jsonschema.validators.extend(base, {"pattern": _pattern, "uniqueItems": _unique}, type_checker=kinds)
     return made(json_schema(json.loads(text)))
 

@@ -24,24 +24,79 @@ __all__ = ["DEPTH", "NODES", "TYPES", "is_flat", "json_schema", "matcher", "tool
 DEPTH = 32  # schemas deeper than this are refused, and values are never looked at further
 NODES = 10_000  # largest schema, references written out; a reference can double what it names, again and again
 TYPES: Mapping[str, str] = {
-    "string": "string", "str": "string", "text": "string", "char": "string", "character": "string", "date": "string",
-    "datetime": "string", "time": "string", "callable": "string", "function": "string", "file": "string",
-    "integer": "integer", "int": "integer", "long": "integer", "short": "integer", "byte": "integer",
-    "bigint": "integer", "number": "number", "float": "number", "double": "number", "decimal": "number",
-    "boolean": "boolean", "bool": "boolean", "null": "null", "none": "null", "nonetype": "null",
-    "array": "array", "list": "array", "tuple": "array", "set": "array", "arraylist": "array", "sequence": "array",
-    "iterable": "array", "object": "object", "dict": "object", "hashmap": "object", "map": "object",
-    "dictionary": "object", "mapping": "object", "any": "", "": "",
-}  # fmt: skip
+    "string": "string",
+    "str": "string",
+    "text": "string",
+    "char": "string",
+    "character": "string",
+    "date": "string",
+    "datetime": "string",
+    "time": "string",
+    "callable": "string",
+    "function": "string",
+    "file": "string",
+    "integer": "integer",
+    "int": "integer",
+    "long": "integer",
+    "short": "integer",
+    "byte": "integer",
+    "bigint": "integer",
+    "number": "number",
+    "float": "number",
+    "double": "number",
+    "decimal": "number",
+    "boolean": "boolean",
+    "bool": "boolean",
+    "null": "null",
+    "none": "null",
+    "nonetype": "null",
+    "array": "array",
+    "list": "array",
+    "tuple": "array",
+    "set": "array",
+    "arraylist": "array",
+    "sequence": "array",
+    "iterable": "array",
+    "object": "object",
+    "dict": "object",
+    "hashmap": "object",
+    "map": "object",
+    "dictionary": "object",
+    "mapping": "object",
+    "any": "",
+    "": "",
+}
 """Names of types, in lower case, and what JSON Schema calls them; "" holds anything."""
 _ONE = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _MAPS = ("properties", "dependentSchemas")
-_KEPT = frozenset((
-    "enum", "const", "default", "description", "title", "examples", "format", "pattern", "minimum", "maximum",
-    "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "minItems", "maxItems",
-    "uniqueItems", "minContains", "maxContains", "minProperties", "maxProperties", "dependentRequired",
-))  # fmt: skip
+_KEPT = frozenset(
+    (
+        "enum",
+        "const",
+        "default",
+        "description",
+        "title",
+        "examples",
+        "format",
+        "pattern",
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "multipleOf",
+        "minLength",
+        "maxLength",
+        "minItems",
+        "maxItems",
+        "uniqueItems",
+        "minContains",
+        "maxContains",
+        "minProperties",
+        "maxProperties",
+        "dependentRequired",
+    )
+)
 _LARGEST = sys.float_info.max
 _REFUSED = ("$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevaluatedItems")
 _OPTIONAL = re.compile(r",\s*optional$", re.IGNORECASE)

@@ -47,8 +47,11 @@ class Sample:
     place: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        problems = [Problem(f"scores[{at}]", f"must be finite, got {score}")
-                    for at, score in enumerate(self.scores) if not math.isfinite(score)]  # fmt: skip
+        problems = [
+            Problem(f"scores[{at}]", f"must be finite, got {score}")
+            for at, score in enumerate(self.scores)
+            if not math.isfinite(score)
+        ]
         if self.outcome is not None and not math.isfinite(self.outcome):
             problems.append(Problem("outcome", f"must be finite, got {self.outcome}"))
         if self.count < 1:
@@ -152,8 +155,9 @@ def samples_of(result: SearchResult, answer: Answer, *, number: int = 0) -> list
     for node, count in Counter(result.finished).items():
         value = float(tree.value[node])
         scores = tree.spans(node) or _path_values(tree, node)
-        found.append(Sample(answer(tree.states[node]), scores, count, value if math.isfinite(value) else None,
-                            (number, node)))  # fmt: skip
+        found.append(
+            Sample(answer(tree.states[node]), scores, count, value if math.isfinite(value) else None, (number, node))
+        )
     return found
 
 
@@ -164,8 +168,11 @@ def together(results: Sequence[SearchResult], answer: Answer) -> list[Sample]:
 
 def _check(span: Span, rule: Rule) -> None:
     known = (("span", span, get_args(Span)), ("rule", rule, get_args(Rule)))
-    wrong = [Problem(name, f"must be one of {', '.join(names)}, got {given!r}")
-             for name, given, names in known if given not in names]  # fmt: skip
+    wrong = [
+        Problem(name, f"must be one of {', '.join(names)}, got {given!r}")
+        for name, given, names in known
+        if given not in names
+    ]
     if wrong:
         raise ConfigError(wrong)
 

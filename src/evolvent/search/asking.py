@@ -48,20 +48,33 @@ class Asking:
             begun = begun[: left.expansions]
         found = yield Wanted(begun, evaluate, left)
         if len(found.children) != len(begun) or len(found.values) != len(evaluate):
-            raise EngineError("a search was not told what it asked", value=(len(found.children), len(found.values)),
-                              expected=(len(begun), len(evaluate)))  # fmt: skip
+            raise EngineError(
+                "a search was not told what it asked",
+                value=(len(found.children), len(found.values)),
+                expected=(len(begun), len(evaluate)),
+            )
         if found.short is None and (None in found.children or None in found.values):
-            raise EngineError("a search was not told why it was not answered", value=found.short,
-                              expected="the limit of the budget that a wish did not fit")  # fmt: skip
+            raise EngineError(
+                "a search was not told why it was not answered",
+                value=found.short,
+                expected="the limit of the budget that a wish did not fit",
+            )
         self.spent += found.used
         short = found.short or ("expansions" if len(begun) < len(expand) else None)
         return replace(found, children=[*found.children, *[None] * (len(expand) - len(begun))], short=short)
 
 
 def expand(
-    tree: Tree, asking: Asking, nodes: Sequence[int], *, width: int, whole: bool = False, greedy: bool = False,
-    valued: bool = True, first: int = 0,
-) -> Generator[Wanted, Found, list[range]]:  # fmt: skip
+    tree: Tree,
+    asking: Asking,
+    nodes: Sequence[int],
+    *,
+    width: int,
+    whole: bool = False,
+    greedy: bool = False,
+    valued: bool = True,
+    first: int = 0,
+) -> Generator[Wanted, Found, list[range]]:
     """Add the children of nodes that were not expanded, all at once; returns their numbers by node.
 
     What the budget still allows is added before the search ends. The other arguments are those of `Expand`.
@@ -71,8 +84,9 @@ def expand(
     """
     wishes = [Expand(tree.states[node], width, whole, greedy, valued, first=first) for node in nodes]
     found = yield from asking.ask(wishes)
-    grown = [tree.grow(node, children) for node, children in zip(nodes, found.children, strict=True)
-             if children is not None]  # fmt: skip
+    grown = [
+        tree.grow(node, children) for node, children in zip(nodes, found.children, strict=True) if children is not None
+    ]
     if 0 in nodes:
         tree.check_root()
     if found.short is not None:

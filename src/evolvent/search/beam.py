@@ -13,9 +13,7 @@ from evolvent.search.tree import Tree
 __all__ = ["beam"]
 
 
-def beam(
-    root: State, budget: Budget, rng: np.random.Generator, *, width: int, keep: int | None, depth: int
-) -> Search:  # fmt: skip
+def beam(root: State, budget: Budget, rng: np.random.Generator, *, width: int, keep: int | None, depth: int) -> Search:
     """Expand all kept nodes at once, value all children at once, keep the best of them, level by level.
 
     Of the children of all kept nodes the best k by value stay, k being `keep` at first. A kept node that is terminal

@@ -16,9 +16,16 @@ __all__ = ["depth_first"]
 
 
 def depth_first(
-    root: State, budget: Budget, rng: np.random.Generator, *, width: int, depth: int, paths: int | None,
-    prune_below: float | None = None, prune_ratio: float | None = None,
-) -> Search:  # fmt: skip
+    root: State,
+    budget: Budget,
+    rng: np.random.Generator,
+    *,
+    width: int,
+    depth: int,
+    paths: int | None,
+    prune_below: float | None = None,
+    prune_ratio: float | None = None,
+) -> Search:
     """Go to the best child first, and to the next one when all below it is done, until `paths` ends were reached.
 
     One node is expanded at a time: which is next depends on the values that the last one's children got. The forwards

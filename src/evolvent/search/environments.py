@@ -109,10 +109,16 @@ class TextValue:
 
 
 def over_env(
-    search: Callable[[EnvState], Generator[Wanted, Found, T]], *, world: World, task: Task, proposer: Proposer,
-    estimate: Estimate | None = None, terminal: Literal["reward", "value"] = "reward", seed: int = 0,
+    search: Callable[[EnvState], Generator[Wanted, Found, T]],
+    *,
+    world: World,
+    task: Task,
+    proposer: Proposer,
+    estimate: Estimate | None = None,
+    terminal: Literal["reward", "value"] = "reward",
+    seed: int = 0,
     limits: Limits | None = None,
-) -> Work[T]:  # fmt: skip
+) -> Work[T]:
     """A search in an episode of a task, as a work for the driver.
 
     The value of a state is what was earned so far plus the estimate of the rest; at the end of an episode it is what
@@ -130,8 +136,11 @@ def over_env(
         begin. StaleNode, WeightsChanged, TokensMissing: see `texts.over_text`. What the search raises.
     """
     if terminal == "value" and estimate is None:
-        raise ConfigError("a search that is told nothing that was earned, and nobody to estimate", value=terminal,
-                          expected="an estimate, or terminal = 'reward'")  # fmt: skip
+        raise ConfigError(
+            "a search that is told nothing that was earned, and nobody to estimate",
+            value=terminal,
+            expected="an estimate, or terminal = 'reward'",
+        )
     limits = limits or Limits()
     stage = Stage(world, task, limits)
     try:
@@ -161,8 +170,16 @@ class _Path:
 
     def child(self, wish: Expand) -> Child:
         mean = self.logprob / self.weight if self.weight else 0.0
-        return Child(self.state, " | ".join(self.actions), mean, terminal=bool(self.state.over),
-                     generated=self.tokens, count=self.count, kind=wish.kind, problem=self.problem)  # fmt: skip
+        return Child(
+            self.state,
+            " | ".join(self.actions),
+            mean,
+            terminal=bool(self.state.over),
+            generated=self.tokens,
+            count=self.count,
+            kind=wish.kind,
+            problem=self.problem,
+        )
 
 
 class _Wishes:
@@ -186,17 +203,25 @@ class _Wishes:
         worst = [self._worst(wish) if limited(wanted.left) else Spent() for wish in wishes]
         (states, begun), short = fitting(wanted, [Spent()] * len(wanted.evaluate), worst)
         made = yield from self._children(wishes[:begun], wanted.left)
-        new = [child.state for wish, own in zip(wishes, made, strict=False) if wish.valued
-               for child in own if not child.problem]  # fmt: skip
+        new = [
+            child.state
+            for wish, own in zip(wishes, made, strict=False)
+            if wish.valued
+            for child in own
+            if not child.problem
+        ]
         told = yield from self._estimated([*wanted.evaluate[:states], *new], wanted.left)
-        children = [[self._valued(child) if wish.valued else child for child in own]
-                    for wish, own in zip(wishes, made, strict=False)]  # fmt: skip
+        children = [
+            [self._valued(child) if wish.valued else child for child in own]
+            for wish, own in zip(wishes, made, strict=False)
+        ]
         values = [self._value(state) for state in wanted.evaluate[:states]]
         return Found(
             [*children, *[None] * (len(wishes) - begun)],
             [*values, *[None] * (len(wanted.evaluate) - states)],
-            self._meter.spent, short or self._short or told,
-        )  # fmt: skip
+            self._meter.spent,
+            short or self._short or told,
+        )
 
     def _worst(self, wish: Expand) -> Spent:
         """The most that proposing costs, and estimating what is one step on; of whole samples see also `_on`."""
@@ -217,9 +242,7 @@ class _Wishes:
         estimate = self._estimate
         return estimate.most(states, steps, self._meter) if isinstance(estimate, Foreseen) else Spent()
 
-    def _children(
-        self, wishes: Sequence[Expand], left: Budget
-    ) -> Generator[Asks, Sequence[Answer], list[list[Child]]]:  # fmt: skip
+    def _children(self, wishes: Sequence[Expand], left: Budget) -> Generator[Asks, Sequence[Answer], list[list[Child]]]:
         """The children of all wishes. What they begin with is proposed at once; whole samples go on side by side."""
         ask = partial(self._careful.asked, left=left)
         open_ = [wish for wish in wishes if not wish.state.over]
@@ -249,7 +272,7 @@ class _Wishes:
 
     def _on(
         self, going: Sequence[tuple[Expand, _Path]], whole: Sequence[_Path], left: Budget
-    ) -> list[tuple[Expand, _Path]]:  # fmt: skip
+    ) -> list[tuple[Expand, _Path]]:
         """The samples that go on: as many as leave room to estimate what `whole` has made; the last are given up."""
         on = [(wish, path) for wish, path in going if not (path.problem or path.state.over)]
         while on and limited(left):
@@ -284,8 +307,16 @@ class _Wishes:
         rewards = (*state.rewards, moved.reward)
         late = moved.truncated or len(rewards) >= self._horizon
         over = "world" if moved.terminated else "horizon" if late else ""
-        path.state = EnvState(moved.observation, moved.info, moved.snapshot, rewards, state, proposal, over,
-                              sample_seed(state.seed, action))  # fmt: skip
+        path.state = EnvState(
+            moved.observation,
+            moved.info,
+            moved.snapshot,
+            rewards,
+            state,
+            proposal,
+            over,
+            sample_seed(state.seed, action),
+        )
         if not over and self._proposer.full(path.state):
             path.state = replace(path.state, over="horizon")
         weight = proposal.tokens or 1

@@ -46,12 +46,17 @@ def tree_row(
     place = {int(old): new for new, old in enumerate(kept)}
     came = Counter(place[node] for node in result.finished if node in place)
     return {
-        "title": title, "nodes": len(tree), **_columns(tree, kept, place, text or str),
-        "terminal": np.flatnonzero(tree.terminal[kept]).tolist(), "dead": np.flatnonzero(tree.dead[kept]).tolist(),
-        "chosen": [place[node] for node in path], "finished": [[node, times] for node, times in came.items()],
+        "title": title,
+        "nodes": len(tree),
+        **_columns(tree, kept, place, text or str),
+        "terminal": np.flatnonzero(tree.terminal[kept]).tolist(),
+        "dead": np.flatnonzero(tree.dead[kept]).tolist(),
+        "chosen": [place[node] for node in path],
+        "finished": [[node, times] for node, times in came.items()],
         "dropped": {"count": len(result.dropped), "first": _dropped(result.dropped, place, text or str)},
-        "ended_by": result.ended_by, "spent": {**asdict(result.spent), "seconds": _number(result.spent.seconds)},
-    }  # fmt: skip
+        "ended_by": result.ended_by,
+        "spent": {**asdict(result.spent), "seconds": _number(result.spent.seconds)},
+    }
 
 
 def _columns(
@@ -62,9 +67,11 @@ def _columns(
         "parent": [place.get(above, -1) for above in tree.parent[kept].tolist()],
         "action": [_clipped(text(tree.actions[node])) for node in nodes],
         "visits": tree.visits[kept].tolist(),
-        "mean": _numbers(tree.means(kept)), "value": _numbers(tree.value[kept]), "prior": _numbers(tree.prior[kept]),
+        "mean": _numbers(tree.means(kept)),
+        "value": _numbers(tree.value[kept]),
+        "prior": _numbers(tree.prior[kept]),
         "count": [tree.counts[node] for node in nodes],
-    }  # fmt: skip
+    }
     made = np.bincount(tree.parent[1 : len(tree)], minlength=len(tree))  # also in trees that were begun anew
     shown = Counter(columns["parent"])
     further = {

@@ -150,9 +150,14 @@ def candidates(result: SearchResult) -> list[Sample]:
 
 
 def decide(
-    trees: Sequence[SearchResult], answers: Sequence[Mapping[int, Hashable | None]], *, rule: Rule, span: Span,
-    between: Between = "ends", same: Same | None = None,
-) -> Decision:  # fmt: skip
+    trees: Sequence[SearchResult],
+    answers: Sequence[Mapping[int, Hashable | None]],
+    *,
+    rule: Rule,
+    span: Span,
+    between: Between = "ends",
+    same: Same | None = None,
+) -> Decision:
     """One answer from the ends of several trees.
 
     Args:
@@ -166,9 +171,14 @@ def decide(
     """
     if len(trees) != len(answers):
         raise ConfigError("answers of other trees than there are", value=len(answers), expected=str(len(trees)))
-    own = [[replace(sample, answer=read[sample.place[1]], place=(number, sample.place[1]))
-            for sample in candidates(result) if sample.place is not None]
-           for number, (result, read) in enumerate(zip(trees, answers, strict=True))]  # fmt: skip
+    own = [
+        [
+            replace(sample, answer=read[sample.place[1]], place=(number, sample.place[1]))
+            for sample in candidates(result)
+            if sample.place is not None
+        ]
+        for number, (result, read) in enumerate(zip(trees, answers, strict=True))
+    ]
     samples = [sample for each in own for sample in each]
     if between == "ends":
         asked, choice = samples, aggregate(samples, span=span, rule=rule, same=same)

@@ -17,9 +17,12 @@ T = TypeVar("T")
 
 
 def over_functions(
-    search: Generator[Wanted, Found, T], expand: Callable[[Expand], Sequence[Child]],
-    evaluate: Callable[[State], float] | None = None, *, cost: Callable[[Expand], Spent] | None = None,
-) -> T:  # fmt: skip
+    search: Generator[Wanted, Found, T],
+    expand: Callable[[Expand], Sequence[Child]],
+    evaluate: Callable[[State], float] | None = None,
+    *,
+    cost: Callable[[Expand], Spent] | None = None,
+) -> T:
     """Run a search over functions. For problems that can be computed, and for tests.
 
     Args:
@@ -32,10 +35,15 @@ def over_functions(
         try:
             wanted = next(search)
             while True:
-                begun, short = fitting(wanted, [Spent()] * len(wanted.evaluate),
-                                       [Spent() if cost is None else cost(wish) for wish in wanted.expand])  # fmt: skip
-                values = [None if at >= begun[0] else float("nan") if evaluate is None else float(evaluate(state))
-                          for at, state in enumerate(wanted.evaluate)]  # fmt: skip
+                begun, short = fitting(
+                    wanted,
+                    [Spent()] * len(wanted.evaluate),
+                    [Spent() if cost is None else cost(wish) for wish in wanted.expand],
+                )
+                values = [
+                    None if at >= begun[0] else float("nan") if evaluate is None else float(evaluate(state))
+                    for at, state in enumerate(wanted.evaluate)
+                ]
                 children = [expand(wish) if at < begun[1] else None for at, wish in enumerate(wanted.expand)]
                 tokens = sum(child.generated for made in children for child in made or ())
                 now = time.monotonic()
@@ -68,7 +76,7 @@ def answered(search: Generator[Wanted, Found, T], answer: Callable[[Wanted], Wor
 
 def fitting(
     wanted: Wanted, evaluate: Sequence[Spent], expand: Sequence[Spent]
-) -> tuple[tuple[int, int], EndedBy | None]:  # fmt: skip
+) -> tuple[tuple[int, int], EndedBy | None]:
     """How much of what is wanted fits what is left, in order, values first; from the first that does not on nothing.
 
     Args:

@@ -69,9 +69,16 @@ class Gumbel:
 
 
 def gumbel_mcts(
-    root: State, budget: Budget, rng: np.random.Generator, *, width: int, depth: int, simulations: int,
-    considered: int, settings: Gumbel | None = None,
-) -> Search:  # fmt: skip
+    root: State,
+    budget: Budget,
+    rng: np.random.Generator,
+    *,
+    width: int,
+    depth: int,
+    simulations: int,
+    considered: int,
+    settings: Gumbel | None = None,
+) -> Search:
     """Choose a move by sequential halving, make it, keep what is below it, and so on to the end of the episode.
 
     A kept subtree keeps its visits; halving counts those of the present move only. The budget is that of all moves.
@@ -87,8 +94,11 @@ def gumbel_mcts(
     settings = settings or Gumbel()
     check_sizes(width=width, depth=depth, simulations=simulations, considered=considered, moves=settings.moves)
     numbers = {name: getattr(settings, name) for name in ("c_visit", "c_scale", "scale")}
-    wrong = [Problem(name, f"must be finite and 0 or more, got {number}") for name, number in numbers.items()
-             if not 0 <= number < np.inf]  # fmt: skip
+    wrong = [
+        Problem(name, f"must be finite and 0 or more, got {number}")
+        for name, number in numbers.items()
+        if not 0 <= number < np.inf
+    ]
     if considered > simulations:
         wrong.append(Problem("considered", f"must not be above simulations ({simulations}), got {considered}"))
     if wrong:

@@ -101,9 +101,16 @@ class Explore:
 
 
 def mcts(
-    root: State, budget: Budget, rng: np.random.Generator, *, width: int, depth: int,
-    start: Commit | Restart | Descend, explore: Explore | None = None, leaves: int = 1,
-) -> Search:  # fmt: skip
+    root: State,
+    budget: Budget,
+    rng: np.random.Generator,
+    *,
+    width: int,
+    depth: int,
+    start: Commit | Restart | Descend,
+    explore: Explore | None = None,
+    leaves: int = 1,
+) -> Search:
     """Monte Carlo tree search; `start` says where simulations start and when it is over.
 
     With `leaves=1` simulations run one after another. With k, up to k wait for children at once, all of which are asked
@@ -136,9 +143,14 @@ def mcts(
         raise ConfigError(wrong)
     way = _Way(explore, rng)
     simulator = Simulator(
-        Tree(root), Asking(budget), way, width=width, depth=depth, lazy=not isinstance(start, Descend),
+        Tree(root),
+        Asking(budget),
+        way,
+        width=width,
+        depth=depth,
+        lazy=not isinstance(start, Descend),
         widen=explore.widen,
-    )  # fmt: skip
+    )
     return _search(_Run(simulator, way, leaves), start)
 
 

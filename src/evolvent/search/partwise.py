@@ -15,9 +15,12 @@ S = TypeVar("S")
 
 
 def partwise(
-    states: Sequence[S], tell: Callable[[Sequence[S]], Work[str]], *, problems: MutableMapping[S, str],
+    states: Sequence[S],
+    tell: Callable[[Sequence[S]], Work[str]],
+    *,
+    problems: MutableMapping[S, str],
     is_due: Callable[[S], bool],
-) -> Work[EndedBy | None]:  # fmt: skip
+) -> Work[EndedBy | None]:
     """Ask for all states together; where that fails, for each alone; where the budget is short, for half of them.
 
     Args:

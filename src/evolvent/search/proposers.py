@@ -136,8 +136,12 @@ class Listed:
     def _of(self, wish: Proposing) -> list[Proposal]:
         listed = wish.state.info.get("admissible")
         if listed is None:
-            raise WorldError("a search among listed actions needs a list", value=sorted(wish.state.info),
-                             expected="admissible", hint="have a policy propose")  # fmt: skip
+            raise WorldError(
+                "a search among listed actions needs a list",
+                value=sorted(wish.state.info),
+                expected="admissible",
+                hint="have a policy propose",
+            )
         known = list(dict.fromkeys(map(str, listed)))
         if not known:
             return []
@@ -203,8 +207,10 @@ class Language:
         """Sample all actions at once."""
         asks = [self._ask(wish) for wish in wanted]
         answers = yield from ask(asks)
-        return [[self._proposal(wish.state, one, sample) for sample in samples]
-                for wish, one, samples in zip(wanted, asks, answers, strict=True)]  # fmt: skip
+        return [
+            [self._proposal(wish.state, one, sample) for sample in samples]
+            for wish, one, samples in zip(wanted, asks, answers, strict=True)
+        ]
 
     def asks(self, wanted: Proposing) -> list[Ask]:
         """One, with all its samples."""
@@ -274,8 +280,9 @@ class Language:
         ids = np.concatenate([np.asarray(ask.tokens, np.int32), sample.ids])
         sampled = np.arange(read + new) >= read
         logprobs = np.concatenate([np.zeros(read, np.float32), sample.logprobs])
-        generation = Generation(ids, sampled, logprobs, turns - 1 if turns else None, (), True, self.policy.version,
-                                sample.stop)  # fmt: skip
+        generation = Generation(
+            ids, sampled, logprobs, turns - 1 if turns else None, (), True, self.policy.version, sample.stop
+        )
         mind = _Said(sample.node, length + read + new, sample.stop != "length", turns + 1)
         text, info = self.policy.dialect.text(sample.ids.tolist()), dict[str, Any]()
         action, thought = text, None

@@ -19,8 +19,18 @@ from evolvent.search.children import Child, Dropped, State
 from evolvent.search.tree import Tree
 
 __all__ = [
-    "Budget", "Child", "Dropped", "EndedBy", "Expand", "Found", "Search", "SearchResult", "Spent", "State", "Wanted",
-]  # fmt: skip
+    "Budget",
+    "Child",
+    "Dropped",
+    "EndedBy",
+    "Expand",
+    "Found",
+    "Search",
+    "SearchResult",
+    "Spent",
+    "State",
+    "Wanted",
+]
 
 EndedBy = Literal["done", "generated", "computed", "expansions", "seconds"]
 

@@ -21,16 +21,28 @@ from evolvent.search.select import uct
 from evolvent.search.tree import Tree
 
 __all__ = [
-    "ACTIONS", "FOLLOWING", "Agree", "Decay", "Judging", "Reasoning", "Trace", "mutual_consistency", "rstar",
-]  # fmt: skip
+    "ACTIONS",
+    "FOLLOWING",
+    "Agree",
+    "Decay",
+    "Judging",
+    "Reasoning",
+    "Trace",
+    "mutual_consistency",
+    "rstar",
+]
 
 ACTIONS: Mapping[str, int] = {"A1": 3, "A2": 10, "A3": 3, "A4": 1, "A5": 1}
 """How many children of each kind a node gets; for A2 how many completions vote."""
 
 FOLLOWING: Mapping[str, tuple[str, ...]] = {
-    "": ("A1", "A2", "A3", "A5"), "A1": ("A1", "A2"), "A2": (), "A3": ("A1", "A2", "A3", "A4"),
-    "A4": ("A1", "A2", "A3"), "A5": ("A1", "A2", "A3"),
-}  # fmt: skip
+    "": ("A1", "A2", "A3", "A5"),
+    "A1": ("A1", "A2"),
+    "A2": (),
+    "A3": ("A1", "A2", "A3", "A4"),
+    "A4": ("A1", "A2", "A3"),
+    "A5": ("A1", "A2", "A3"),
+}
 """Which kinds may follow which, "" being the root: section 3.2 of the paper and the order in its authors' code."""
 
 Decay = Literal["constant", "linear", "exponential"]
@@ -60,8 +72,9 @@ class Reasoning:
         sizes = {"depth": self.depth, "last_votes": self.last_votes}
         sizes |= {f"actions.{kind}": width for kind, width in self.actions.items()}
         problems = [Problem(where, f"must be 1 or more, got {size}") for where, size in sizes.items() if size < 1]
-        problems += [unknown("kind of action", kind, known, where="actions")
-                     for kind in self.actions if kind not in known]  # fmt: skip
+        problems += [
+            unknown("kind of action", kind, known, where="actions") for kind in self.actions if kind not in known
+        ]
         if "A2" not in self.actions:
             problems.append(Problem("actions", "must have A2, by which solutions end"))
         if not 0 <= self.c < np.inf:
@@ -115,9 +128,16 @@ class _Growing:
 
 
 def rstar(
-    root: State, budget: Budget, rng: np.random.Generator, *, answer: Answer, rollouts: int = 32,
-    reasoning: Reasoning | None = None, same: Same | None = None, agree: Agree | None = None,
-) -> Search:  # fmt: skip
+    root: State,
+    budget: Budget,
+    rng: np.random.Generator,
+    *,
+    answer: Answer,
+    rollouts: int = 32,
+    reasoning: Reasoning | None = None,
+    same: Same | None = None,
+    agree: Agree | None = None,
+) -> Search:
     """Grow the tree in `rollouts`, each from the root to an end; the choice is an end with the most confident answer.
 
     A rollout goes down by UCT, children that were never visited first and in random order, and expands the nodes it
@@ -182,12 +202,16 @@ def mutual_consistency(
     def judge(traces: Sequence[Trace], rng: np.random.Generator) -> Judging:
         stays = [int(rng.integers(0, max(1, len(trace.actions) - 1))) for trace in traces]
         cuts = {trace.nodes[stay]: trace.states[stay] for trace, stay in zip(traces, stays, strict=True)}
-        found = yield [Expand(state, completions, whole=True, valued=False, kind=kind, first=first)
-                       for state in cuts.values()]  # fmt: skip
-        heard = {cut: _majority(children or (), answer, same)
-                 for cut, children in zip(cuts, found.children, strict=True)}  # fmt: skip
-        return [grouped([trace.answer, heard[trace.nodes[stay]]], same=same) == (0, 0)
-                for trace, stay in zip(traces, stays, strict=True)]  # fmt: skip
+        found = yield [
+            Expand(state, completions, whole=True, valued=False, kind=kind, first=first) for state in cuts.values()
+        ]
+        heard = {
+            cut: _majority(children or (), answer, same) for cut, children in zip(cuts, found.children, strict=True)
+        }
+        return [
+            grouped([trace.answer, heard[trace.nodes[stay]]], same=same) == (0, 0)
+            for trace, stay in zip(traces, stays, strict=True)
+        ]
 
     return judge
 
@@ -287,13 +311,20 @@ def _asked(judging: Judging, asking: Asking) -> Generator[Wanted, Found, Sequenc
 
 def _trace(on: _Growing, node: int) -> Trace:
     tree, path = on.tree, on.tree.path(node)
-    return Trace(tuple(path), tuple(tree.states[at] for at in path), tuple(tree.kinds[at] for at in path[1:]),
-                 tree.line(node), on.answer(tree.states[node]), float(tree.value[node]))  # fmt: skip
+    return Trace(
+        tuple(path),
+        tuple(tree.states[at] for at in path),
+        tuple(tree.kinds[at] for at in path[1:]),
+        tree.line(node),
+        on.answer(tree.states[node]),
+        float(tree.value[node]),
+    )
 
 
 def _majority(children: Sequence[Child], answer: Answer, same: Same | None) -> Hashable | None:
-    samples = [Sample(answer(child.state), count=child.count)
-               for child in children if child.terminal and not child.problem]  # fmt: skip
+    samples = [
+        Sample(answer(child.state), count=child.count) for child in children if child.terminal and not child.problem
+    ]
     return aggregate(samples, span="last", rule="majority", same=same).answer
 
 

@@ -20,16 +20,16 @@ MARK = "The answer is"
 
 _TASKS: Mapping[str, str] = {
     "A1": "Write the next step of the solution, one step only, in one line. If it solves the problem, end it with "
-          f'"{MARK} ..." and the final answer.',
+    f'"{MARK} ..." and the final answer.',
     "A2": f'Write the rest of the solution step by step. End it with "{MARK} ..." and the final answer.',
     "A3": "Ask the next smaller question whose answer brings the solution forward, and answer it. Use two lines, the "
-          'first beginning with "Question:", the second with "Answer:". If the problem itself can be answered now, ask '
-          f'that as the question and end the answer with "{MARK} ..." and the final answer.',
+    'first beginning with "Question:", the second with "Answer:". If the problem itself can be answered now, ask '
+    f'that as the question and end the answer with "{MARK} ..." and the final answer.',
     "A4": "Answer the last of the smaller questions again, from the beginning, without relying on an earlier answer. "
-          f'Write one line. Only if it solves the whole problem, end it with "{MARK} ..." and the final answer.',
+    f'Write one line. Only if it solves the whole problem, end it with "{MARK} ..." and the final answer.',
     "A5": "Say the problem again in other words: list what is known, one fact after another, and end with what is "
-          "asked for. Keep every number and condition. Write one paragraph and do not solve it.",
-}  # fmt: skip
+    "asked for. Keep every number and condition. Write one paragraph and do not solve it.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,11 @@ def answer_of(solution: Solution) -> str | None:
 
 def _asked_last(solution: Solution) -> Step:
     if not solution.steps or not solution.steps[-1].question:
-        raise ConfigError("there is no sub-question to answer again", value=solution.steps[-1:] or "no steps",
-                          expected="a solution whose last step is of kind A3 or A4")  # fmt: skip
+        raise ConfigError(
+            "there is no sub-question to answer again",
+            value=solution.steps[-1:] or "no steps",
+            expected="a solution whose last step is of kind A3 or A4",
+        )
     return solution.steps[-1]
 
 

@@ -43,7 +43,7 @@ def greedy(root: State, budget: Budget, rng: np.random.Generator, *, valued: boo
 
 def best_of_n(
     root: State, budget: Budget, rng: np.random.Generator, *, n: int, valued: bool = True, stop: Stop | None = None
-) -> Search:  # fmt: skip
+) -> Search:
     """n whole continuations; the choice is the one of the highest value. Leaves `rng` unused.
 
     All n are asked for at once. Where the budget has no room for them in the worst case, half as many are, and so on,
@@ -74,9 +74,15 @@ def best_of_n(
 
 
 def self_consistency(
-    root: State, budget: Budget, rng: np.random.Generator, *, n: int, answer: Answer | None = None,
-    same: Same | None = None, stop: Detector | None = None,
-) -> Search:  # fmt: skip
+    root: State,
+    budget: Budget,
+    rng: np.random.Generator,
+    *,
+    n: int,
+    answer: Answer | None = None,
+    same: Same | None = None,
+    stop: Detector | None = None,
+) -> Search:
     """n whole continuations without values; the choice is the first with the answer of most (Wang et al., 2023).
 
     Sampling is that of `best_of_n`. Leaves `rng` unused.
@@ -91,8 +97,10 @@ def self_consistency(
     early = None if stop is None else Stop(stop, answer, same)
     result = yield from best_of_n(root, budget, rng, n=n, valued=False, stop=early)
     tree = result.tree
-    samples = [Sample(tree.actions[node] if answer is None else answer(tree.states[node]), count=count, place=(0, node))
-               for node, count in Counter(result.finished).items()]  # fmt: skip
+    samples = [
+        Sample(tree.actions[node] if answer is None else answer(tree.states[node]), count=count, place=(0, node))
+        for node, count in Counter(result.finished).items()
+    ]
     choice = aggregate(samples, span="last", rule="majority", same=same)
     if choice.chosen is None:
         return result
@@ -101,9 +109,16 @@ def self_consistency(
 
 
 def sampled_tree(
-    root: State, budget: Budget, rng: np.random.Generator, *, width: int, depth: int, paths: int, together: int = 8,
+    root: State,
+    budget: Budget,
+    rng: np.random.Generator,
+    *,
+    width: int,
+    depth: int,
+    paths: int,
+    together: int = 8,
     valued: bool = False,
-) -> Search:  # fmt: skip
+) -> Search:
     """Walks from the root through one shared tree, each child drawn by its prior (TS-LLM's CoT-SC-tree).
 
     A node is expanded when the first walk needs its children, later walks find them there. A walk ends at a terminal
@@ -123,9 +138,16 @@ def sampled_tree(
 
 
 def voted_tree(
-    root: State, budget: Budget, rng: np.random.Generator, *, width: int, depth: int, paths: int, stop: Stop,
+    root: State,
+    budget: Budget,
+    rng: np.random.Generator,
+    *,
+    width: int,
+    depth: int,
+    paths: int,
+    stop: Stop,
     together: int = 8,
-) -> Search:  # fmt: skip
+) -> Search:
     """`sampled_tree` without values, whose walks are votes that `stop` may end: the walks are then the first ones.
 
     Notes: see `Vote.notes`.

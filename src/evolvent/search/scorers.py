@@ -42,8 +42,11 @@ class Ending:
     def __post_init__(self) -> None:
         first, last = (0 if self.node is not None else 1), len(self.tokens)
         if list(self.ends) != sorted(self.ends) or any(not first <= end <= last for end in self.ends):
-            raise ConfigError("ends of spans that are not on their path", value=self.ends[:8],
-                              expected=f"ascending, from {first} to {last}")  # fmt: skip
+            raise ConfigError(
+                "ends of spans that are not on their path",
+                value=self.ends[:8],
+                expected=f"ascending, from {first} to {last}",
+            )
 
     def path(self) -> list[int]:
         """All tokens, `[T]`; an end is at `T - len(tokens) + end`."""
@@ -146,13 +149,14 @@ class Rollouts:
 
     def scores(self, asked: Sequence[Ending]) -> Work[list[tuple[float, ...]]]:
         """The completions of all ends, asked at once."""
-        places = [(item, end, path) for item in asked
-                  for end, path in zip(item.ends, _prefixes(item), strict=True)]  # fmt: skip
+        places = [(item, end, path) for item in asked for end, path in zip(item.ends, _prefixes(item), strict=True)]
         going = [place for place in places if not self.writing.over(place[2][self.prompt :], len(place[2]))]
         asks = [self._ask(*place) for place in going]
         answers = (yield asks) if asks else ()
-        ends = {id(place[2]): [[*place[2], *sample.ids.tolist()] for sample in samples]
-                for place, samples in zip(going, answers, strict=True)}  # fmt: skip
+        ends = {
+            id(place[2]): [[*place[2], *sample.ids.tolist()] for sample in samples]
+            for place, samples in zip(going, answers, strict=True)
+        }
         whole = [ends.get(id(path), [path]) for _, _, path in places]
         texts = [self.writing.text(path[self.prompt :]) for paths in whole for path in paths]
         verdicts = iter((yield from _graded(self.grade, texts, self.timeout_s)))

@@ -142,8 +142,11 @@ class Scoring:
                 raise
             return str(error)
         if [len(own) for own in found] != [len(item.ends) for item in asked]:
-            raise ScoringError("a scorer gave not one score for each end", value=[len(own) for own in found][:8],
-                               expected=[len(item.ends) for item in asked][:8])  # fmt: skip
+            raise ScoringError(
+                "a scorer gave not one score for each end",
+                value=[len(own) for own in found][:8],
+                expected=[len(item.ends) for item in asked][:8],
+            )
         self._scores.update((state, tuple(map(float, own))) for state, own in zip(due, found, strict=True))
         return ""
 

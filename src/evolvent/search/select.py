@@ -14,9 +14,21 @@ from numpy.typing import NDArray
 from evolvent.errors import ConfigError, Problem
 
 __all__ = [
-    "Schedule", "Select", "between", "completed", "dirichlet_noise", "gumbel_scores", "halving_schedule",
-    "improved_policy", "interior_scores", "mixed_value", "puct", "rescaled", "sigma", "uct",
-]  # fmt: skip
+    "Schedule",
+    "Select",
+    "between",
+    "completed",
+    "dirichlet_noise",
+    "gumbel_scores",
+    "halving_schedule",
+    "improved_policy",
+    "interior_scores",
+    "mixed_value",
+    "puct",
+    "rescaled",
+    "sigma",
+    "uct",
+]
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -156,8 +168,11 @@ def halving_schedule(considered: int, simulations: int, kind: Schedule = "mctx")
     Raises:
         ConfigError: one of them is below 1.
     """
-    wrong = [Problem(name, f"must be 1 or more, got {size}")
-             for name, size in (("considered", considered), ("simulations", simulations)) if size < 1]  # fmt: skip
+    wrong = [
+        Problem(name, f"must be 1 or more, got {size}")
+        for name, size in (("considered", considered), ("simulations", simulations))
+        if size < 1
+    ]
     if wrong:
         raise ConfigError(wrong)
     if considered == 1:

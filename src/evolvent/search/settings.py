@@ -26,13 +26,30 @@ from evolvent.search.stopping import Stop
 __all__ = ["METHODS", "STOPPING", "Begin", "ForestConfig", "ForestName", "Name", "RStarConfig", "SearchConfig"]
 
 Name = Literal[
-    "greedy", "samples", "best_of_n", "sampled_tree", "beam", "depth_first", "mcts", "mcts_restart", "mcts_descend",
+    "greedy",
+    "samples",
+    "best_of_n",
+    "sampled_tree",
+    "beam",
+    "depth_first",
+    "mcts",
+    "mcts_restart",
+    "mcts_descend",
     "gumbel",
-]  # fmt: skip
+]
 ForestName = Literal[
-    "greedy", "samples", "best_of_n", "sampled_tree", "beam", "depth_first", "mcts", "mcts_restart", "mcts_descend",
-    "gumbel", "rstar",
-]  # fmt: skip
+    "greedy",
+    "samples",
+    "best_of_n",
+    "sampled_tree",
+    "beam",
+    "depth_first",
+    "mcts",
+    "mcts_restart",
+    "mcts_descend",
+    "gumbel",
+    "rstar",
+]
 Begin = Callable[[State, Budget, np.random.Generator], Search]
 METHODS: dict[str, str] = {
     "greedy": "the likeliest continuation",
@@ -142,17 +159,23 @@ class SearchConfig(Config):
             "greedy": greedy,
             "samples": partial(best_of_n, n=self.paths, valued=False, stop=stop),
             "best_of_n": partial(best_of_n, n=self.paths),
-            "sampled_tree": partial(sampled_tree, **tree, paths=self.paths) if stop is None
+            "sampled_tree": partial(sampled_tree, **tree, paths=self.paths)
+            if stop is None
             else partial(voted_tree, **tree, paths=self.paths, stop=stop),
             "beam": partial(beam, **tree, keep=self.paths),
             "depth_first": partial(depth_first, **tree, paths=self.paths, prune_ratio=self.prune),
             "gumbel": partial(
-                gumbel_mcts, **tree, simulations=self.simulations, considered=self.considered,
+                gumbel_mcts,
+                **tree,
+                simulations=self.simulations,
+                considered=self.considered,
                 settings=Gumbel(scale=1.0 if self.sampled else self.noise),
             ),
-            **{name: partial(mcts, **tree, start=start, explore=self._explore, leaves=self.leaves)
-               for name, start in self._starts(stop).items()},
-        }  # fmt: skip
+            **{
+                name: partial(mcts, **tree, start=start, explore=self._explore, leaves=self.leaves)
+                for name, start in self._starts(stop).items()
+            },
+        }
         chosen: Begin = made[self.method]
         return chosen
 
@@ -208,8 +231,14 @@ class RStarConfig(Config):
     def begin(self, answer: Answer, same: Same | None = None) -> Begin:
         """The search, to be begun at a state of `begin_solution`; the arguments are those of `rstar`."""
         agree = mutual_consistency(answer, completions=self.completions, same=same)
-        return partial(rstar, answer=answer, rollouts=self.rollouts, reasoning=self.reasoning, same=same,
-                       agree=None if self.discriminator == "none" else agree)  # fmt: skip
+        return partial(
+            rstar,
+            answer=answer,
+            rollouts=self.rollouts,
+            reasoning=self.reasoning,
+            same=same,
+            agree=None if self.discriminator == "none" else agree,
+        )
 
 
 class ForestConfig(SearchConfig):
@@ -253,8 +282,13 @@ class ForestConfig(SearchConfig):
             return []
         found = []
         if level == "token" and not self._draws:
-            found.append(Problem("forest", f"{self.method} draws nothing among tokens, so all trees would be the same",
-                                 "level = 'span', or sampled = true"))  # fmt: skip
+            found.append(
+                Problem(
+                    "forest",
+                    f"{self.method} draws nothing among tokens, so all trees would be the same",
+                    "level = 'span', or sampled = true",
+                )
+            )
         if self.between in ("vote", "max") and not self.solves:
             if self.value == "none" or self.method == "sampled_tree":
                 found.append(Problem("between", f"{self.between!r}, and ends have no values", "'ends' or 'majority'"))

@@ -45,9 +45,16 @@ class Simulator:
     """
 
     def __init__(
-        self, tree: Tree, asking: Asking, choose: Choose, *, width: int, depth: int, lazy: bool = True,
+        self,
+        tree: Tree,
+        asking: Asking,
+        choose: Choose,
+        *,
+        width: int,
+        depth: int,
+        lazy: bool = True,
         widen: float = 0.0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.tree, self.asking, self.choose = tree, asking, choose
         self.width, self.depth, self.lazy, self.widen = width, depth, lazy, widen
         self.root = self.first = 0
@@ -62,8 +69,10 @@ class Simulator:
         """
         tree, asked = self.tree, list(dict.fromkeys(nodes))
         had = [self.drawn.get(node, 0) for node in asked]
-        wishes = [Expand(tree.states[node], self._due(node) - drawn, first=self.first + drawn, after=drawn)
-                  for node, drawn in zip(asked, had, strict=True)]  # fmt: skip
+        wishes = [
+            Expand(tree.states[node], self._due(node) - drawn, first=self.first + drawn, after=drawn)
+            for node, drawn in zip(asked, had, strict=True)
+        ]
         found = yield from self.asking.ask(wishes)
         for node, wish, children in zip(asked, wishes, found.children, strict=True):
             if children is None:

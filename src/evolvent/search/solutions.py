@@ -59,9 +59,12 @@ def begin_solution(problem: str, *, seed: int = 0) -> SolutionState:
 
 
 def over_solutions(
-    search: Generator[Wanted, Found, T], *, encode: Callable[[str], Sequence[int]], writing: Writing,
+    search: Generator[Wanted, Found, T],
+    *,
+    encode: Callable[[str], Sequence[int]],
+    writing: Writing,
     judge: Completer | None = None,
-) -> Work[T]:  # fmt: skip
+) -> Work[T]:
     """A search over solutions (`rstar`), as a work for the driver. States have no values.
 
     A wish of a kind samples replies to the kind's prompt; equal solutions are one child, which counts them. A reply
@@ -95,8 +98,10 @@ class _Solutions:
         worst = [Spent() if ask is None else self._meter.worst([ask]) for ask in asks]
         (states, begun), short = fitting(wanted, free, worst)
         answers = iter((yield from self._careful.asked([ask for ask in asks[:begun] if ask is not None], wanted.left)))
-        children = [[_too_long(wish)] if ask is None else self._children(wish, ask, next(answers))
-                    for wish, ask in zip(wanted.expand[:begun], asks, strict=False)]  # fmt: skip
+        children = [
+            [_too_long(wish)] if ask is None else self._children(wish, ask, next(answers))
+            for wish, ask in zip(wanted.expand[:begun], asks, strict=False)
+        ]
         values = [float("nan") if at < states else None for at in range(len(wanted.evaluate))]
         rest = [None] * (len(asks) - begun)
         return Found([*children, *rest], values, self._meter.spent, short)
@@ -112,8 +117,10 @@ class _Solutions:
         most = min(writing.max_tokens if wish.whole else writing.span_tokens, writing.context - len(ids))
         if most < 1 and (state.above is not None or wish.kind == MASKED):
             return None
-        seeds = tuple(sample_seed(state.seed, wish.kind, number)
-                      for number in range(wish.first, wish.first + (1 if wish.greedy else wish.width)))  # fmt: skip
+        seeds = tuple(
+            sample_seed(state.seed, wish.kind, number)
+            for number in range(wish.first, wish.first + (1 if wish.greedy else wish.width))
+        )
         sampling = GREEDY if wish.greedy else writing.sampling
         ask = SampleAsk(None, ids, max(1, most), writing.stop_ids, stops(wish.kind), sampling, seeds)
         return ask if who.model is None else To(who.model, ask)
@@ -131,8 +138,9 @@ class _Solutions:
             elif same is None:
                 found[child.state.solution] = child
             else:
-                found[child.state.solution] = replace(same, count=same.count + 1,
-                                                      generated=same.generated + child.generated)  # fmt: skip
+                found[child.state.solution] = replace(
+                    same, count=same.count + 1, generated=same.generated + child.generated
+                )
         return [*found.values(), *problems]
 
     def _child(self, wish: Expand, ask: Any, sample: Continuation | EvolventError) -> Child:
@@ -141,22 +149,35 @@ class _Solutions:
             return Child(state, kind=wish.kind, problem=str(sample))
         writing = self._who(wish).writing
         reply = writing.text(sample.ids.tolist())
-        cut = min([place for stop in ask.stop_strings if (place := reply.find(stop, _begun(reply))) >= 0],
-                  default=len(reply))  # fmt: skip
+        cut = min(
+            [place for stop in ask.stop_strings if (place := reply.find(stop, _begun(reply))) >= 0], default=len(reply)
+        )
         solution = after(state.solution, wish.kind, reply[:cut])
         if solution is None and wish.whole and len(sample.ids):  # it says that there is nothing to add
             solution = replace(state.solution, whole=True)
         if solution is None or not len(sample.ids):
-            return Child(state, reply, kind=wish.kind, generated=len(sample.ids),
-                         problem="a reply that makes no step of a solution")  # fmt: skip
+            return Child(
+                state,
+                reply,
+                kind=wish.kind,
+                generated=len(sample.ids),
+                problem="a reply that makes no step of a solution",
+            )
         read = len(ask.tokens)
         ids = np.concatenate([np.asarray(ask.tokens, np.int32), sample.ids])
         logprobs = np.concatenate([np.zeros(read, np.float32), sample.logprobs])
-        generation = Generation(ids, np.arange(len(ids)) >= read, logprobs, policy_version=writing.version,
-                                stop=sample.stop)  # fmt: skip
+        generation = Generation(
+            ids, np.arange(len(ids)) >= read, logprobs, policy_version=writing.version, stop=sample.stop
+        )
         below = SolutionState(solution, sample_seed(state.seed, wish.kind, *ids[read:].tolist()), generation, state)
-        return Child(below, reply[:cut].strip(), float(np.mean(sample.logprobs)), terminal=ended(solution),
-                     generated=len(sample.ids), kind=wish.kind)  # fmt: skip
+        return Child(
+            below,
+            reply[:cut].strip(),
+            float(np.mean(sample.logprobs)),
+            terminal=ended(solution),
+            generated=len(sample.ids),
+            kind=wish.kind,
+        )
 
 
 def _too_long(wish: Expand) -> Child:

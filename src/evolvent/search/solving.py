@@ -59,11 +59,21 @@ def unsolvable(name: str, world: World, level: str) -> list[Problem]:
         level: what an action was asked to be ("auto": nothing was asked).
     """
     if world.horizon > 1:
-        return [Problem("method", f"'rstar' solves one question in words, and {name!r} is played turn by turn",
-                        "mcts, gumbel, beam, ...")]  # fmt: skip
+        return [
+            Problem(
+                "method",
+                f"'rstar' solves one question in words, and {name!r} is played turn by turn",
+                "mcts, gumbel, beam, ...",
+            )
+        ]
     if form_of(world) is None:
-        return [Problem("method", f"'rstar' writes a solution that ends in an answer, and {name!r} asks for none",
-                        "problems, problems:FOLDER, arithmetic, maths:FILE, ...")]  # fmt: skip
+        return [
+            Problem(
+                "method",
+                f"'rstar' writes a solution that ends in an answer, and {name!r} asks for none",
+                "problems, problems:FOLDER, arithmetic, maths:FILE, ...",
+            )
+        ]
     if level not in ("auto", "span"):
         return [Problem("level", f"{level!r}, and rstar's actions are thoughts, sub-questions and solutions", "'auto'")]
     return []
@@ -80,8 +90,15 @@ def check_solver(policy: Policy, *, what: str = "policy") -> None:
         for kind in ("A1", "A2", "A3", "A4", "A5"):
             policy.dialect.open("", prompt(asked, kind))
     except VocabularyMismatch as error:
-        raise ConfigError([Problem(what, "rstar asks in plain English, and this model knows the words of its worlds "
-                                   "alone", "a model with an open vocabulary")]) from error  # fmt: skip
+        raise ConfigError(
+            [
+                Problem(
+                    what,
+                    "rstar asks in plain English, and this model knows the words of its worlds alone",
+                    "a model with an open vocabulary",
+                )
+            ]
+        ) from error
 
 
 def completer(policy: Policy, how: ForestConfig, *, model: str | None = None) -> Completer:
@@ -90,8 +107,12 @@ def completer(policy: Policy, how: ForestConfig, *, model: str | None = None) ->
     Args:
         model: its name among several engines; None: the engine that writes.
     """
-    writing = Writing.of(policy, max_tokens=how.max_tokens, span_tokens=how.span_tokens,
-                         sampling=Sampling(how.temperature, how.top_k, how.top_p))  # fmt: skip
+    writing = Writing.of(
+        policy,
+        max_tokens=how.max_tokens,
+        span_tokens=how.span_tokens,
+        sampling=Sampling(how.temperature, how.top_k, how.top_p),
+    )
     return Completer(partial(policy.dialect.open, ""), writing, model)
 
 
@@ -116,7 +137,7 @@ def key_of(world: World, answer: str) -> str:
 
 def solution_trajectory(
     state: SolutionState, task: Task, *, said: str, name: str, observation: Value, score: Score, sample: int = 0
-) -> Trajectory:  # fmt: skip
+) -> Trajectory:
     """A solution as an episode of one step, with what the model read and wrote for each of its steps.
 
     The action is put together of the replies. All of them acted but a rephrased problem, which is not in the action.
@@ -128,5 +149,6 @@ def solution_trajectory(
             generations.append(replace(at.generation, acted=bool(at.solution.steps)))
         at = at.above
     step = Turn(observation, said, score.raw, None, tuple(generations[::-1]))
-    return Trajectory(name, task, (step,), "", "world" if ended(state.solution) else "horizon", score, sample, None,
-                      None, task.id)  # fmt: skip
+    return Trajectory(
+        name, task, (step,), "", "world" if ended(state.solution) else "horizon", score, sample, None, None, task.id
+    )

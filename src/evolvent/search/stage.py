@@ -96,8 +96,11 @@ class Stage:
 
 def _begun(env: Env, *, seed: int) -> Moved:
     if not isinstance(env, Forkable):
-        raise ConfigError("a search needs environments that can be forked", value=type(env).__name__,
-                          expected="an Env with snapshot() and restore()")  # fmt: skip
+        raise ConfigError(
+            "a search needs environments that can be forked",
+            value=type(env).__name__,
+            expected="an Env with snapshot() and restore()",
+        )
     observation, info = env.reset(seed=seed)
     _check(observation, info)
     return Moved(observation, info, env.snapshot())
@@ -117,5 +120,7 @@ def _stepped(env: Env, *, snapshot: object, action: Value) -> Moved:
 
 def _check(observation: object, info: object) -> None:
     if not isinstance(observation, (str, np.ndarray)) or not isinstance(info, Mapping):
-        raise EnvLost("an observation that is no text or array, or an info that is no mapping",
-                      value=f"{type(observation).__name__}, {type(info).__name__}")  # fmt: skip
+        raise EnvLost(
+            "an observation that is no text or array, or an info that is no mapping",
+            value=f"{type(observation).__name__}, {type(info).__name__}",
+        )

@@ -111,8 +111,11 @@ class Visits:
         seen = counts[counts > 0]
         shares = seen / seen.sum() if len(seen) else np.full(max(len(visits), 1), 1 / max(len(visits), 1))
         summary = BeliefSummary(
-            entropy=np.array([max(0.0, float(-(shares * np.log(shares)).sum()))]), leader=counts[:1],
-            runner_up=counts[1:2], cast=counts.sum(keepdims=True), left=np.array([float(left)]),
-        )  # fmt: skip
+            entropy=np.array([max(0.0, float(-(shares * np.log(shares)).sum()))]),
+            leader=counts[:1],
+            runner_up=counts[1:2],
+            cast=counts.sum(keepdims=True),
+            left=np.array([float(left)]),
+        )
         self.history.append(self._detector(summary, self.history))
         return bool(self.history[-1].stop[0])

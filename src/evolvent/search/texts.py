@@ -29,9 +29,7 @@ __all__ = ["over_text"]
 T = TypeVar("T")
 
 
-def over_text(
-    search: Generator[Wanted, Found, T], *, writing: Writing, scorer: Scorer | None = None
-) -> Work[T]:  # fmt: skip
+def over_text(search: Generator[Wanted, Found, T], *, writing: Writing, scorer: Scorer | None = None) -> Work[T]:
     """A search over continuations of a text, as a work for the driver.
 
     Expanding a state samples `width` spans (or whole texts, or the likeliest one); at token level it takes the `width`
@@ -82,17 +80,25 @@ class _Texts:
         asks = [self._asks(wish) for wish in wishes[:begun]]
         answers = iter((yield from self._careful.asked([ask for own in asks for ask in own], wanted.left)))
         made = [self._children(wish, [next(answers) for _ in own]) for wish, own in zip(wishes, asks, strict=False)]
-        new = [child.state for wish, own in zip(wishes, made, strict=False) if wish.valued
-               for child in own if not child.problem]  # fmt: skip
+        new = [
+            child.state
+            for wish, own in zip(wishes, made, strict=False)
+            if wish.valued
+            for child in own
+            if not child.problem
+        ]
         told = yield from scoring.scored([*wanted.evaluate[:states], *new], wanted.left)
-        children = [[self._valued(child) for child in own] if wish.valued else own
-                    for wish, own in zip(wishes, made, strict=False)]  # fmt: skip
+        children = [
+            [self._valued(child) for child in own] if wish.valued else own
+            for wish, own in zip(wishes, made, strict=False)
+        ]
         values = [scoring.value(state) for state in wanted.evaluate[:states]]
         return Found(
             [*children, *[None] * (len(wishes) - begun)],
             [*values, *[None] * (len(wanted.evaluate) - states)],
-            self._meter.spent, short or told,
-        )  # fmt: skip
+            self._meter.spent,
+            short or told,
+        )
 
     def _worst(self, wish: Expand) -> Spent:
         """The most that a wish can cost."""
@@ -113,8 +119,11 @@ class _Texts:
         """What an engine is asked for a wish; at token level also for the node, without which it would forget."""
         state: TextState = wish.state
         if state.above is None and state.length >= self._writing.context:
-            raise ContextOverflow("a prompt that leaves no room to write", value=f"{state.length} tokens",
-                                  expected=f"fewer than {self._writing.context}")  # fmt: skip
+            raise ContextOverflow(
+                "a prompt that leaves no room to write",
+                value=f"{state.length} tokens",
+                expected=f"fewer than {self._writing.context}",
+            )
         if state.stop:
             return []
         if self._writing.level == "token" and not wish.whole:
@@ -146,9 +155,13 @@ class _Texts:
                 found[one.ids] = replace(same, count=same.count + 1, generated=same.generated + one.sampled)
             else:
                 found[one.ids] = Child(
-                    one.state, self._writing.text(one.ids), float(np.mean(one.logprobs)), terminal=bool(one.stop),
-                    generated=one.sampled, kind=wish.kind,
-                )  # fmt: skip
+                    one.state,
+                    self._writing.text(one.ids),
+                    float(np.mean(one.logprobs)),
+                    terminal=bool(one.stop),
+                    generated=one.sampled,
+                    kind=wish.kind,
+                )
         return [*found.values(), *problems]
 
     def _sampled(self, wish: Expand, sample: Continuation | EvolventError) -> _Grown | EvolventError:
@@ -168,9 +181,13 @@ class _Texts:
         kept = ids[: ends[-1]]
         whole = len(kept) == len(ids)
         logprobs = tuple(sample.logprobs[: len(kept)].tolist())
-        state = replace(self._after(above, kept, logprobs), stop=stop, ends=_longer(above, ends),
-                        node=sample.node if whole else above.node,
-                        pending=() if whole else (*above.pending, *kept))  # fmt: skip
+        state = replace(
+            self._after(above, kept, logprobs),
+            stop=stop,
+            ends=_longer(above, ends),
+            node=sample.node if whole else above.node,
+            pending=() if whole else (*above.pending, *kept),
+        )
         return _Grown(kept, logprobs, ends, stop, state, len(ids))
 
     def _likeliest(self, wish: Expand, output: Output | EvolventError) -> list[_Grown | EvolventError]:
@@ -184,22 +201,38 @@ class _Texts:
         logprobs -= np.log(np.exp(logprobs).sum())
         chosen = np.argsort(-logprobs, kind="stable")[wish.after :][: 1 if wish.greedy else wish.width]
         above = replace(above, node=output.node, pending=())
-        return [self._token(wish.state, above, int(token), float(logprobs[token]))
-                for token in chosen if logprobs[token] > -np.inf]  # fmt: skip
+        return [
+            self._token(wish.state, above, int(token), float(logprobs[token]))
+            for token in chosen
+            if logprobs[token] > -np.inf
+        ]
 
     def _token(self, above: TextState, known: TextState, token: int, logprob: float) -> _Grown:
         """One more token, which nobody has to feed yet."""
         stop = self._writing.over((*above.written, token), above.length + 1)
-        state = replace(self._after(above, (token,), (logprob,)), stop=stop, ends=_longer(above, (1,)),
-                        node=known.node, pending=(*known.pending, token))  # fmt: skip
+        state = replace(
+            self._after(above, (token,), (logprob,)),
+            stop=stop,
+            ends=_longer(above, (1,)),
+            node=known.node,
+            pending=(*known.pending, token),
+        )
         return _Grown((token,), (logprob,), (1,), stop, state, 0)
 
     def _after(self, above: TextState, ids: tuple[int, ...], logprobs: tuple[float, ...]) -> TextState:
         written = (*above.written, *ids)
         return TextState(
-            above.prompt, written, (*above.logprobs, *logprobs), above.ends, None, (), self._writing.text(written),
-            seed=sample_seed(above.seed, *ids), above=above, version=self._writing.version,
-        )  # fmt: skip
+            above.prompt,
+            written,
+            (*above.logprobs, *logprobs),
+            above.ends,
+            None,
+            (),
+            self._writing.text(written),
+            seed=sample_seed(above.seed, *ids),
+            above=above,
+            version=self._writing.version,
+        )
 
     def _valued(self, child: Child) -> Child:
         if child.problem:
@@ -207,8 +240,11 @@ class _Texts:
         problem = self._scoring.problem(child.state)
         if problem:
             return replace(child, problem=problem)
-        return replace(child, value=None if self._scoring.none else self._scoring.value(child.state),
-                       scores=self._scoring.scores(child.state))  # fmt: skip
+        return replace(
+            child,
+            value=None if self._scoring.none else self._scoring.value(child.state),
+            scores=self._scoring.scores(child.state),
+        )
 
 
 def _longer(above: TextState, ends: Sequence[int]) -> tuple[int, ...]:

@@ -48,9 +48,15 @@ class TreeRecord:
 
 
 def text_trajectory(
-    state: TextState, task: Task, *, name: str, observation: Value, score: Score | None = None, sample: int = 0,
+    state: TextState,
+    task: Task,
+    *,
+    name: str,
+    observation: Value,
+    score: Score | None = None,
+    sample: int = 0,
     branch: Branch | None = None,
-) -> Trajectory:  # fmt: skip
+) -> Trajectory:
     """The text up to a state as an episode of one step.
 
     Tokens that token-level search chose count as sampled, with the policy's log-probabilities.
@@ -68,19 +74,26 @@ def text_trajectory(
     logprobs = np.concatenate([np.zeros(len(state.prompt), np.float32), np.asarray(state.logprobs, np.float32)])
     ended = state.stop in ("stop", "finished")
     generation = Generation(
-        np.asarray([*state.prompt, *state.written], np.int32), sampled, np.where(sampled, logprobs, np.float32(0)),
+        np.asarray([*state.prompt, *state.written], np.int32),
+        sampled,
+        np.where(sampled, logprobs, np.float32(0)),
         spans=tuple(end for each in state.ends if (end := len(state.prompt) + each) > read),
-        policy_version=state.version, stop="stop" if ended else "length",
-    )  # fmt: skip
+        policy_version=state.version,
+        stop="stop" if ended else "length",
+    )
     score = unscored() if score is None else score
     step = Step(observation, state.text, score.raw, None, (generation,))
     return Trajectory(name, task, (step,), "", "world" if ended else "horizon", score, sample, branch, None, task.id)
 
 
 def text_tree(
-    result: SearchResult, task: Task, *, name: str, observation: Value,
+    result: SearchResult,
+    task: Task,
+    *,
+    name: str,
+    observation: Value,
     score: Callable[[TextState], Score] | None = None,
-) -> TreeRecord:  # fmt: skip
+) -> TreeRecord:
     """A search over texts as trajectories `NAME/0`, `NAME/1`, ..., one for each leaf, in the order of the nodes."""
     trajectories, annotations = [], []
     for path in _paths(result):
@@ -90,9 +103,14 @@ def text_tree(
             shared: TextState = result.tree.states[path.shared]
             branch = Branch(f"{name}/{path.parent}", 0, len(shared.written))
         trajectory = text_trajectory(
-            state, task, name=f"{name}/{path.number}", observation=observation, sample=path.number, branch=branch,
+            state,
+            task,
+            name=f"{name}/{path.number}",
+            observation=observation,
+            sample=path.number,
+            branch=branch,
             score=None if score is None else score(state),
-        )  # fmt: skip
+        )
         trajectories.append(trajectory)
         ends = trajectory.steps[0].generations[0].spans
         for node in path.own:
@@ -103,9 +121,15 @@ def text_tree(
 
 
 def env_trajectory(
-    state: EnvState, world: World, task: Task, *, name: str, sample: int = 0, branch: Branch | None = None,
+    state: EnvState,
+    world: World,
+    task: Task,
+    *,
+    name: str,
+    sample: int = 0,
+    branch: Branch | None = None,
     meta: Mapping[str, Any] | None = None,
-) -> Trajectory:  # fmt: skip
+) -> Trajectory:
     """The episode up to a state, as `collect` would have recorded it; an unfinished one counts as cut by the horizon.
 
     Args:
@@ -130,12 +154,14 @@ def env_trajectory(
         if at < first:
             continue
         marks = {**proposal.info, **_marks(after.info)}
-        steps.append(Step(before.observation, proposal.action, after.rewards[-1], proposal.thought, generations, None,
-                          marks))  # fmt: skip
+        steps.append(
+            Step(before.observation, proposal.action, after.rewards[-1], proposal.thought, generations, None, marks)
+        )
     ended: EndedBy = "world" if state.over == "world" else "horizon"
     score = world.score(list(state.rewards), state.info)
-    return Trajectory(name, task, tuple(steps), state.observation, ended, score, sample, branch, None, task.id,
-                      dict(meta or {}))  # fmt: skip
+    return Trajectory(
+        name, task, tuple(steps), state.observation, ended, score, sample, branch, None, task.id, dict(meta or {})
+    )
 
 
 def env_tree(result: SearchResult, world: World, task: Task, *, name: str) -> TreeRecord:

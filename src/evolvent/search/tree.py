@@ -176,8 +176,11 @@ class Tree:
         """Raise NoLegalAction where a node that must be acted in was expanded and has no child to go to."""
         if self.expanded(node) and self.dead[self.below(node)].all():
             reasons = sorted({each.reason for each in self.dropped if each.node == node})
-            raise NoLegalAction("there is no action to take at the root of a search", value=reasons or "none offered",
-                                expected="at least one legal action with a finite value")  # fmt: skip
+            raise NoLegalAction(
+                "there is no action to take at the root of a search",
+                value=reasons or "none offered",
+                expected="at least one legal action with a finite value",
+            )
 
     def path(self, node: int) -> list[int]:
         """The nodes from the root to this one, both included."""

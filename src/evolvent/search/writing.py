@@ -19,8 +19,10 @@ from evolvent.trajectory import sample_seed
 __all__ = ["TextState", "Writing", "begin_text"]
 
 _REDUCE: dict[str, Callable[[Sequence[float]], float]] = {
-    "last": lambda scores: scores[-1], "min": min, "prod": math.prod,
-}  # fmt: skip
+    "last": lambda scores: scores[-1],
+    "min": min,
+    "prod": math.prod,
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,8 +111,14 @@ class Writing:
     @classmethod
     def of(cls, policy: Any, *, max_tokens: int, **settings: Any) -> Writing:
         """How a policy writes: its tokenizer, stop tokens, context and version. `settings`: the other fields."""
-        return cls(policy.tokenizer.decode, policy.dialect.stop_ids, policy.context, max_tokens,
-                   version=policy.version, **settings)  # fmt: skip
+        return cls(
+            policy.tokenizer.decode,
+            policy.dialect.stop_ids,
+            policy.context,
+            max_tokens,
+            version=policy.version,
+            **settings,
+        )
 
     def text(self, ids: Sequence[int]) -> str:
         """The text of written tokens, without stop tokens."""
@@ -130,8 +138,14 @@ class Writing:
 
     def span(self, state: TextState, seeds: tuple[int, ...], *, greedy: bool = False) -> SampleAsk:
         """The ask for one span after a state, one sample a seed."""
-        return self._ask(state.node, state.pending, seeds, most=min(self.span_tokens, self._room(state)),
-                         separators=self.separators, greedy=greedy)  # fmt: skip
+        return self._ask(
+            state.node,
+            state.pending,
+            seeds,
+            most=min(self.span_tokens, self._room(state)),
+            separators=self.separators,
+            greedy=greedy,
+        )
 
     def rest(self, state: TextState, seeds: tuple[int, ...], *, greedy: bool = False) -> SampleAsk:
         """The ask for all that is left to write after a state."""
@@ -143,9 +157,15 @@ class Writing:
         return self._ask(node, tokens, seeds, most=min(self.max_tokens - written, self.context - length))
 
     def _ask(
-        self, node: Node | None, tokens: Sequence[int], seeds: tuple[int, ...], *, most: int,
-        separators: tuple[str, ...] = (), greedy: bool = False,
-    ) -> SampleAsk:  # fmt: skip
+        self,
+        node: Node | None,
+        tokens: Sequence[int],
+        seeds: tuple[int, ...],
+        *,
+        most: int,
+        separators: tuple[str, ...] = (),
+        greedy: bool = False,
+    ) -> SampleAsk:
         sampling = GREEDY if greedy else self.sampling
         return SampleAsk(node, tokens, most, self.stop_ids, separators, sampling, seeds)
 

@@ -84,9 +84,7 @@ def build(host: Host, catalogue: Catalogue, *, access: Access, faces: Sequence[F
     """
     counted = MeasuredHost(host)
     own = [Told("/", lambda: _root(host)), Told("/health", lambda: _health(host))]
-    own.append(
-        Told("/metrics", lambda: exposition([*counted.families(), *measured.families()]), kind=EXPOSITION)
-    )  # fmt: skip
+    own.append(Told("/metrics", lambda: exposition([*counted.families(), *measured.families()]), kind=EXPOSITION))
     routes = [*own, *(route for face in faces for route in face.routes(counted, catalogue))]
     heads = [part for route in routes for part in _fixed(getattr(route, "path", ""))[:1]]
     measured = Measured(guarded(_Answering(_Index(routes)), access), heads)
@@ -94,16 +92,29 @@ def build(host: Host, catalogue: Catalogue, *, access: Access, faces: Sequence[F
 
 
 def _root(host: Host) -> bytes:
-    return encoded({"name": "evolvent", "evolvent": __version__, "worlds": list(host.worlds),
-                    "health": "/health", "metrics": "/metrics"})  # fmt: skip
+    return encoded(
+        {
+            "name": "evolvent",
+            "evolvent": __version__,
+            "worlds": list(host.worlds),
+            "health": "/health",
+            "metrics": "/metrics",
+        }
+    )
 
 
 def _health(host: Host) -> bytes:
     told = host.status()
-    return encoded({
-        "status": "ok", "sessions": dict(told.sessions), "capacity": told.capacity, "created": told.created,
-        "steps": told.steps, "restarts": told.restarts,
-    })  # fmt: skip
+    return encoded(
+        {
+            "status": "ok",
+            "sessions": dict(told.sessions),
+            "capacity": told.capacity,
+            "created": told.created,
+            "steps": told.steps,
+            "restarts": told.restarts,
+        }
+    )
 
 
 class _Server:

@@ -102,9 +102,15 @@ def launched(
     """
     try:
         process = subprocess.Popen(
-            list(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            encoding="utf-8", errors="replace", env={**os.environ, **(env or {})},
-        )  # fmt: skip
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            env={**os.environ, **(env or {})},
+        )
     except OSError as error:
         raise ConfigError(f"cannot start {command[0]!r}: {error.strerror or error}", value=" ".join(command)) from error
     server = Launched(process, url)

@@ -50,9 +50,15 @@ class LocalHost:
     """
 
     def __init__(
-        self, worlds: Mapping[str, World], *, capacity: int = 1024, idle_s: float = 600.0, limits: Limits | None = None,
-        clock: Callable[[], float] = time.monotonic, reaped: Callable[[list[str]], object] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        worlds: Mapping[str, World],
+        *,
+        capacity: int = 1024,
+        idle_s: float = 600.0,
+        limits: Limits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        reaped: Callable[[list[str]], object] | None = None,
+    ) -> None:
         self._table = SessionTable(worlds, capacity=capacity, idle_s=idle_s, clock=clock)
         self._limits = limits or Limits()
         self._calls = Calls()

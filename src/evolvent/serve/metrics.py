@@ -22,9 +22,18 @@ from evolvent.web import App, Message, Receive, Scope, Send
 from evolvent.worlds.base import World
 
 __all__ = [
-    "BUCKETS_S", "EXPOSITION", "Counts", "Family", "Histogram", "Measured", "MeasuredHost", "Sample", "exposition",
-    "gauge", "status_families",
-]  # fmt: skip
+    "BUCKETS_S",
+    "EXPOSITION",
+    "Counts",
+    "Family",
+    "Histogram",
+    "Measured",
+    "MeasuredHost",
+    "Sample",
+    "exposition",
+    "gauge",
+    "status_families",
+]
 
 # Upper ends in seconds: a step of a quick world takes tens of microseconds, a reply of a policy seconds.
 BUCKETS_S = (

@@ -169,9 +169,14 @@ class Seats:
     """
 
     def __init__(
-        self, host: Host, catalogue: Catalogue, name: str, *, idle_s: float = 3600.0,
+        self,
+        host: Host,
+        catalogue: Catalogue,
+        name: str,
+        *,
+        idle_s: float = 3600.0,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.host, self.catalogue, self.name = host, catalogue, name
         self._idle_s, self._clock = idle_s, clock
         self._held: dict[str, tuple[Seat, float]] = {}

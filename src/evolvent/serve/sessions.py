@@ -46,8 +46,23 @@ class Session:
         turn: whatever keeps calls of a blocking world in order; the table does not look at it.
     """
 
-    __slots__ = ("action", "bounds", "busy", "env", "id", "info", "last", "name", "observation", "rewards", "state",
-                 "task", "touched", "turn", "world")  # fmt: skip
+    __slots__ = (
+        "action",
+        "bounds",
+        "busy",
+        "env",
+        "id",
+        "info",
+        "last",
+        "name",
+        "observation",
+        "rewards",
+        "state",
+        "task",
+        "touched",
+        "turn",
+        "world",
+    )
 
     def __init__(self, id: str, name: str, world: World) -> None:
         self.id, self.name, self.world = id, name, world

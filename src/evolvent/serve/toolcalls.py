@@ -20,8 +20,18 @@ from evolvent.trajectory import Task
 from evolvent.worlds.base import World
 from evolvent.worlds.grammar import Parsed
 
-__all__ = ["ACT", "CallGrammar", "CallWriter", "HasTools", "ToolSet", "action_of", "call_of", "named", "tools_of",
-           "written"]  # fmt: skip
+__all__ = [
+    "ACT",
+    "CallGrammar",
+    "CallWriter",
+    "HasTools",
+    "ToolSet",
+    "action_of",
+    "call_of",
+    "named",
+    "tools_of",
+    "written",
+]
 
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")  # what MCP allows, and a colon
 ACT = Tool(
@@ -80,8 +90,12 @@ def named(tools: Sequence[Tool], name: object) -> Tool:
             return tool
     known = [tool.name for tool in tools]
     near = nearest(str(name), known)
-    raise InvalidAction("an unknown tool", value=str(name), expected=", ".join(sorted(known)),
-                        hint=f"did you mean {near!r}?" if near else None)  # fmt: skip
+    raise InvalidAction(
+        "an unknown tool",
+        value=str(name),
+        expected=", ".join(sorted(known)),
+        hint=f"did you mean {near!r}?" if near else None,
+    )
 
 
 def action_of(world: World, call: Call, tools: Sequence[Tool]) -> str:

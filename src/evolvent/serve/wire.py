@@ -58,11 +58,36 @@ from evolvent.worlds.base import World
 from evolvent.worlds.grammar import Grammar, Parsed
 
 __all__ = [
-    "OPS", "PROTOCOL", "PROTOCOL_HEADER", "Card", "Ended", "ForeignGrammar", "NotFound", "card_of", "decoded",
-    "encoded", "error_of", "error_row", "finite", "grammar_of", "grammar_row", "look_of", "look_row", "plain",
-    "score_of_row", "score_row", "seen_of", "seen_row", "status_of", "step_of", "step_row", "task_of", "task_row",
-    "text_of", "world_row",
-]  # fmt: skip
+    "OPS",
+    "PROTOCOL",
+    "PROTOCOL_HEADER",
+    "Card",
+    "Ended",
+    "ForeignGrammar",
+    "NotFound",
+    "card_of",
+    "decoded",
+    "encoded",
+    "error_of",
+    "error_row",
+    "finite",
+    "grammar_of",
+    "grammar_row",
+    "look_of",
+    "look_row",
+    "plain",
+    "score_of_row",
+    "score_row",
+    "seen_of",
+    "seen_row",
+    "status_of",
+    "step_of",
+    "step_row",
+    "task_of",
+    "task_row",
+    "text_of",
+    "world_row",
+]
 
 PROTOCOL = 1
 PROTOCOL_HEADER = "evolvent-protocol"
@@ -93,10 +118,22 @@ class Ended(SessionGone):
 
 
 _STATUS: Sequence[tuple[type[EvolventError], int]] = (
-    (NotFound, 404), (Ended, 409), (SessionGone, 404), (WrongStep, 409), (EnvLost, 410), (InvalidAction, 422),
-    (ConfigError, 422), (SampleInvalid, 422), (AtCapacity, 503), (StepTimeout, 504), (VersionMismatch, 400),
-    (AccessDenied, 403), (LimitExceeded, 413), (SafetyError, 422), (MissingExtra, 501),
-)  # fmt: skip
+    (NotFound, 404),
+    (Ended, 409),
+    (SessionGone, 404),
+    (WrongStep, 409),
+    (EnvLost, 410),
+    (InvalidAction, 422),
+    (ConfigError, 422),
+    (SampleInvalid, 422),
+    (AtCapacity, 503),
+    (StepTimeout, 504),
+    (VersionMismatch, 400),
+    (AccessDenied, 403),
+    (LimitExceeded, 413),
+    (SafetyError, 422),
+    (MissingExtra, 501),
+)
 
 
 def status_of(error: EvolventError) -> int:
@@ -197,9 +234,14 @@ def decoded(data: str | bytes) -> Json:
 def task_row(task: Task) -> dict[str, Json]:
     """A task as JSON; the id travels along and is checked by `task_of`."""
     return {
-        "id": task.id, "world": task.world, "version": task.version, "spec": dict(task.spec), "kind": task.kind,
-        "tier": task.tier, "split": task.split,
-    }  # fmt: skip
+        "id": task.id,
+        "world": task.world,
+        "version": task.version,
+        "spec": dict(task.spec),
+        "kind": task.kind,
+        "tier": task.tier,
+        "split": task.split,
+    }
 
 
 def task_of(row: object) -> Task:
@@ -272,27 +314,40 @@ def seen_of(row: Any) -> Seen:
 def step_row(step: Stepped) -> dict[str, Json]:
     """`{observation, reward, terminated, truncated, info, step}`."""
     return {
-        "observation": step.observation, "reward": plain(step.reward), "terminated": step.terminated,
-        "truncated": step.truncated, "info": plain(step.info), "step": step.step,
-    }  # fmt: skip
+        "observation": step.observation,
+        "reward": plain(step.reward),
+        "terminated": step.terminated,
+        "truncated": step.truncated,
+        "info": plain(step.info),
+        "step": step.step,
+    }
 
 
 def step_of(row: Any) -> Stepped:
     """The answer to a step; raises SampleInvalid where the row is none."""
     what = "an answer to a step"
     return Stepped(
-        text_of(_member(row, "observation", str, what)), _reward(row), _member(row, "terminated", bool, what),
-        _member(row, "truncated", bool, what), _info(row), _member(row, "step", int, what),
-    )  # fmt: skip
+        text_of(_member(row, "observation", str, what)),
+        _reward(row),
+        _member(row, "terminated", bool, what),
+        _member(row, "truncated", bool, what),
+        _info(row),
+        _member(row, "step", int, what),
+    )
 
 
 def look_row(look: Look) -> dict[str, Json]:
     """`{session, world, state, task: row | null, observation, info, rewards, step}`."""
     return {
-        "session": look.session, "world": look.world, "state": look.state,
-        "task": None if look.task is None else task_row(look.task), "observation": look.observation,
-        "info": plain(look.info), "rewards": plain(look.rewards), "step": look.step,
-    }  # fmt: skip
+        "session": look.session,
+        "world": look.world,
+        "state": look.state,
+        "task": None if look.task is None else task_row(look.task),
+        "observation": look.observation,
+        "info": plain(look.info),
+        "rewards": plain(look.rewards),
+        "step": look.step,
+    }
 
 
 def look_of(row: Any) -> Look:
@@ -333,8 +388,12 @@ class ForeignGrammar:
         raise self._unknown()
 
     def _unknown(self) -> ConfigError:
-        return ConfigError("a grammar that is not known here", value=self.kind, expected=", ".join(_GRAMMARS),
-                           hint="use the world where its package is installed")  # fmt: skip
+        return ConfigError(
+            "a grammar that is not known here",
+            value=self.kind,
+            expected=", ".join(_GRAMMARS),
+            hint="use the world where its package is installed",
+        )
 
 
 def grammar_row(grammar: Grammar) -> dict[str, Json]:
@@ -376,10 +435,15 @@ class Card:
 def world_row(world: World) -> dict[str, Json]:
     """`{name, version, instructions, grammar, horizon, reward_range, tiers, blocking}`."""
     return {
-        "name": world.name, "version": world.version, "instructions": world.instructions,
-        "grammar": grammar_row(world.grammar), "horizon": world.horizon, "reward_range": plain(world.reward_range),
-        "tiers": list(world.tiers), "blocking": world.blocking,
-    }  # fmt: skip
+        "name": world.name,
+        "version": world.version,
+        "instructions": world.instructions,
+        "grammar": grammar_row(world.grammar),
+        "horizon": world.horizon,
+        "reward_range": plain(world.reward_range),
+        "tiers": list(world.tiers),
+        "blocking": world.blocking,
+    }
 
 
 def card_of(row: Any) -> Card:

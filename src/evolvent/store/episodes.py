@@ -56,8 +56,11 @@ class Episodes:
         if self.final.shape != (episodes, *self.observation.shape[1:]) or self.terminated.shape != (episodes,):
             raise SampleInvalid("not one end an episode", value=(self.final.shape, self.terminated.shape))
         if self.observation.ndim != 2 or self.action.ndim != (1 if self.actions else 2):
-            raise SampleInvalid("arrays of other axes", value=(self.observation.shape, self.action.shape),
-                                expected="[N, O] and [N] or [N, D]")  # fmt: skip
+            raise SampleInvalid(
+                "arrays of other axes",
+                value=(self.observation.shape, self.action.shape),
+                expected="[N, O] and [N] or [N, D]",
+            )
         for name in ("observation", "action", "reward"):
             odd = ~np.isfinite(np.asarray(getattr(self, name), np.float64)).reshape(decisions, -1).all(1)
             if odd.any():
@@ -68,8 +71,9 @@ class Episodes:
             odd = (self.action < 0) | (self.action >= self.actions)
             if odd.any():
                 at = int(odd.argmax())
-                raise SampleInvalid(f"no action in {self.where(at)}", value=int(self.action[at]),
-                                    expected=f"0..{self.actions - 1}")  # fmt: skip
+                raise SampleInvalid(
+                    f"no action in {self.where(at)}", value=int(self.action[at]), expected=f"0..{self.actions - 1}"
+                )
 
     @property
     def starts(self) -> NDArray[np.int64]:
@@ -110,9 +114,15 @@ class Episodes:
         starts, lengths = self.starts[index], self.lengths[index]
         cuts = zip(starts, lengths, strict=True)
         rows = np.concatenate([np.arange(0), *(np.arange(first, first + n) for first, n in cuts)])
-        return Episodes(observation=self.observation[rows], final=self.final[index], action=self.action[rows],
-                        reward=self.reward[rows], lengths=lengths, terminated=self.terminated[index],
-                        actions=self.actions)  # fmt: skip
+        return Episodes(
+            observation=self.observation[rows],
+            final=self.final[index],
+            action=self.action[rows],
+            reward=self.reward[rows],
+            lengths=lengths,
+            terminated=self.terminated[index],
+            actions=self.actions,
+        )
 
 
 def joined(parts: Sequence[Episodes]) -> Episodes:
@@ -123,8 +133,11 @@ def joined(parts: Sequence[Episodes]) -> Episodes:
     """
     kinds = {(part.observation.shape[1], part.actions, part.dim) for part in parts}
     if len(kinds) != 1:
-        raise ConfigError("episodes of different worlds cannot be joined", value=sorted(kinds),
-                          expected="one (observation, actions, dim)")  # fmt: skip
+        raise ConfigError(
+            "episodes of different worlds cannot be joined",
+            value=sorted(kinds),
+            expected="one (observation, actions, dim)",
+        )
     whole = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
     return Episodes(**whole, actions=parts[0].actions)
 

@@ -24,9 +24,16 @@ from evolvent.store.schema import decode, encode
 from evolvent.trajectory import Score, Step, Task, Trajectory, Value
 
 __all__ = [
-    "Imported", "chat_row", "read_agenttraj", "read_jsonl", "read_messages", "write_agenttraj", "write_csv",
-    "write_jsonl", "write_messages",
-]  # fmt: skip
+    "Imported",
+    "chat_row",
+    "read_agenttraj",
+    "read_jsonl",
+    "read_messages",
+    "write_agenttraj",
+    "write_csv",
+    "write_jsonl",
+    "write_messages",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +134,16 @@ def _of_agenttraj(row: Any, seen: dict[str, int]) -> Trajectory:
     raw = None if reward is None else float(reward)
     task = Task(item.rpartition("_")[0] or item, "agenttraj", {"item_id": item})
     return Trajectory(
-        name, task, steps, final, "agent",
+        name,
+        task,
+        steps,
+        final,
+        "agent",
         Score(raw, None, None if success is None else bool(success)),
-        sample=seen[item] - 1, group=task.id, meta={"item_id": item, **kept},
-    )  # fmt: skip
+        sample=seen[item] - 1,
+        group=task.id,
+        meta={"item_id": item, **kept},
+    )
 
 
 def write_agenttraj(trajectories: Iterable[Trajectory], path: Path, *, instructions: str | None = None) -> int:
@@ -208,8 +221,12 @@ def _of_chat(row: Any, name: str) -> Trajectory:
     extra = {key: value for key, value in row.items() if key not in ("messages", "tools", "id")}
     identity = row.get("id")
     name = identity if isinstance(identity, str) and identity else name
-    meta = {**info, **({"tools": tools} if tools else {}), **({"extra": extra} if extra else {}),
-            **({"line_id": identity} if identity is not None else {})}  # fmt: skip
+    meta = {
+        **info,
+        **({"tools": tools} if tools else {}),
+        **({"extra": extra} if extra else {}),
+        **({"line_id": identity} if identity is not None else {}),
+    }
     return Trajectory(name, Task("messages", "openai", {"id": name}), tuple(steps), final, "agent", meta=meta)
 
 
@@ -280,8 +297,23 @@ def _assistant(step: Step, text: str) -> Message:
 
 # --------------------------------------------------------------------------------------------------- spreadsheets
 
-_COLUMNS = ("id", "world", "kind", "tier", "split", "sample", "steps", "generated", "raw", "unit", "success",
-            "ended_by", "error", "message", "last_action")  # fmt: skip
+_COLUMNS = (
+    "id",
+    "world",
+    "kind",
+    "tier",
+    "split",
+    "sample",
+    "steps",
+    "generated",
+    "raw",
+    "unit",
+    "success",
+    "ended_by",
+    "error",
+    "message",
+    "last_action",
+)
 _FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")  # what a cell of a formula begins with, in full width too
 
 
@@ -297,11 +329,27 @@ def write_csv(trajectories: Iterable[Trajectory], path: Path) -> int:
         file.write(_csv_line(_COLUMNS))
         for one in trajectories:
             task, error = one.task, one.error
-            file.write(_csv_line((
-                one.id, task.world, task.kind, task.tier, task.split, one.sample, len(one.steps), one.generated(),
-                one.score.raw, one.score.unit, one.score.success, one.ended_by, error and error.kind,
-                error and error.message, str(one.steps[-1].action) if one.steps else None,
-            )))  # fmt: skip
+            file.write(
+                _csv_line(
+                    (
+                        one.id,
+                        task.world,
+                        task.kind,
+                        task.tier,
+                        task.split,
+                        one.sample,
+                        len(one.steps),
+                        one.generated(),
+                        one.score.raw,
+                        one.score.unit,
+                        one.score.success,
+                        one.ended_by,
+                        error and error.kind,
+                        error and error.message,
+                        str(one.steps[-1].action) if one.steps else None,
+                    )
+                )
+            )
             count += 1
     return count
 
@@ -343,9 +391,11 @@ def read_jsonl(path: Path) -> Iterator[Trajectory]:
     _, first = next(_text_lines(path), (0, b""))
     if _is_foreign(first):
         raise SampleInvalid(
-            f"{path} holds no records of evolvent", value=repr(first[:60]), expected="jsonl of `runs export`",
+            f"{path} holds no records of evolvent",
+            value=repr(first[:60]),
+            expected="jsonl of `runs export`",
             hint="bring other formats in with: evolvent runs import FILE --format messages|agenttraj --to RUN",
-        )  # fmt: skip
+        )
     for line in read_lines(path, torn=False):
         if line.kind == "trajectory":
             yield decode(Record(line.traj, line.kind, (line,)).fields())

@@ -78,9 +78,11 @@ def _header(path: Path, offset: int, raw: bytes) -> Line:
         line = Line(offset, str(record.get("traj")), int(record.get("n", 0)), str(record.get("kind")), raw)
     if version != SCHEMA_VERSION:
         raise UnknownSchema(
-            f"{path} holds a record of another schema at byte {offset}", value=version,
-            expected=f"version {SCHEMA_VERSION}", hint="read it with the version of evolvent that wrote it",
-        )  # fmt: skip
+            f"{path} holds a record of another schema at byte {offset}",
+            value=version,
+            expected=f"version {SCHEMA_VERSION}",
+            hint="read it with the version of evolvent that wrote it",
+        )
     return line
 
 
@@ -109,9 +111,11 @@ def read_lines(path: Path, *, torn: bool, begin: int = 0) -> Iterator[Line]:
                 return
             if not whole or not _crc_holds(raw[:-1]):
                 raise CorruptRecord(
-                    f"a record of {path} is damaged at byte {offset}", offset=offset, value=repr(raw[:60]),
+                    f"a record of {path} is damaged at byte {offset}",
+                    offset=offset,
+                    value=repr(raw[:60]),
                     hint="restore the file from a copy; records before this byte are good",
-                )  # fmt: skip
+                )
             yield _header(path, offset, raw[:-1])
             offset += len(raw)
 

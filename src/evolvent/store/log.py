@@ -259,9 +259,11 @@ def read_records(path: Path, *, torn: bool, prefix: str = "", annotations: bool 
             begun[line.traj] = [line]
         elif line.n != len(begun.get(line.traj, ())) or line.kind not in ("step", "end"):
             raise CorruptRecord(
-                f"{path} misses a line of trajectory {line.traj!r} before byte {line.offset}", offset=line.offset,
-                value=f"{line.kind} {line.n}", hint="restore the file from a copy",
-            )  # fmt: skip
+                f"{path} misses a line of trajectory {line.traj!r} before byte {line.offset}",
+                offset=line.offset,
+                value=f"{line.kind} {line.n}",
+                hint="restore the file from a copy",
+            )
         else:
             begun[line.traj].append(line)
             if line.kind == "end":

@@ -48,8 +48,14 @@ _REFUSED = re.compile(
 _AGAIN = re.compile(r"NO_SUCH_UPLOAD|NoSuchUpload|InvalidPart|REQUEST_TIMEOUT|RequestTimeout")  # 4xx of an outage
 _LASTING = {"NO_SUCH_BUCKET", "NO_SUCH_KEY", "RESOURCE_NOT_FOUND", "VALIDATION", "NOT_FOUND", "INVALID_ARGUMENT"}
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_KINDS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, pa.ArrowInvalid,
-          pa.ArrowNotImplementedError)  # fmt: skip
+_KINDS = (
+    FileNotFoundError,
+    PermissionError,
+    IsADirectoryError,
+    NotADirectoryError,
+    pa.ArrowInvalid,
+    pa.ArrowNotImplementedError,
+)
 
 
 def _lasting(error: BaseException) -> bool:
@@ -126,8 +132,10 @@ class Objects:
         if isinstance(error, FileNotFoundError):
             return Incomplete(f"{where}: cannot {what}: it is not there", hint="push it again")
         if isinstance(error, PermissionError) or _REFUSED.search(text):
-            return AccessDenied(f"{where}: cannot {what}: access is refused ({reason(error)})",
-                                hint="check the credentials in the environment and their rights")  # fmt: skip
+            return AccessDenied(
+                f"{where}: cannot {what}: access is refused ({reason(error)})",
+                hint="check the credentials in the environment and their rights",
+            )
         if "NO_SUCH_BUCKET" in text:
             return self._no_bucket()
         if getattr(error, "errno", None) in _FULL:
@@ -136,8 +144,9 @@ class Objects:
         return StoreUnavailable(f"{where}: cannot {what}: {reason(error)}", value=f"{tries} tries", hint=hint)
 
     def _no_bucket(self) -> StoreUnavailable:
-        return StoreUnavailable(f"the bucket of {self.place.address} does not exist",
-                                hint="make it first: evolvent makes none")  # fmt: skip
+        return StoreUnavailable(
+            f"the bucket of {self.place.address} does not exist", hint="make it first: evolvent makes none"
+        )
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Bytes of every object of a folder by its name; none where there is no folder."""
@@ -260,8 +269,11 @@ class _Reader:
     def _open(self, offset: int) -> Any:
         # Several files of GCS that can be sought, read by several threads, wait for each other for ever (pyarrow 26).
         whole = offset == 0 or self._system.type_name == "gcs"
-        file = (self._system.open_input_stream(self._path, compression=None) if whole
-                else self._system.open_input_file(self._path))  # fmt: skip
+        file = (
+            self._system.open_input_stream(self._path, compression=None)
+            if whole
+            else self._system.open_input_file(self._path)
+        )
         if not whole:
             file.seek(offset)
         elif offset:

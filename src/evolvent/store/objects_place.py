@@ -20,9 +20,11 @@ from evolvent.logs import hidden, secrets_in
 __all__ = ["Place", "place_of", "reason"]
 
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "s3": ("region", "endpoint_override", "scheme", "anonymous"), "gs": ("endpoint_override", "scheme", "anonymous"),
-    "hdfs": ("user",), "file": (),
-}  # fmt: skip
+    "s3": ("region", "endpoint_override", "scheme", "anonymous"),
+    "gs": ("endpoint_override", "scheme", "anonymous"),
+    "hdfs": ("user",),
+    "file": (),
+}
 _SILENT_S, _CONNECT_S, _GCS_S = 20.0, 5.0, 30.0  # a silent server, one that is not there, GCS's own repetitions
 _HOST = re.compile(r"([\w.-]+(:\d{1,5})?)?")  # none: the default of Hadoop's own settings
 
@@ -127,9 +129,14 @@ def _s3(bucket: str, options: Mapping[str, str]) -> Any:
             region = fs.resolve_s3_region(bucket)
     # What is written waits for the server: in the background a slow one would be waited for in memory.
     return fs.S3FileSystem(
-        region=region, anonymous=options.get("anonymous") == "true", background_writes=False, allow_delayed_open=True,
-        request_timeout=_SILENT_S, connect_timeout=_CONNECT_S, **_endpoint(options),
-    )  # fmt: skip
+        region=region,
+        anonymous=options.get("anonymous") == "true",
+        background_writes=False,
+        allow_delayed_open=True,
+        request_timeout=_SILENT_S,
+        connect_timeout=_CONNECT_S,
+        **_endpoint(options),
+    )
 
 
 def _gcs(options: Mapping[str, str]) -> Any:

@@ -94,8 +94,10 @@ def copy_at(place: Place, *, patience: Patience | None = None) -> Copy:
     """
     manifest = read_manifest(Objects(place, patience))
     if manifest is None:
-        raise Incomplete(f"{place.address} holds no copy: no {MANIFEST}",
-                         hint="check the address; a push that was interrupted has to be run again")  # fmt: skip
+        raise Incomplete(
+            f"{place.address} holds no copy: no {MANIFEST}",
+            hint="check the address; a push that was interrupted has to be run again",
+        )
     return Copy(place, manifest, patience)
 
 
@@ -133,8 +135,14 @@ def fetch(copy: Copy, folder: Path, *, workers: int = 8, progress: Callable[[Mov
 
 
 @contextmanager
-def stored(place: Place, *, cache: Path | None = None, workers: int = 8, patience: Patience | None = None,
-           progress: Callable[[Moved], None] | None = None) -> Iterator[Store]:  # fmt: skip
+def stored(
+    place: Place,
+    *,
+    cache: Path | None = None,
+    workers: int = 8,
+    patience: Patience | None = None,
+    progress: Callable[[Moved], None] | None = None,
+) -> Iterator[Store]:
     """The store of a published run, or a published store, for reading: nothing else of the copy is fetched.
 
     Args:
@@ -170,8 +178,9 @@ def _store_files(files: Mapping[str, Entry]) -> dict[str, Entry]:
 # ---------------------------------------------------------------------- gathering
 
 
-def _gather(copy: Copy, files: Mapping[str, Entry], into: Path, *, workers: int,
-            progress: Callable[[Moved], None] | None) -> int:  # fmt: skip
+def _gather(
+    copy: Copy, files: Mapping[str, Entry], into: Path, *, workers: int, progress: Callable[[Moved], None] | None
+) -> int:
     """Bring files into a folder, each checked; returns the bytes that were not there before."""
     with disk_errors(into):
         into.mkdir(exist_ok=True)
@@ -179,8 +188,12 @@ def _gather(copy: Copy, files: Mapping[str, Entry], into: Path, *, workers: int,
             path.unlink()
     at = {name: safe_join(into, name) for name in files}
     names = Manifest(files).objects()
-    have = {digest: path for digest, known in names.items() for path in (at[name] for name in known)
-            if _holds(path, files[known[0]])}  # fmt: skip
+    have = {
+        digest: path
+        for digest, known in names.items()
+        for path in (at[name] for name in known)
+        if _holds(path, files[known[0]])
+    }
     ensure_space(into, sum(entry.size for name, entry in files.items() if have.get(entry.sha256) != at[name]))
     todo = [digest for digest in names if digest not in have]
     meter = Meter("fetched", {digest: files[names[digest][0]].size for digest in todo}, progress)
@@ -232,5 +245,9 @@ def _write(path: Path, entry: Entry, pieces: Iterable[bytes], where: str) -> Non
 
 def _check(found: str, entry: Entry, where: str) -> None:
     if found != entry.sha256:
-        raise HashMismatch(f"{where} is damaged", value=f"SHA-256 {found[:16]}...", expected=f"{entry.sha256[:16]}...",
-                           hint="push it again with --check")  # fmt: skip
+        raise HashMismatch(
+            f"{where} is damaged",
+            value=f"SHA-256 {found[:16]}...",
+            expected=f"{entry.sha256[:16]}...",
+            hint="push it again with --check",
+        )

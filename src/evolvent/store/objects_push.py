@@ -92,8 +92,16 @@ class Pushed:
     bytes: int
 
 
-def publish(folder: Path, place: Place, *, replace: bool = False, check: bool = False, workers: int = 8,
-            patience: Patience | None = None, progress: Callable[[Moved], None] | None = None) -> Pushed:  # fmt: skip
+def publish(
+    folder: Path,
+    place: Place,
+    *,
+    replace: bool = False,
+    check: bool = False,
+    workers: int = 8,
+    patience: Patience | None = None,
+    progress: Callable[[Moved], None] | None = None,
+) -> Pushed:
     """Make a copy of a folder at a place; doing it again goes on, and sends nothing twice that arrived whole.
 
     Locks, unfinished files and leases of readers stay behind, empty folders too. While it works nobody can write the
@@ -114,8 +122,9 @@ def publish(folder: Path, place: Place, *, replace: bool = False, check: bool = 
         manifest = _manifest(folder, seen, progress)
         before = _before(objects, replace=replace)
         if before is not None and before != manifest and not replace:
-            raise ConfigError([Problem(place.address, "there is a copy of something else",
-                                       "choose another address, or --replace")])  # fmt: skip
+            raise ConfigError(
+                [Problem(place.address, "there is a copy of something else", "choose another address, or --replace")]
+            )
         names = manifest.objects()
         entries = {digest: manifest.files[names[digest][0]] for digest in names}
         todo = _missing(objects, entries, check=check)
@@ -129,8 +138,9 @@ def publish(folder: Path, place: Place, *, replace: bool = False, check: bool = 
         objects.each(todo, send, workers=workers)
         late = _missing(objects, entries) if todo else []
         if late:
-            raise StoreUnavailable(f"{place.address}: what was sent is not there", value=late[:3],
-                                   hint="run the command again: it goes on")  # fmt: skip
+            raise StoreUnavailable(
+                f"{place.address}: what was sent is not there", value=late[:3], hint="run the command again: it goes on"
+            )
         if _scan(folder)[0] != seen:
             raise _changed(folder)
         if before != manifest:
@@ -150,8 +160,11 @@ def _before(objects: Objects, *, replace: bool) -> Manifest | None:
 def _missing(objects: Objects, entries: Mapping[str, Entry], *, check: bool = False) -> list[str]:
     """The digests without an object of their size; with `check` also without one that holds what its name says."""
     there = objects.sizes(OBJECTS)
-    return [digest for digest, entry in entries.items()
-            if there.get(digest) != entry.size or (check and not _sound(objects, entry))]  # fmt: skip
+    return [
+        digest
+        for digest, entry in entries.items()
+        if there.get(digest) != entry.size or (check and not _sound(objects, entry))
+    ]
 
 
 def _sound(objects: Objects, entry: Entry) -> bool:
@@ -239,8 +252,11 @@ def _scan(folder: Path) -> tuple[dict[str, tuple[int, int]], list[Path]]:
                 elif not stat.S_ISDIR(state.st_mode):
                     odd.append(name)
     if odd:
-        raise UnsafePath(f"{folder} holds links or devices, which are not followed", value=odd[:5],
-                         hint="put files in their place, or take them away")  # fmt: skip
+        raise UnsafePath(
+            f"{folder} holds links or devices, which are not followed",
+            value=odd[:5],
+            hint="put files in their place, or take them away",
+        )
     return seen, locks
 
 

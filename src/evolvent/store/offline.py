@@ -50,8 +50,11 @@ def read_d4rl(path: Path, *, scale: float = 1.0, actions: int = 0) -> Episodes:
         flat = {name: _array(file, name, room) for name in _FLAT}
         cut = _array(file, "timeouts", room) if "timeouts" in file else np.zeros(len(flat["rewards"]), np.bool_)
         after = _array(file, "next_observations", room) if "next_observations" in file else None
-    sizes = {name: len(array) for name, array in {**flat, "timeouts": cut, "next_observations": after}.items()
-             if array is not None}  # fmt: skip
+    sizes = {
+        name: len(array)
+        for name, array in {**flat, "timeouts": cut, "next_observations": after}.items()
+        if array is not None
+    }
     if len(set(sizes.values())) != 1:
         raise SampleInvalid(f"arrays of {path} differ in length", value=sizes)
     over, cut = _column(flat["terminals"], np.bool_), _column(cut, np.bool_)
@@ -63,8 +66,16 @@ def read_d4rl(path: Path, *, scale: float = 1.0, actions: int = 0) -> Episodes:
         final = after[last] if after is not None else flat["observations"][last]
         if stop > first:
             rows = slice(first, stop)
-            parts.append(_episode(flat["observations"][rows], final, flat["actions"][rows], flat["rewards"][rows],
-                                  terminated=bool(over[last]), how=(scale, actions)))  # fmt: skip
+            parts.append(
+                _episode(
+                    flat["observations"][rows],
+                    final,
+                    flat["actions"][rows],
+                    flat["rewards"][rows],
+                    terminated=bool(over[last]),
+                    how=(scale, actions),
+                )
+            )
         first = last + 1
     return _whole(parts, path)
 
@@ -177,8 +188,9 @@ def _numbers(column: Any, name: str, room: _Room) -> NDArray[Any]:
     import pyarrow as pa
 
     shape = [len(column)]
-    while not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
-               or pa.types.is_boolean(column.type)):  # fmt: skip
+    while not (
+        pa.types.is_floating(column.type) or pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)
+    ):
         if column.null_count:
             raise ValueError(f"{name} has a row without numbers")
         lengths = np.unique(column.value_lengths().to_numpy(zero_copy_only=False)) if len(column) else np.ones(1)
@@ -193,26 +205,44 @@ def _numbers(column: Any, name: str, room: _Room) -> NDArray[Any]:
 def _minari_episode(name: str, found: Mapping[str, NDArray[Any]], how: tuple[float, int]) -> Episodes:
     seen, steps = found["observations"], len(found["rewards"])
     if not steps or len(seen) != steps + 1 or {len(found[name]) for name in _EACH[1:]} != {steps}:
-        raise SampleInvalid(f"episode {name} is ragged", value={key: len(array) for key, array in found.items()},
-                            expected="one observation more than all else")  # fmt: skip
-    return _episode(seen[:-1], seen[-1], found["actions"], found["rewards"],
-                    terminated=bool(_column(found["terminations"], np.bool_)[-1]), how=how)  # fmt: skip
+        raise SampleInvalid(
+            f"episode {name} is ragged",
+            value={key: len(array) for key, array in found.items()},
+            expected="one observation more than all else",
+        )
+    return _episode(
+        seen[:-1],
+        seen[-1],
+        found["actions"],
+        found["rewards"],
+        terminated=bool(_column(found["terminations"], np.bool_)[-1]),
+        how=how,
+    )
 
 
 def _episode(
-    observation: NDArray[Any], final: NDArray[Any], action: NDArray[Any], reward: NDArray[Any], *, terminated: bool,
+    observation: NDArray[Any],
+    final: NDArray[Any],
+    action: NDArray[Any],
+    reward: NDArray[Any],
+    *,
+    terminated: bool,
     how: tuple[float, int],
-) -> Episodes:  # fmt: skip
+) -> Episodes:
     scale, actions = how
     steps = len(reward)
     if not observation.size or not action.size:
         raise SampleInvalid("observations or actions of no numbers", value=(observation.shape, action.shape))
     taken = _column(action, np.int64) if actions else (action.reshape(steps, -1) / scale).astype(np.float32)
     return Episodes(
-        observation=observation.reshape(steps, -1).astype(np.float32), final=final.reshape(1, -1).astype(np.float32),
-        action=taken, reward=_column(reward, np.float64),
-        lengths=np.array([steps], np.int64), terminated=np.array([terminated]), actions=actions,
-    )  # fmt: skip
+        observation=observation.reshape(steps, -1).astype(np.float32),
+        final=final.reshape(1, -1).astype(np.float32),
+        action=taken,
+        reward=_column(reward, np.float64),
+        lengths=np.array([steps], np.int64),
+        terminated=np.array([terminated]),
+        actions=actions,
+    )
 
 
 def _column(array: NDArray[Any], kind: Any) -> NDArray[Any]:
@@ -225,8 +255,9 @@ def _column(array: NDArray[Any], kind: Any) -> NDArray[Any]:
     if found.dtype.kind == "f":
         odd &= ~np.isnan(array.ravel())  # `Episodes` says where it is
     if odd.any():
-        raise SampleInvalid("a number that is none of its kind", value=float(array.ravel()[odd][0]),
-                            expected=np.dtype(kind).name)  # fmt: skip
+        raise SampleInvalid(
+            "a number that is none of its kind", value=float(array.ravel()[odd][0]), expected=np.dtype(kind).name
+        )
     return found
 
 
@@ -259,8 +290,11 @@ class _Room:
     def take(self, name: str, size: int) -> None:
         """Take some of it; SampleInvalid where it is not there."""
         if size > self._left:
-            raise SampleInvalid(f"{name} of {self.path} is out of all proportion to the file", value=f"{size} bytes",
-                                expected=f"at most {self._left} more")  # fmt: skip
+            raise SampleInvalid(
+                f"{name} of {self.path} is out of all proportion to the file",
+                value=f"{size} bytes",
+                expected=f"at most {self._left} more",
+            )
         self._left -= size
 
 

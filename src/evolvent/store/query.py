@@ -33,12 +33,23 @@ __all__ = [
     "interrupted_rows",
     "mask_rows",
     "matches",
-]  # fmt: skip
+]
 
 Where = Mapping[str, Any]
 FILTERS = (
-    "run", "traj", "task", "world", "version", "kind", "tier", "split", "group", "sample", "ended_by", "success",
-)  # fmt: skip
+    "run",
+    "traj",
+    "task",
+    "world",
+    "version",
+    "kind",
+    "tier",
+    "split",
+    "group",
+    "sample",
+    "ended_by",
+    "success",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +71,15 @@ def check_where(where: Where | None) -> dict[str, Collection[Any]]:
     problems = [unknown("column", name, FILTERS, where="where") for name in where or () if name not in FILTERS]
     if problems:
         raise ConfigError(problems)
-    return {name: tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
-            for name, value in (where or {}).items()}  # fmt: skip
+    return {
+        name: tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+        for name, value in (where or {}).items()
+    }
 
 
-def each_unit(root: Path, sealed: Callable[[Mapping[str, Any]], Iterator[Any]],
-               live: Callable[[Path, bool], Iterator[Any]]) -> Iterator[Any]:  # fmt: skip
+def each_unit(
+    root: Path, sealed: Callable[[Mapping[str, Any]], Iterator[Any]], live: Callable[[Path, bool], Iterator[Any]]
+) -> Iterator[Any]:
     """Read every segment from where it is; one that is sealed meanwhile by its writer is read from its parts."""
     there = segments(root)  # before the manifest: what is sealed in between is in both
     done = manifest(root)
@@ -139,8 +153,9 @@ def interrupted_rows(heads: pa.Table) -> list[bool]:
     return [kind == INTERRUPTED for kind in kinds.to_pylist()]
 
 
-def _of_part(root: Path, row: Mapping[str, Any], heads: pa.Table, *,
-             wanted: Mapping[str, Collection[Any]]) -> Iterator[Found]:  # fmt: skip
+def _of_part(
+    root: Path, row: Mapping[str, Any], heads: pa.Table, *, wanted: Mapping[str, Collection[Any]]
+) -> Iterator[Found]:
     mask, broken, ids = mask_rows(heads, wanted), interrupted_rows(heads), heads["traj"].to_pylist()
     chosen = heads.filter(pa.array(mask, pa.bool_()))
 

@@ -26,8 +26,9 @@ _BATCH = 512
 _Row = tuple[str, int, Trajectory]
 
 
-def scan(root: Path, *, columns: Sequence[str] | None = None, where: Where | None = None,
-         table: Table = "trajectories") -> Iterator[pa.RecordBatch]:  # fmt: skip
+def scan(
+    root: Path, *, columns: Sequence[str] | None = None, where: Where | None = None, table: Table = "trajectories"
+) -> Iterator[pa.RecordBatch]:
     """Batches of the table, of all segments, live ones included; interrupted trajectories come last.
 
     Args:

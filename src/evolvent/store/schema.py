@@ -20,16 +20,37 @@ from evolvent.errors import ErrorRecord, EvolventError, SampleInvalid
 from evolvent.trajectory import Annotation, Branch, Generation, Place, Score, Step, Task, Trajectory, Value
 
 __all__ = [
-    "INTERRUPTED", "UNKNOWN", "begin_fields", "decode", "decode_annotation", "decode_array", "encode",
-    "encode_annotation", "encode_array", "encode_step", "end_fields", "finite_or_text", "interrupted",
-]  # fmt: skip
+    "INTERRUPTED",
+    "UNKNOWN",
+    "begin_fields",
+    "decode",
+    "decode_annotation",
+    "decode_array",
+    "encode",
+    "encode_annotation",
+    "encode_array",
+    "encode_step",
+    "end_fields",
+    "finite_or_text",
+    "interrupted",
+]
 
 INTERRUPTED = "interrupted"  # the kind of error of an episode whose process ended before it did
 UNKNOWN = "_unknown"
 _FRAME = {"v", "run", "traj", "n", "kind", "crc", "replaced"}
 _TRAJECTORY = _FRAME | {
-    "task", "sample", "branch", "group", "steps", "final", "ended_by", "score", "error", "meta", "step",
-}  # fmt: skip
+    "task",
+    "sample",
+    "branch",
+    "group",
+    "steps",
+    "final",
+    "ended_by",
+    "score",
+    "error",
+    "meta",
+    "step",
+}
 _TASK = {"id", "world", "version", "spec", "kind", "tier", "split"}
 _STEP = {"observation", "action", "reward", "thought", "generations", "agent", "info"}
 _GENERATION = {"ids", "sampled", "logprobs", "extends", "spans", "acted", "policy_version", "stop"}
@@ -114,9 +135,15 @@ def _read_generation(row: Mapping[str, Any]) -> Generation:
         full[sampled] = logprobs
         logprobs = full
     return Generation(
-        ids, sampled, logprobs, row.get("extends"), tuple(row.get("spans", ())), row.get("acted", True),
-        row.get("policy_version", 0), row.get("stop", "stop"),
-    )  # fmt: skip
+        ids,
+        sampled,
+        logprobs,
+        row.get("extends"),
+        tuple(row.get("spans", ())),
+        row.get("acted", True),
+        row.get("policy_version", 0),
+        row.get("stop", "stop"),
+    )
 
 
 def encode_step(step: Step) -> dict[str, Any]:
@@ -137,9 +164,14 @@ def encode_step(step: Step) -> dict[str, Any]:
 
 def _read_step(row: Mapping[str, Any]) -> Step:
     return Step(
-        _read_value(row["observation"]), _read_value(row["action"]), _number(row.get("reward")), row.get("thought"),
-        tuple(_read_generation(entry) for entry in row.get("generations", ())), row.get("agent"), row.get("info", {}),
-    )  # fmt: skip
+        _read_value(row["observation"]),
+        _read_value(row["action"]),
+        _number(row.get("reward")),
+        row.get("thought"),
+        tuple(_read_generation(entry) for entry in row.get("generations", ())),
+        row.get("agent"),
+        row.get("info", {}),
+    )
 
 
 def begin_fields(
@@ -148,11 +180,16 @@ def begin_fields(
     """What is known of an episode when it begins."""
     row: dict[str, Any] = {
         "task": {
-            "id": task.id, "world": task.world, "version": task.version, "spec": dict(task.spec), "kind": task.kind,
-            "tier": task.tier, "split": task.split,
+            "id": task.id,
+            "world": task.world,
+            "version": task.version,
+            "spec": dict(task.spec),
+            "kind": task.kind,
+            "tier": task.tier,
+            "split": task.split,
         },
         "sample": sample,
-    }  # fmt: skip
+    }
     if branch is not None:
         row["branch"] = [branch.parent, branch.step, branch.token]
     if group is not None:
@@ -211,7 +248,7 @@ def decode(record: Mapping[str, Any]) -> Trajectory:
         raise SampleInvalid(
             f"record {record.get('traj')!r} is no trajectory: {type(error).__name__}: {error}",
             expected="the fields of evolvent.store.schema",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def _decode(record: Mapping[str, Any]) -> Trajectory:

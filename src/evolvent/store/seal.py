@@ -74,8 +74,9 @@ def part_path(root: Path, table: str, row: Mapping[str, Any]) -> Path:
     return safe_join(root / "parquet" / table, str(row["part"]))
 
 
-def read_part(root: Path, table: str, row: Mapping[str, Any], *, columns: Sequence[str] | None = None,
-              filters: Any = None) -> pa.Table:  # fmt: skip
+def read_part(
+    root: Path, table: str, row: Mapping[str, Any], *, columns: Sequence[str] | None = None, filters: Any = None
+) -> pa.Table:
     """One table of a sealed segment (checksums of its pages are verified).
 
     Raises:
@@ -142,9 +143,11 @@ def _seal_one(root: Path, number: int) -> dict[str, Any]:
         "annotations": annotation_table(notes),
     }
     row = {
-        "segment": number, "sha256": digest, "part": f"part-{digest[:16]}.parquet",
+        "segment": number,
+        "sha256": digest,
+        "part": f"part-{digest[:16]}.parquet",
         "rows": {name: table.num_rows for name, table in tables.items()},
-    }  # fmt: skip
+    }
     for name, table in tables.items():
         if table.num_rows:
             _write(part_path(root, name, row), table)

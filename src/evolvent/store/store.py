@@ -50,8 +50,15 @@ class Store:
         self._process = os.getpid()
 
     @classmethod
-    def open(cls, path: Path | str, *, writing: bool = False, run: str | None = None,
-             segment_bytes: int = SEGMENT_BYTES, disk: Disk | None = None) -> Store:  # fmt: skip
+    def open(
+        cls,
+        path: Path | str,
+        *,
+        writing: bool = False,
+        run: str | None = None,
+        segment_bytes: int = SEGMENT_BYTES,
+        disk: Disk | None = None,
+    ) -> Store:
         """Open the store in a folder.
 
         Args:
@@ -137,8 +144,16 @@ class Store:
         self._finished[trajectory.id] = trajectory.error is None or trajectory.error.kind != INTERRUPTED
         log.settle()
 
-    def begin(self, traj: str, task: Task, *, sample: int = 0, branch: Branch | None = None, group: str | None = None,
-              meta: Mapping[str, Any] | None = None) -> None:  # fmt: skip
+    def begin(
+        self,
+        traj: str,
+        task: Task,
+        *,
+        sample: int = 0,
+        branch: Branch | None = None,
+        group: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> None:
         """Begin to stream an episode. If its process ends before it does, it reads as interrupted, with its steps."""
         log = self._writer()
         self._fresh(log, traj)
@@ -148,8 +163,16 @@ class Store:
         """The next step of an episode that has begun."""
         self._begun(traj).step(traj, encode_step(step))
 
-    def end(self, traj: str, *, final_observation: Value = "", ended_by: EndedBy = "world", score: Score | None = None,
-            error: ErrorRecord | None = None, meta: Mapping[str, Any] | None = None) -> None:  # fmt: skip
+    def end(
+        self,
+        traj: str,
+        *,
+        final_observation: Value = "",
+        ended_by: EndedBy = "world",
+        score: Score | None = None,
+        error: ErrorRecord | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> None:
         """The end of an episode that has begun; `meta` is added to that of its beginning."""
         if (error is not None) != (ended_by == "error"):
             raise SampleInvalid("an episode has an error exactly where it ended by one", value=(ended_by, error))
@@ -173,8 +196,11 @@ class Store:
         """
         log = self._writer()
         if annotation.trajectory not in self._finished and annotation.trajectory not in log.open:
-            raise SampleInvalid("an annotation of a trajectory that is not here", value=annotation.trajectory,
-                                expected=f"an id of {self.path}")  # fmt: skip
+            raise SampleInvalid(
+                "an annotation of a trajectory that is not here",
+                value=annotation.trajectory,
+                expected=f"an id of {self.path}",
+            )
         log.annotate(annotation.trajectory, encode_annotation(annotation))
         log.settle()
 
@@ -236,8 +262,13 @@ class Store:
 
         return find_annotations(self.path, trajectory=trajectory, scorer=scorer)
 
-    def scan(self, *, columns: Sequence[str] | None = None, where: Mapping[str, Any] | None = None,
-             table: Table = "trajectories") -> Iterator[pa.RecordBatch]:  # fmt: skip
+    def scan(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Mapping[str, Any] | None = None,
+        table: Table = "trajectories",
+    ) -> Iterator[pa.RecordBatch]:
         """Arrow batches of the table of trajectories or of steps, for queries over few columns."""
         from evolvent.store.scan import scan
 

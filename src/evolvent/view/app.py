@@ -44,10 +44,12 @@ _log = logging.getLogger(__name__)
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; "
-                               "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
-    "referrer-policy": "same-origin", "x-content-type-options": "nosniff", "cross-origin-opener-policy": "same-origin",
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "referrer-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+    "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-}  # fmt: skip
+}
 """Of every answer."""
 
 _THEMES = ("", "light", "dark")
@@ -88,9 +90,7 @@ class _Asked:
         return Frame(self.theme, back, here, run, _tabs(run) if run else (), **more)
 
 
-def viewer_app(
-    folder: Path, *, access: Access, token: str, boards: Boards, tokenizer: Path | None = None
-) -> App:  # fmt: skip
+def viewer_app(folder: Path, *, access: Access, token: str, boards: Boards, tokenizer: Path | None = None) -> App:
     """The application, guarded: a foreign Host or Origin, and whoever does not bear the token, is answered 403.
 
     Args:
@@ -102,10 +102,18 @@ def viewer_app(
     desk = _Desk(Library(folder), boards, tokenizer)
     ready()
     pages = {
-        "/": _runs, "/boards": _boards, "/compare": _compare, "/run/{key}": _run,
-        "/run/{key}/trajectories": _trajectories, "/run/{key}/trajectory": _trajectory, "/run/{key}/rows": _rows,
-        "/run/{key}/trees": _trees, "/run/{key}/beliefs": _beliefs, "/run/{key}/load": _load, "/pulse": _pulse,
-    }  # fmt: skip
+        "/": _runs,
+        "/boards": _boards,
+        "/compare": _compare,
+        "/run/{key}": _run,
+        "/run/{key}/trajectories": _trajectories,
+        "/run/{key}/trajectory": _trajectory,
+        "/run/{key}/rows": _rows,
+        "/run/{key}/trees": _trees,
+        "/run/{key}/beliefs": _beliefs,
+        "/run/{key}/load": _load,
+        "/pulse": _pulse,
+    }
     routes = [Route(path, partial(_answered, desk, make)) for path, make in pages.items()]
     routes += [Route("/static/{name}", _static), Route("/theme", _theme, methods=["POST"]), Route("/health", _health)]
     missing = {HTTPException: _missing}
@@ -121,8 +129,13 @@ async def _answered(desk: _Desk, make: Callable[[_Desk, _Asked, str], Response],
     """A page, made on a thread; what fails is said on a page."""
     values = {name: value for name, value in request.query_params.items() if len(value) <= 2000}
     theme = request.cookies.get(_THEME, "")
-    asked = _Asked(request.url.path, request.url.query, values, tuple(request.query_params.getlist("run")),
-                   theme if theme in _THEMES else "")  # fmt: skip
+    asked = _Asked(
+        request.url.path,
+        request.url.query,
+        values,
+        tuple(request.query_params.getlist("run")),
+        theme if theme in _THEMES else "",
+    )
     try:
         with boundary(EvolventError, "this page could not be made"):
             answer = await run_in_threadpool(make, desk, asked, request.path_params.get("key", ""))
@@ -237,9 +250,14 @@ def _trajectory(desk: _Desk, asked: _Asked, key: str) -> Response:
     opened = Opened(one, index.annotations(traj), credit, before, after)
     spelling = spelling_of(run.folder, desk.tokenizer)
     text = trajectory_page(
-        asked.frame("trajectories", run), run, opened, query=query, colour=asked.values.get("colour", "logprob"),
-        first=asked.number("first"), spelling=spelling,
-    )  # fmt: skip
+        asked.frame("trajectories", run),
+        run,
+        opened,
+        query=query,
+        colour=asked.values.get("colour", "logprob"),
+        first=asked.number("first"),
+        spelling=spelling,
+    )
     return _html(text)
 
 
@@ -295,8 +313,10 @@ def _pulse(desk: _Desk, asked: _Asked, key: str) -> Response:
     """Whether anything has changed since a page was made: of some runs, or of all."""
     runs = [run for one in asked.runs[: len(STYLES)] if (run := desk.library.run(one)) is not None]
     runs = runs if asked.runs else desk.library.runs()
-    row = {"stamp": runs[0].stamp if len(asked.runs) == 1 and runs else _stamp(runs),
-           "live": any(run.live for run in runs)}  # fmt: skip
+    row = {
+        "stamp": runs[0].stamp if len(asked.runs) == 1 and runs else _stamp(runs),
+        "live": any(run.live for run in runs),
+    }
     return JSONResponse(row, headers={**HEADERS, "cache-control": "no-store"})
 
 

@@ -26,14 +26,25 @@ def belief_document(trace: Trace) -> dict[str, Any]:
         return np.vectorize(lambda one: float(f"{one:.4g}"))(np.asarray(values, np.float64)).tolist()
 
     return {
-        "name": trace.name, "area": [list(side) for side in trace.area], "source": short(trace.source),
-        "ended_by": trace.ended_by, "right": trace.right, "field": short(trace.field),
-        "looks": [{
-            "place": short(look.place), "reading": float(look.reading), "mean": short(look.mean),
-            "covariance": short(look.covariance), "spread": float(look.spread), "score": look.score,
-            "particles": short(look.particles),
-        } for look in trace.looks],
-    }  # fmt: skip
+        "name": trace.name,
+        "area": [list(side) for side in trace.area],
+        "source": short(trace.source),
+        "ended_by": trace.ended_by,
+        "right": trace.right,
+        "field": short(trace.field),
+        "looks": [
+            {
+                "place": short(look.place),
+                "reading": float(look.reading),
+                "mean": short(look.mean),
+                "covariance": short(look.covariance),
+                "spread": float(look.spread),
+                "score": look.score,
+                "particles": short(look.particles),
+            }
+            for look in trace.looks
+        ],
+    }
 
 
 def read_belief(document: object) -> Trace | None:
@@ -52,14 +63,20 @@ def read_belief(document: object) -> Trace | None:
     (west, east), (south, north) = area.tolist()
     x, y = source.tolist()
     return Trace(
-        name=as_text(row.get("name")), area=((west, east), (south, north)), source=(x, y), looks=looks,
-        ended_by=as_text(row.get("ended_by")), right=row.get("right") is True, field=field,
-    )  # fmt: skip
+        name=as_text(row.get("name")),
+        area=((west, east), (south, north)),
+        source=(x, y),
+        looks=looks,
+        ended_by=as_text(row.get("ended_by")),
+        right=row.get("right") is True,
+        field=field,
+    )
 
 
 def _look(row: Mapping[str, Any]) -> Look | None:
-    place, mean, covariance = (_array(row.get(name), shape) for name, shape in
-                               (("place", (2,)), ("mean", (2,)), ("covariance", (2, 2))))  # fmt: skip
+    place, mean, covariance = (
+        _array(row.get(name), shape) for name, shape in (("place", (2,)), ("mean", (2,)), ("covariance", (2, 2)))
+    )
     reading, spread = as_number(row.get("reading")), as_number(row.get("spread"))
     particles = _array(list(as_list(row.get("particles")))[:_PARTICLES], None)
     if place is None or mean is None or covariance is None or reading is None or spread is None:
@@ -67,8 +84,15 @@ def _look(row: Mapping[str, Any]) -> Look | None:
     if particles is None or (particles.size and particles.shape[1:] != (2,)):
         return None
     x, y = place.tolist()
-    return Look(place=(x, y), reading=reading, mean=mean, covariance=covariance, spread=spread,
-                      score=as_number(row.get("score")), particles=particles.reshape(-1, 2))  # fmt: skip
+    return Look(
+        place=(x, y),
+        reading=reading,
+        mean=mean,
+        covariance=covariance,
+        spread=spread,
+        score=as_number(row.get("score")),
+        particles=particles.reshape(-1, 2),
+    )
 
 
 def _array(value: object, shape: tuple[int, ...] | None) -> Floats | None:

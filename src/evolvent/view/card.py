@@ -65,15 +65,23 @@ def card(published: Published) -> str:
         front_matter(published, shown),
         f"# {escaped(published.name)}",
         _summary(published),
-        "## The model", _model(published),
-        "## What it was trained on", _training(published),
-        "## How it was trained", _method(published),
-        "## Results", _results(published, shown),
-        "## How to use it", _use(published),
-        "## Limits", _limits(published),
-        "## Licence", _license(published),
-        "## What the run does not say", _bullets(missing(published, shown)) or "Nothing is missing.",
-    ]  # fmt: skip
+        "## The model",
+        _model(published),
+        "## What it was trained on",
+        _training(published),
+        "## How it was trained",
+        _method(published),
+        "## Results",
+        _results(published, shown),
+        "## How to use it",
+        _use(published),
+        "## Limits",
+        _limits(published),
+        "## Licence",
+        _license(published),
+        "## What the run does not say",
+        _bullets(missing(published, shown)) or "Nothing is missing.",
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -91,11 +99,19 @@ def front_matter(published: Published, shown: Sequence[Line]) -> str:
         rows += ["model-index:", f"- name: {quoted(published.name)}", "  results:"]
     for row in scored:
         rows += [
-            "  - task:", "      type: text-generation", "      name: Acting in a text world", "    dataset:",
-            f"      name: {quoted(row.world)}", f"      type: {quoted(row.world)}",
-            f"      config: {quoted(row.tier)}", f"      split: {quoted(row.split)}", "    metrics:",
-            "    - type: success_rate", '      name: "Success rate, %"', f"      value: {100 * (row.mean or 0.0):.1f}",
-        ]  # fmt: skip
+            "  - task:",
+            "      type: text-generation",
+            "      name: Acting in a text world",
+            "    dataset:",
+            f"      name: {quoted(row.world)}",
+            f"      type: {quoted(row.world)}",
+            f"      config: {quoted(row.tier)}",
+            f"      split: {quoted(row.split)}",
+            "    metrics:",
+            "    - type: success_rate",
+            '      name: "Success rate, %"',
+            f"      value: {100 * (row.mean or 0.0):.1f}",
+        ]
     return "\n".join([*rows, "---"])
 
 
@@ -124,8 +140,10 @@ def missing(published: Published, shown: Sequence[Line]) -> list[str]:
     elif not any(line.floors for line in shown):
         found.append("What random actions, blind replay and the expert win in these panels was not measured.")
     others = dict.fromkeys(line.result.split for line in shown if line.result.split != "test")
-    found += [f"It was measured on the split {named(split)}: if rounds were chosen on it, the figures are too good."
-              for split in others]  # fmt: skip
+    found += [
+        f"It was measured on the split {named(split)}: if rounds were chosen on it, the figures are too good."
+        for split in others
+    ]
     if any(line.control is not None and line.control.stage == line.result.stage for line in shown):
         found.append("The control is this very policy: what was explored changed nothing.")
     if published.arm not in ("base", "control") and shown and all(line.control is None for line in shown):
@@ -203,8 +221,10 @@ def _demonstrated(config: Mapping[str, Any], worlds: Sequence[str], method: str)
         padded = [*counts, *[counts[-1]] * len(worlds)]
         each = ", ".join(f"{count:,} of {named(world)}" for world, count in zip(worlds, padded, strict=False))
         yield f"Demonstrated tasks asked for: {each or counts}."
-    for name, text in (("namings", "Times a demonstration is shown under other names, itself included"),
-                       ("explore", "Tasks of each world to explore without a demonstration")):  # fmt: skip
+    for name, text in (
+        ("namings", "Times a demonstration is shown under other names, itself included"),
+        ("explore", "Tasks of each world to explore without a demonstration"),
+    ):
         if _is_count(config.get(name)):
             yield f"{text}: {config[name]:,}."
     if isinstance(config.get("data"), str):
@@ -249,8 +269,17 @@ def _results(published: Published, shown: Sequence[Line]) -> str:
         return "This policy has not been evaluated in its run: nothing is known about how well it acts."
     floors = list(dict.fromkeys(name for line in shown for name in line.floors))[:6]
     cells = [(*_panel(line), *(percent(line.floors.get(name)) for name in floors)) for line in shown]
-    columns = ["world", "tier", "split", "tasks", "success", "95 % interval", "before exploring", "control",
-               "difference, 95 %"]  # fmt: skip
+    columns = [
+        "world",
+        "tier",
+        "split",
+        "tasks",
+        "success",
+        "95 % interval",
+        "before exploring",
+        "control",
+        "difference, 95 %",
+    ]
     rates = columns[4:]
     names = [*columns, *(escaped(name.replace("_", " ")) for name in floors)]
     empty = {at for at, name in enumerate(names) if name in rates and all(row[at] == "-" for row in cells)}
@@ -268,9 +297,16 @@ def _panel(line: Line) -> tuple[str, ...]:
     if one is not None and not isnan(one.low):
         apart += f" ({100 * one.low:+.1f} to {100 * one.high:+.1f})"
     return (
-        named(row.world), named(row.tier), named(row.split), f"{row.n:,}", success, interval,
-        percent(line.base.mean if line.base else None), percent(line.control.mean if line.control else None), apart,
-    )  # fmt: skip
+        named(row.world),
+        named(row.tier),
+        named(row.split),
+        f"{row.n:,}",
+        success,
+        interval,
+        percent(line.base.mean if line.base else None),
+        percent(line.control.mean if line.control else None),
+        apart,
+    )
 
 
 def _compared(published: Published) -> str:
@@ -278,9 +314,11 @@ def _compared(published: Published) -> str:
     if head is None or head.difference is None:
         return "One seed: read these rates as an exploration."
     one, tiers = head.difference, ", ".join(map(named, head.tiers))
-    interval = "too few tasks for an interval" if isnan(one.low) else (
-        f"95 % interval {100 * one.low:+.1f} to {100 * one.high:+.1f}, paired by task"
-    )  # fmt: skip
+    interval = (
+        "too few tasks for an interval"
+        if isnan(one.low)
+        else (f"95 % interval {100 * one.low:+.1f} to {100 * one.high:+.1f}, paired by task")
+    )
     return (
         f"Over {tiers}: {100 * one.mean:+.1f} points against the control of the same run ({interval}). One seed is no "
         "proof: another may differ."

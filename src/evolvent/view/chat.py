@@ -141,8 +141,9 @@ def _text(body: bytes) -> str:
     fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=8)
     text = fields.get("text", [""])[0].replace("\r\n", "\n").strip()
     if not 0 < len(text) <= _LONGEST:
-        raise LimitExceeded("nothing, or too much, was said", value=f"{len(text)} characters",
-                            expected=f"1 to {_LONGEST}")  # fmt: skip
+        raise LimitExceeded(
+            "nothing, or too much, was said", value=f"{len(text)} characters", expected=f"1 to {_LONGEST}"
+        )
     return text
 
 
@@ -151,9 +152,7 @@ def _voice(speaker: Speaker) -> str | None:
 
 
 def _shown(desk: _Desk, about: About, number: str, *, problem: str = "", draft: str = "") -> Response:
-    page = chat_page(
-        desk.talk(number), about, number=number, voice=_voice(desk.speaker), problem=problem, draft=draft
-    )  # fmt: skip
+    page = chat_page(desk.talk(number), about, number=number, voice=_voice(desk.speaker), problem=problem, draft=draft)
     return HTMLResponse(page.encode("utf-8", "replace"), 400 if problem else 200, headers=_headers())
 
 
@@ -170,10 +169,22 @@ def chat_page(
         voice: who speaks.
         problem: what went wrong with what was said last. draft: that text, for another try.
     """
-    return _environment().get_template("chat.html").render(
-        talk=talk.exchanges, name=about.name, settings=about.settings, words=about.words, number=number, voice=voice,
-        problem=problem, draft=draft, most=_LONGEST, style=_style(),
-    )  # fmt: skip
+    return (
+        _environment()
+        .get_template("chat.html")
+        .render(
+            talk=talk.exchanges,
+            name=about.name,
+            settings=about.settings,
+            words=about.words,
+            number=number,
+            voice=voice,
+            problem=problem,
+            draft=draft,
+            most=_LONGEST,
+            style=_style(),
+        )
+    )
 
 
 @cache
@@ -211,12 +222,21 @@ def _headers() -> Mapping[str, str]:
     script = _SCRIPT.search(files("evolvent.view").joinpath("templates/chat.html").read_text(encoding="utf-8"))
     allowed = {"style-src": str(_style()), "script-src": script[1] if script else ""}
     digests = [f"{name} 'sha256-{_digest(text)}'" for name, text in allowed.items()]
-    rules = ["default-src 'none'", *digests, "connect-src 'self'", "img-src data:", "form-action 'self'",
-             "base-uri 'none'", "frame-ancestors 'none'"]  # fmt: skip
+    rules = [
+        "default-src 'none'",
+        *digests,
+        "connect-src 'self'",
+        "img-src data:",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    ]
     return {
-        "content-security-policy": "; ".join(rules), "cache-control": "no-store", "referrer-policy": "same-origin",
+        "content-security-policy": "; ".join(rules),
+        "cache-control": "no-store",
+        "referrer-policy": "same-origin",
         "x-content-type-options": "nosniff",
-    }  # fmt: skip
+    }
 
 
 def _digest(text: str) -> str:

@@ -16,9 +16,16 @@ from evolvent.view.escape import marked, plain
 from evolvent.view.values import as_count, as_list, as_mapping, as_number, as_text
 
 __all__ = [
-    "CreditEpisode", "CreditToken", "CreditTurn", "Credited", "Picture", "credit_scale", "credit_tokens", "pictures",
+    "CreditEpisode",
+    "CreditToken",
+    "CreditTurn",
+    "Credited",
+    "Picture",
+    "credit_scale",
+    "credit_tokens",
+    "pictures",
     "read_credit",
-]  # fmt: skip
+]
 
 _ROWS, _EPISODES, _TURNS, _TOKENS = 24, 2, 64, 400  # most of each that are read
 _SHADES = 5
@@ -113,10 +120,13 @@ def _picture(row: Credited) -> Picture:
     levels = [0.0, *(level for one in tokens for level in (one.value, one.returned) if level is not None)]
     groups = {one.group for one in row.episodes}
     return Picture(
-        row=row, reach=max((abs(one.advantage) for one in tokens if one.advantage is not None), default=0.0),
-        low=min(levels), high=max(levels), valued=any(one.value is not None for one in tokens),
+        row=row,
+        reach=max((abs(one.advantage) for one in tokens if one.advantage is not None), default=0.0),
+        low=min(levels),
+        high=max(levels),
+        valued=any(one.value is not None for one in tokens),
         same=len(row.episodes) > 1 and len(groups) == 1,
-    )  # fmt: skip
+    )
 
 
 def _tokens(row: Credited) -> Iterator[CreditToken]:
@@ -138,11 +148,17 @@ def _episode(row: dict[str, object]) -> CreditEpisode:
     turns = [_turn(one) for one in as_list(row.get("turns"))[:_TURNS] if isinstance(one, dict)]
     success = row.get("success")
     return CreditEpisode(
-        task=as_text(row.get("task")), world=as_text(row.get("world")), tier=as_text(row.get("tier")),
-        kind=as_text(row.get("kind")), success=success if isinstance(success, bool) else None,
-        returned=as_number(row.get("return")), ended_by=as_text(row.get("ended_by")),
-        group=as_count(row.get("group")) or 0, turns=tuple(turns), left=as_count(row.get("turns_left")) or 0,
-    )  # fmt: skip
+        task=as_text(row.get("task")),
+        world=as_text(row.get("world")),
+        tier=as_text(row.get("tier")),
+        kind=as_text(row.get("kind")),
+        success=success if isinstance(success, bool) else None,
+        returned=as_number(row.get("return")),
+        ended_by=as_text(row.get("ended_by")),
+        group=as_count(row.get("group")) or 0,
+        turns=tuple(turns),
+        left=as_count(row.get("turns_left")) or 0,
+    )
 
 
 def _turn(row: dict[str, object]) -> CreditTurn:

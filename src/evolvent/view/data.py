@@ -18,9 +18,19 @@ from evolvent.view.searches import SearchRow, SearchTreeFile, search_row, tree_f
 from evolvent.view.values import as_count, as_list, as_mapping, as_number, as_numbers, as_rate, as_text
 
 __all__ = [
-    "Episode", "EpisodeStep", "Evaluated", "Measured", "Metric", "ReportData", "Result", "RunInfo", "StageRow", "Token",
-    "parsed_file", "read_run",
-]  # fmt: skip
+    "Episode",
+    "EpisodeStep",
+    "Evaluated",
+    "Measured",
+    "Metric",
+    "ReportData",
+    "Result",
+    "RunInfo",
+    "StageRow",
+    "Token",
+    "parsed_file",
+    "read_run",
+]
 
 T = TypeVar("T")
 
@@ -274,11 +284,16 @@ def _trees(folder: Path, notes: list[str]) -> tuple[SearchTreeFile, ...]:
 
 def _info(row: Mapping[str, Any]) -> RunInfo:
     return RunInfo(
-        method=as_text(row.get("method")), name=as_text(row.get("name")), seed=as_text(row.get("seed")),
-        created=as_text(row.get("created")), state=as_text(row.get("state")),
-        command=tuple(map(as_text, as_list(row.get("command")))), arms=tuple(map(as_text, as_list(row.get("arms")))),
-        versions=as_mapping(row.get("versions")), config=as_mapping(row.get("config")),
-    )  # fmt: skip
+        method=as_text(row.get("method")),
+        name=as_text(row.get("name")),
+        seed=as_text(row.get("seed")),
+        created=as_text(row.get("created")),
+        state=as_text(row.get("state")),
+        command=tuple(map(as_text, as_list(row.get("command")))),
+        arms=tuple(map(as_text, as_list(row.get("arms")))),
+        versions=as_mapping(row.get("versions")),
+        config=as_mapping(row.get("config")),
+    )
 
 
 def _metric(row: Mapping[str, Any]) -> Metric | None:
@@ -287,9 +302,14 @@ def _metric(row: Mapping[str, Any]) -> Metric | None:
         return None
     values = {name: number for name, number in as_numbers(row).items() if name not in _NOT_VALUES}
     return Metric(
-        time_s, as_number(row.get("cpu_s")), as_text(row.get("stage")), as_text(row.get("arm")),
-        as_text(row.get("kind")), as_number(row.get("step")) or 0.0, values,
-    )  # fmt: skip
+        time_s,
+        as_number(row.get("cpu_s")),
+        as_text(row.get("stage")),
+        as_text(row.get("arm")),
+        as_text(row.get("kind")),
+        as_number(row.get("step")) or 0.0,
+        values,
+    )
 
 
 def _stage(row: Mapping[str, Any]) -> StageRow | None:
@@ -297,9 +317,16 @@ def _stage(row: Mapping[str, Any]) -> StageRow | None:
     if index is None or seconds is None or seconds < 0:
         return None
     return StageRow(
-        index, as_text(row.get("name")), as_text(row.get("verb")), as_text(row.get("arm")), as_count(row.get("round")),
-        seconds, as_number(row.get("cpu_s")), as_numbers(row.get("counts")), as_numbers(row.get("result")),
-    )  # fmt: skip
+        index,
+        as_text(row.get("name")),
+        as_text(row.get("verb")),
+        as_text(row.get("arm")),
+        as_count(row.get("round")),
+        seconds,
+        as_number(row.get("cpu_s")),
+        as_numbers(row.get("counts")),
+        as_numbers(row.get("result")),
+    )
 
 
 def _result(row: Mapping[str, Any]) -> Result | None:
@@ -312,11 +339,21 @@ def _result(row: Mapping[str, Any]) -> Result | None:
         if isinstance(one, list) and len(one) == 3
     )
     return Result(
-        as_text(row.get("stage")), as_text(row.get("arm")), number, as_text(row.get("world")),
-        as_text(row.get("tier")), as_text(row.get("split")), n, as_rate(row.get("mean")), as_rate(row.get("low")),
-        as_rate(row.get("high")), as_count(row.get("errors")) or 0, as_count(row.get("generated")),
-        as_count(row.get("computed")), outcomes,
-    )  # fmt: skip
+        as_text(row.get("stage")),
+        as_text(row.get("arm")),
+        number,
+        as_text(row.get("world")),
+        as_text(row.get("tier")),
+        as_text(row.get("split")),
+        n,
+        as_rate(row.get("mean")),
+        as_rate(row.get("low")),
+        as_rate(row.get("high")),
+        as_count(row.get("errors")) or 0,
+        as_count(row.get("generated")),
+        as_count(row.get("computed")),
+        outcomes,
+    )
 
 
 def _evaluated(row: Mapping[str, Any]) -> Evaluated | None:
@@ -325,11 +362,15 @@ def _evaluated(row: Mapping[str, Any]) -> Evaluated | None:
         return None
     measures = tuple(
         Measured(
-            as_text(one.get("metric")), as_number(one.get("value")), as_number(one.get("low")),
-            as_number(one.get("high")), as_count(one.get("n")) or 0,
+            as_text(one.get("metric")),
+            as_number(one.get("value")),
+            as_number(one.get("low")),
+            as_number(one.get("high")),
+            as_count(one.get("n")) or 0,
         )
-        for one in as_list(row.get("measures")) if isinstance(one, dict)
-    )  # fmt: skip
+        for one in as_list(row.get("measures"))
+        if isinstance(one, dict)
+    )
     error = as_mapping(row.get("error"))
     told = ": ".join(filter(None, (as_text(error.get("kind")), as_text(error.get("message")))))
     seconds = max(0.0, as_number(row.get("seconds")) or 0.0)
@@ -340,27 +381,37 @@ def _episode(row: Mapping[str, Any]) -> Episode:
     success = row.get("success")
     steps = tuple(
         EpisodeStep(
-            as_text(step.get("observation")), as_text(step.get("action")), as_number(step.get("reward")),
-            step.get("invalid") is True, as_number(step.get("logprob")),
+            as_text(step.get("observation")),
+            as_text(step.get("action")),
+            as_number(step.get("reward")),
+            step.get("invalid") is True,
+            as_number(step.get("logprob")),
         )
-        for step in as_list(row.get("steps")) if isinstance(step, dict)
-    )  # fmt: skip
+        for step in as_list(row.get("steps"))
+        if isinstance(step, dict)
+    )
     tokens = tuple(
         Token(as_text(token.get("text")), token.get("sampled") is True, as_number(token.get("logprob")))
-        for token in as_list(row.get("tokens")) if isinstance(token, dict)
-    )  # fmt: skip
+        for token in as_list(row.get("tokens"))
+        if isinstance(token, dict)
+    )
     return Episode(
-        task=as_text(row.get("task")), world=as_text(row.get("world")), tier=as_text(row.get("tier")),
-        kind=as_text(row.get("kind")), arm=as_text(row.get("arm")), round=as_count(row.get("round")) or 0,
-        success=None if success is None else bool(success), ended_by=as_text(row.get("ended_by")),
-        instructions=as_text(row.get("instructions")), steps=steps,
-        final_observation=as_text(row.get("final_observation")), tokens=tokens,
-    )  # fmt: skip
+        task=as_text(row.get("task")),
+        world=as_text(row.get("world")),
+        tier=as_text(row.get("tier")),
+        kind=as_text(row.get("kind")),
+        arm=as_text(row.get("arm")),
+        round=as_count(row.get("round")) or 0,
+        success=None if success is None else bool(success),
+        ended_by=as_text(row.get("ended_by")),
+        instructions=as_text(row.get("instructions")),
+        steps=steps,
+        final_observation=as_text(row.get("final_observation")),
+        tokens=tokens,
+    )
 
 
 def _floors(row: Mapping[str, Any]) -> dict[tuple[str, str], dict[str, float]]:
     return {
-        (world, tier): as_numbers(values)
-        for world, tiers in row.items()
-        for tier, values in as_mapping(tiers).items()
-    }  # fmt: skip
+        (world, tier): as_numbers(values) for world, tiers in row.items() for tier, values in as_mapping(tiers).items()
+    }

@@ -51,16 +51,27 @@ def report_values(data: ReportData) -> dict[str, Any]:
     """All that `report_body.html` shows, by the names that it has there."""
     shown, training, practice = panels(data), training_page(data), practised(data)
     return {
-        "data": data, "info": data.info, "head": headline(data, shown), "main": main_arm(data), "panels": shown,
-        "strips": sections.strips(data, shown), "practice": practice,
+        "data": data,
+        "info": data.info,
+        "head": headline(data, shown),
+        "main": main_arm(data),
+        "panels": shown,
+        "strips": sections.strips(data, shown),
+        "practice": practice,
         "worlds": sections.multiples(data, shown, by="iteration" if practice else "round"),
         "pictures": pictures([row for row in data.credit if practice and row.stage == practice.stage]),
-        "curves": [] if training else sections.curves(data), "speeds": [] if training else sections.speeds(data),
-        "cost": sections.cost(data), "training": training, "search": None if training or practice else searched(data),
-        "kinds": [(panel, kinds(panel)) for panel in shown], "pairs": pairs(data), "floors": sections.floors(data),
-        "config": sections.flat(data.info.config), "versions": sections.flat(data.info.versions),
+        "curves": [] if training else sections.curves(data),
+        "speeds": [] if training else sections.speeds(data),
+        "cost": sections.cost(data),
+        "training": training,
+        "search": None if training or practice else searched(data),
+        "kinds": [(panel, kinds(panel)) for panel in shown],
+        "pairs": pairs(data),
+        "floors": sections.floors(data),
+        "config": sections.flat(data.info.config),
+        "versions": sections.flat(data.info.versions),
         "errors": [row for row in data.results if row.errors],
-    }  # fmt: skip
+    }
 
 
 # ---------------------------------------------------------------- templates
@@ -69,12 +80,27 @@ def report_values(data: ReportData) -> dict[str, Any]:
 @cache
 def environment() -> Environment:
     """The templates of this room with their filters; whatever they print is text unless it is markup."""
-    return environment_of({
-        "arm": sections.arm_style, "count": _count, "credit_scale": credit_scale, "credit_tokens": credit_tokens,
-        "marked": marked, "marker": charts.marker, "moment": _moment,
-        "percent": _percent, "points": _points, "range": _range, "rate_of_work": _rate_of_work, "seconds": _seconds,
-        "short": _short, "signed": _signed, "size": _size, "token_class": _token_class, "value": _value,
-    })  # fmt: skip
+    return environment_of(
+        {
+            "arm": sections.arm_style,
+            "count": _count,
+            "credit_scale": credit_scale,
+            "credit_tokens": credit_tokens,
+            "marked": marked,
+            "marker": charts.marker,
+            "moment": _moment,
+            "percent": _percent,
+            "points": _points,
+            "range": _range,
+            "rate_of_work": _rate_of_work,
+            "seconds": _seconds,
+            "short": _short,
+            "signed": _signed,
+            "size": _size,
+            "token_class": _token_class,
+            "value": _value,
+        }
+    )
 
 
 def _short(text: str) -> str:

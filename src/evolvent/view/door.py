@@ -32,16 +32,24 @@ def doored(app: App, token: str) -> App:
         path = str(scope["path"])
         if path.startswith(ENTER) and _same(path[len(ENTER) :], token) and scope["type"] == "http":
             cookie = f"{name}={token}; {_COOKIE}"
-            headers = [(b"location", b"/"), (b"set-cookie", cookie.encode()), (b"cache-control", b"no-store"),
-                       (b"referrer-policy", b"no-referrer")]  # fmt: skip
+            headers = [
+                (b"location", b"/"),
+                (b"set-cookie", cookie.encode()),
+                (b"cache-control", b"no-store"),
+                (b"referrer-policy", b"no-referrer"),
+            ]
             return await answer(send, 303, b"", headers=headers, kind=b"text/plain")
         headers_of = dict(scope["headers"])
         if _same(headers_of.get(b"authorization", b"").decode("latin-1"), bearer) or _same(
             _cookie(headers_of.get(b"cookie", b"").decode("latin-1"), name), token
         ):
             return await app(scope, receive, send)
-        row = {"kind": "AccessDenied", "message": "no token, or a wrong one", "status": 403,
-               "expected": "the whole address that `evolvent view --serve` printed"}  # fmt: skip
+        row = {
+            "kind": "AccessDenied",
+            "message": "no token, or a wrong one",
+            "status": 403,
+            "expected": "the whole address that `evolvent view --serve` printed",
+        }
         return await reject(scope, send, status=403, body=json.dumps(row).encode())
 
     return door

@@ -25,8 +25,9 @@ def leaderboard_rows(data: Data) -> tuple[tuple[str, ...], list[tuple[object, ..
         f"{one['played']}/{one['of']} panels" if one["overall"] is None else _ends(one["overall"]) for one in players
     ]
     rows: list[tuple[object, ...]] = [
-        ("overall", *(_percent(player["overall"]) for player in players)), ("95 %", *ends),
-    ]  # fmt: skip
+        ("overall", *(_percent(player["overall"]) for player in players)),
+        ("95 %", *ends),
+    ]
     for world in data["worlds"]:
         rows.append((world["name"], *(_percent(player["cells"][world["name"]]) for player in players)))
     return columns, rows

@@ -23,8 +23,18 @@ from evolvent.view.values import as_list, as_mapping, as_number, as_text
 
 __all__ = ["Library", "RunPlace", "Tail"]
 
-_FILES = ("run.json", "metrics.jsonl", "results.jsonl", "stages.jsonl", "evaluations.jsonl", "searches.jsonl",
-          "credit.json", "examples.json", "floors.json", "agent-eval.json")  # fmt: skip
+_FILES = (
+    "run.json",
+    "metrics.jsonl",
+    "results.jsonl",
+    "stages.jsonl",
+    "evaluations.jsonl",
+    "searches.jsonl",
+    "credit.json",
+    "examples.json",
+    "floors.json",
+    "agent-eval.json",
+)
 _MARKS = ("run.json", "stages.jsonl", "metrics.jsonl", "trajectories")
 _SKIPPED = frozenset({"stages", "trajectories", "snapshots", "checkpoints", "model", "policy", "trees", "beliefs"})
 _DEEPEST, _MOST = 4, 2000  # folders below the one that is shown, and runs
@@ -183,12 +193,18 @@ def _place(folder: Path, key: str, path: Path) -> RunPlace:
     name = str(path.relative_to(folder)) if path != folder else folder.resolve().name
     changed, state = max((when for _, when, _ in changes), default=0.0), as_text(info.get("state"))
     return RunPlace(
-        key=key, name=name, folder=path, method=as_text(info.get("method")), state=state,
-        created=as_text(info.get("created")), seed=as_text(info.get("seed")),
-        arms=tuple(map(as_text, as_list(info.get("arms")))), changed=changed,
+        key=key,
+        name=name,
+        folder=path,
+        method=as_text(info.get("method")),
+        state=state,
+        created=as_text(info.get("created")),
+        seed=as_text(info.get("seed")),
+        arms=tuple(map(as_text, as_list(info.get("arms")))),
+        changed=changed,
         live=state == "running" and time.time() - changed < _QUIET_S,
         stamp=hashlib.sha256(repr(changes).encode()).hexdigest()[:16],
-    )  # fmt: skip
+    )
 
 
 def _changes(path: Path) -> Iterator[tuple[str, float, int]]:

@@ -160,12 +160,16 @@ def headline(data: ReportData, shown: Sequence[Panel]) -> Headline:
     ceiling = _mean(data.floors.get((panel.world, panel.tier), {}).get("expert") for panel in chosen)
     main = main_arm(data)
     return Headline(
-        tiers=tiers, worlds=tuple(dict.fromkeys(panel.world for panel in chosen)), round=max(rounds, default=None),
+        tiers=tiers,
+        worlds=tuple(dict.fromkeys(panel.world for panel in chosen)),
+        round=max(rounds, default=None),
         base=_mean(panel.base.mean if panel.base else None for panel in chosen),
         main=_mean(panel.compared.mean if panel.compared else None for panel in chosen),
         control=_mean(panel.control.mean if panel.control else None for panel in chosen),
-        ceiling=ceiling, difference=difference, sentence=_sentence(main, difference, reason),
-    )  # fmt: skip
+        ceiling=ceiling,
+        difference=difference,
+        sentence=_sentence(main, difference, reason),
+    )
 
 
 def _sentence(main: str, difference: Interval | None, reason: str) -> str:

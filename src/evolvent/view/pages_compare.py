@@ -25,10 +25,15 @@ STYLES: tuple[ArmStyle, ...] = ("evolve", "control", "up", "down", "plus", "cros
 """Colour and mark of each run that is compared, which are also how many there can be."""
 
 _NUMBERS = (
-    ("loss", "Loss"), ("success", "Success while practising"), ("return", "Return while practising"),
-    ("grad_norm", "Gradient norm"), ("lr", "Learning rate"), ("kl", "KL divergence of updates"),
-    ("sampled_entropy", "Entropy of a token, nats"), ("tokens_per_s", "Tokens a second"),
-)  # fmt: skip
+    ("loss", "Loss"),
+    ("success", "Success while practising"),
+    ("return", "Return while practising"),
+    ("grad_norm", "Gradient norm"),
+    ("lr", "Learning rate"),
+    ("kl", "KL divergence of updates"),
+    ("sampled_entropy", "Entropy of a token, nats"),
+    ("tokens_per_s", "Tokens a second"),
+)
 _SHARES = frozenset({"success"})
 _BINS, _ROWS = 100, 300
 _WHICH = ("a", "b", "both", "neither")
@@ -83,10 +88,15 @@ def compare_page(
     keys = [("run", run.key) for run in runs]
     query = "&".join(f"{name}={key}" for name, key in keys)
     return rendered(
-        "viewer_compare.html", frame, title=" against ".join(run.name for run in runs[:2]), runs=styled,
-        curves=curves_of(runs, reports), versus=versus, which=which,
+        "viewer_compare.html",
+        frame,
+        title=" against ".join(run.name for run in runs[:2]),
+        runs=styled,
+        curves=curves_of(runs, reports),
+        versus=versus,
+        which=which,
         addresses={name: f"/compare?{query}&which={name}#tasks" for name in _WHICH},
-    )  # fmt: skip
+    )
 
 
 # ---------------------------------------------------------------------- curves
@@ -112,8 +122,9 @@ def curves_of(runs: Sequence[RunPlace], reports: Sequence[ReportData]) -> list[F
             lines.append(Line(run.name, style, points, band, markers=len(points) == 1))
         if any(line.points for line in lines):
             share = name in _SHARES
-            frame = charts.Frame(title, "update", whole_x=True, width=330, height=210, percent=share,
-                                 y_range=(0, 1) if share else None)  # fmt: skip
+            frame = charts.Frame(
+                title, "update", whole_x=True, width=330, height=210, percent=share, y_range=(0, 1) if share else None
+            )
             figures.append(Figure(title, line_chart(frame, lines)))
     return figures
 
@@ -163,9 +174,13 @@ def _own(rows: Sequence[Metric], main: str) -> list[Metric]:
 
 
 def versus(
-    reports: tuple[ReportData, ReportData], indexes: tuple[TrajectoryIndex, TrajectoryIndex], *,
-    keys: tuple[str, str], which: str, whole: bool,
-) -> Versus:  # fmt: skip
+    reports: tuple[ReportData, ReportData],
+    indexes: tuple[TrajectoryIndex, TrajectoryIndex],
+    *,
+    keys: tuple[str, str],
+    which: str,
+    whole: bool,
+) -> Versus:
     """Which tasks one run solves and the other does not: by their last evaluations, else by their stored episodes.
 
     Args:
@@ -182,30 +197,48 @@ def versus(
     for task in common:
         sorts[_outcome(one[task], other[task])].append(task)
     shown = sorts[which if which in sorts else "a"]
-    rows = [{"task": task[0], "world": task[1], "tier": task[2], "kind": task[3],
-             "sides": [_shown(key, table[task]) for key, table in zip(keys, tables, strict=True)]}
-            for task in shown[:_ROWS]]  # fmt: skip
+    rows = [
+        {
+            "task": task[0],
+            "world": task[1],
+            "tier": task[2],
+            "kind": task[3],
+            "sides": [_shown(key, table[task]) for key, table in zip(keys, tables, strict=True)],
+        }
+        for task in shown[:_ROWS]
+    ]
     return Versus(
-        n=len(common), only_a=len(set(one) - set(other)), only_b=len(set(other) - set(one)),
-        counts={name: len(tasks) for name, tasks in sorts.items()}, rows=rows, left=len(shown) - len(rows),
-        sentence=_sentence(common, one, other, seed=keys), source=source, kinds=_kinds(common, one, other), whole=whole,
-    )  # fmt: skip
+        n=len(common),
+        only_a=len(set(one) - set(other)),
+        only_b=len(set(other) - set(one)),
+        counts={name: len(tasks) for name, tasks in sorts.items()},
+        rows=rows,
+        left=len(shown) - len(rows),
+        sentence=_sentence(common, one, other, seed=keys),
+        source=source,
+        kinds=_kinds(common, one, other),
+        whole=whole,
+    )
 
 
 def _evaluated(data: ReportData, index: TrajectoryIndex) -> dict[_Task, Side]:
     """The tasks of the main arm's last evaluation of every panel."""
     rows = [
         ((task, panel.world, panel.tier, kind), success, f"{result.stage}/{task}/0")
-        for panel in panels(data) if (result := panel.last or panel.base)
-        for task, kind, success in result.outcomes if success is not None
-    ]  # fmt: skip
+        for panel in panels(data)
+        if (result := panel.last or panel.base)
+        for task, kind, success in result.outcomes
+        if success is not None
+    ]
     stored = index.known(traj for _, _, traj in rows)
     return {task: Side(1, success, traj if traj in stored else None) for task, success, traj in rows}
 
 
 def _stored(index: TrajectoryIndex) -> dict[_Task, Side]:
-    return {(task, row["world"], row["tier"], row["kind"]): Side(row["n"], row["won"], row["traj"])
-            for task, row in index.solved().items()}  # fmt: skip
+    return {
+        (task, row["world"], row["tier"], row["kind"]): Side(row["n"], row["won"], row["traj"])
+        for task, row in index.solved().items()
+    }
 
 
 def _outcome(one: Side, other: Side) -> str:

@@ -25,11 +25,21 @@ __all__ = ["beliefs_of", "beliefs_page", "boards_page", "load_page", "trees_page
 
 _STYLES: tuple[ArmStyle, ...] = ("evolve", "up", "control", "down", "plus", "cross", "other")
 _KINDS: Mapping[str, ArmStyle] = {"fit": "evolve", "collect": "up", "evaluate": "control", "practise": "down"}
-_SPEEDS = (("tokens_per_s", "Tokens a second"), ("env_steps_per_s", "Environment steps a second"),
-           ("episodes_per_s", "Episodes a second"), ("gemm_share", "Share of the GEMM ceiling"),
-           ("data_wait", "Waiting for data, share"), ("pad_fraction", "Padding, share"))  # fmt: skip
-_SIZES = (("peak_bytes", "peak"), ("parameters_bytes", "parameters"), ("gradients_bytes", "gradients"),
-          ("optimizer_bytes", "optimizer state"), ("process_bytes", "before training"))  # fmt: skip
+_SPEEDS = (
+    ("tokens_per_s", "Tokens a second"),
+    ("env_steps_per_s", "Environment steps a second"),
+    ("episodes_per_s", "Episodes a second"),
+    ("gemm_share", "Share of the GEMM ceiling"),
+    ("data_wait", "Waiting for data, share"),
+    ("pad_fraction", "Padding, share"),
+)
+_SIZES = (
+    ("peak_bytes", "peak"),
+    ("parameters_bytes", "parameters"),
+    ("gradients_bytes", "gradients"),
+    ("optimizer_bytes", "optimizer state"),
+    ("process_bytes", "before training"),
+)
 _BINS, _FILES, _LARGEST, _MOMENTS = 120, 200, 32 << 20, 60
 
 
@@ -80,12 +90,18 @@ def beliefs_page(frame: Frame, run: RunPlace, traces: Mapping[str, Trace], *, na
     spread = line_chart(charts.Frame("Spread of the belief", "steps", width=380, height=190), [line], events=[here])
     ended = {"agent": "ceased", "horizon": "ran out of time", "error": "lost its belief"}.get(one.ended_by, "ended")
     return rendered(
-        "viewer_beliefs.html", frame, title=f"{one.name}, step {at}", one=one, at=at, spread=spread,
-        map=belief_map(one, at), ended=f"{ended}, {'right' if one.right else 'wrong'} estimate",
+        "viewer_beliefs.html",
+        frame,
+        title=f"{one.name}, step {at}",
+        one=one,
+        at=at,
+        spread=spread,
+        map=belief_map(one, at),
+        ended=f"{ended}, {'right' if one.right else 'wrong'} estimate",
         moments=[(place, address(base, name=name, at=place)) for place in shown],
         before=address(base, name=name, at=at - 1) if at else "",
         after=address(base, name=name, at=at + 1) if at < last else "",
-    )  # fmt: skip
+    )
 
 
 # ---------------------------------------------------------------------- memory and throughput
@@ -99,8 +115,17 @@ def load_page(frame: Frame, run: RunPlace, data: ReportData) -> str:
     memory = peak_memory(data.metrics)
     groups = [(title, found) for title, found in (("Throughput", speeds), ("Memory over time", sizes)) if found]
     kinds = [(kind, _KINDS.get(kind, "other")) for kind in dict.fromkeys(_kind(row) for _, row in timed)]
-    return rendered("viewer_load.html", frame, title=f"Memory and throughput of {run.name}", groups=groups, kinds=kinds,
-                    memory=memory.kinds, bar=memory.bar, peak=memory.peak, process=memory.process)  # fmt: skip
+    return rendered(
+        "viewer_load.html",
+        frame,
+        title=f"Memory and throughput of {run.name}",
+        groups=groups,
+        kinds=kinds,
+        memory=memory.kinds,
+        bar=memory.bar,
+        peak=memory.peak,
+        process=memory.process,
+    )
 
 
 def _timed(rows: Sequence[Metric]) -> Iterator[tuple[float, Metric]]:
@@ -152,5 +177,13 @@ def boards_page(frame: Frame, data: Mapping[str, Any] | None, *, unread: Sequenc
     """The leaderboard of all players found; `unread` are files that could not be read, each with the reason."""
     columns, rows = leaderboard_rows(data) if data else ((), [])
     picture = board_picture(data["players"]) if data else ""
-    return rendered("viewer_boards.html", frame, title="Leaderboards", data=data, columns=columns, rows=rows,
-                    picture=picture, unread=unread)  # fmt: skip
+    return rendered(
+        "viewer_boards.html",
+        frame,
+        title="Leaderboards",
+        data=data,
+        columns=columns,
+        rows=rows,
+        picture=picture,
+        unread=unread,
+    )

@@ -23,11 +23,26 @@ from evolvent.view.spelling import Spelling
 
 __all__ = ["Opened", "list_page", "list_window", "query_of", "trajectory_page"]
 
-_LABELS = {"world": "World", "tier": "Tier", "split": "Split", "kind": "Kind", "stage": "Stage",
-           "ended_by": "Ended by", "outcome": "Outcome"}  # fmt: skip
-_SORTS = (("seq", "oldest first"), ("seq-", "newest first"), ("length-", "longest first"), ("length", "shortest first"),
-          ("unit-", "best score first"), ("unit", "worst score first"), ("kind", "by kind"), ("task", "by task"),
-          ("world", "by world"))  # fmt: skip
+_LABELS = {
+    "world": "World",
+    "tier": "Tier",
+    "split": "Split",
+    "kind": "Kind",
+    "stage": "Stage",
+    "ended_by": "Ended by",
+    "outcome": "Outcome",
+}
+_SORTS = (
+    ("seq", "oldest first"),
+    ("seq-", "newest first"),
+    ("length-", "longest first"),
+    ("length", "shortest first"),
+    ("unit-", "best score first"),
+    ("unit", "worst score first"),
+    ("kind", "by kind"),
+    ("task", "by task"),
+    ("world", "by world"),
+)
 _TURNS, _TOKENS = 100, 4000  # of a page
 _CHARTS = 6
 
@@ -65,20 +80,35 @@ def list_page(frame: Frame, run: RunPlace, *, index: TrajectoryIndex, query: Que
     earlier = address(f"{base}/trajectories", **asked, first=max(0, answer.first - count) or "")
     later = address(f"{base}/trajectories", **asked, first=answer.first + count)
     return rendered(
-        "viewer_trajectories.html", frame, title=f"Trajectories of {run.name}", answer=_linked(answer, run, query),
-        query=query, choices=choices, known={name: [one for one, _ in found] for name, found in choices.items()},
-        filters=list(_LABELS.items()), sorts=_SORTS, found=_told(answer), here_address=f"{base}/trajectories",
-        rows_address=f"{base}/rows", earlier=earlier if answer.first else "",
+        "viewer_trajectories.html",
+        frame,
+        title=f"Trajectories of {run.name}",
+        answer=_linked(answer, run, query),
+        query=query,
+        choices=choices,
+        known={name: [one for one, _ in found] for name, found in choices.items()},
+        filters=list(_LABELS.items()),
+        sorts=_SORTS,
+        found=_told(answer),
+        here_address=f"{base}/trajectories",
+        rows_address=f"{base}/rows",
+        earlier=earlier if answer.first else "",
         later=later if answer.first + count < answer.found else "",
-    )  # fmt: skip
+    )
 
 
 def list_window(run: RunPlace, answer: Answer, query: Query) -> dict[str, Any]:
     """Some rows as the script takes them: their HTML, and how many there are."""
     html = rendered("viewer_rows.html", Frame(), title="", answer=_linked(answer, run, query))
     none = "Nothing fits." if answer.read else "This run has stored no trajectory yet."
-    return {"html": html, "first": answer.first, "found": answer.found, "whole": answer.whole, "told": _told(answer),
-            "none": none}  # fmt: skip
+    return {
+        "html": html,
+        "first": answer.first,
+        "found": answer.found,
+        "whole": answer.whole,
+        "told": _told(answer),
+        "none": none,
+    }
 
 
 def _linked(answer: Answer, run: RunPlace, query: Query) -> Any:
@@ -118,18 +148,29 @@ def trajectory_page(
 
     own = "" if chosen is None or chosen.name == "logprob" else chosen.name
     return rendered(
-        "viewer_trajectory.html", frame, title=f"{one.task.kind or one.id}, {run.name}", one=one, turns=turns,
-        outcome={True: "solved", False: "failed", None: "unscored"}[one.success], first=first,
-        before=to(opened.before, colour=own), after=to(opened.after, colour=own),
-        parent=to(one.branch.parent) if one.branch else "", generated=one.generated(), versions=_versions(one),
+        "viewer_trajectory.html",
+        frame,
+        title=f"{one.task.kind or one.id}, {run.name}",
+        one=one,
+        turns=turns,
+        outcome={True: "solved", False: "failed", None: "unscored"}[one.success],
+        first=first,
+        before=to(opened.before, colour=own),
+        after=to(opened.after, colour=own),
+        parent=to(one.branch.parent) if one.branch else "",
+        generated=one.generated(),
+        versions=_versions(one),
         colours=[(each.name, each.label, to(one.id, colour=each.name, first=first or "")) for each in colours],
-        colour=chosen.name if chosen else "", scale=chosen.scale() if chosen else (),
+        colour=chosen.name if chosen else "",
+        scale=chosen.scale() if chosen else (),
         told=chosen.told if chosen else "",
-        spelled=spelling.known or bool(chosen and chosen.spelled), charts=_charts(one, opened.annotations),
+        spelled=spelling.known or bool(chosen and chosen.spelled),
+        charts=_charts(one, opened.annotations),
         earlier=to(one.id, colour=own, first=max(0, first - _TURNS) or ""),
-        later=to(one.id, colour=own, first=first + _TURNS), final=_text(one.final_observation),
+        later=to(one.id, colour=own, first=first + _TURNS),
+        final=_text(one.final_observation),
         about=flat({"spec": dict(one.task.spec), "meta": dict(one.meta)}),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,15 +199,25 @@ def _turns(opened: Opened, colour: Colour | None, spelling: Spelling, *, first: 
             tokens.append((drawn, label))
             left -= len(generation.ids)
         yield _Turn(
-            place + 1, _text(step.observation), step.thought or "", _text(step.action), step.reward,
-            step.info.get("invalid") is True, step.agent or "", _notes(opened.annotations, place, step), tokens,
-        )  # fmt: skip
+            place + 1,
+            _text(step.observation),
+            step.thought or "",
+            _text(step.action),
+            step.reward,
+            step.info.get("invalid") is True,
+            step.agent or "",
+            _notes(opened.annotations, place, step),
+            tokens,
+        )
 
 
 def _notes(annotations: Sequence[Annotation], place: int, step: Step) -> list[tuple[str, str]]:
     """What was noted about a step as a whole, and what its record says beside."""
-    found = [(note.scorer, _said(note.value)) for note in annotations
-             if note.place.step == place and note.place.generation is None and note.place.token is None]  # fmt: skip
+    found = [
+        (note.scorer, _said(note.value))
+        for note in annotations
+        if note.place.step == place and note.place.generation is None and note.place.token is None
+    ]
     found += [(name, _said(value)) for name, value in step.info.items() if name not in ("invalid", "tool_calls")]
     if "tool_calls" in step.info:
         found.append(("calls", clip(json.dumps(step.info["tool_calls"], ensure_ascii=False), 400)))
@@ -204,8 +255,11 @@ def _charts(one: Trajectory, annotations: Sequence[Annotation]) -> list[Figure]:
         whole = note.place.step is not None and note.place.generation is None and note.place.token is None
         if whole and isinstance(note.value, (int, float)):
             series.setdefault(note.scorer, []).append((float((note.place.step or 0) + 1), float(note.value)))
-    surprise = [(float(place + 1), found) for place, step in enumerate(one.steps)
-                if (found := _surprise(step.generations)) is not None]  # fmt: skip
+    surprise = [
+        (float(place + 1), found)
+        for place, step in enumerate(one.steps)
+        if (found := _surprise(step.generations)) is not None
+    ]
     series["mean log-probability of an action"] = surprise
     figures: list[Figure] = []
     for name, points in list(series.items()):

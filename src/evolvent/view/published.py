@@ -129,10 +129,13 @@ def lines(published: Published) -> tuple[Line, ...]:
             same = against is not None and panel.compared == row and against.round == row.round
             found.append(
                 Line(
-                    row, None if row.arm == "base" else panel.base, against if same else None,
-                    panel.difference if same else None, _floors(published.data, row),
+                    row,
+                    None if row.arm == "base" else panel.base,
+                    against if same else None,
+                    panel.difference if same else None,
+                    _floors(published.data, row),
                 )
-            )  # fmt: skip
+            )
     order = {_key(row): place for place, row in enumerate(rows)}
     return tuple(sorted(found, key=lambda line: order[_key(line.result)]))
 

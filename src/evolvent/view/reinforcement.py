@@ -28,12 +28,19 @@ _SURE = 2.3  # standard errors beyond which a change of two means of five is no 
 _SOLVED = 0.95
 _SHARES = frozenset({"success", *(sign.name for sign in SIGNS if sign.share)})
 _UPDATES = (
-    ("sampled_entropy", "Entropy of a token, nats"), ("kl", "KL divergence of updates"),
-    ("clipped", "Clipped ratios, %"), ("explained", "Explained variance"), ("value_error", "Value loss"),
-    ("critic_loss", "Value loss of the critic"), ("advantage_deviation", "Spread of advantages"), ("loss", "Loss"),
-    ("grad_norm", "Gradient norm"), ("length", "Steps of an episode"), ("written", "Tokens of an episode"),
+    ("sampled_entropy", "Entropy of a token, nats"),
+    ("kl", "KL divergence of updates"),
+    ("clipped", "Clipped ratios, %"),
+    ("explained", "Explained variance"),
+    ("value_error", "Value loss"),
+    ("critic_loss", "Value loss of the critic"),
+    ("advantage_deviation", "Spread of advantages"),
+    ("loss", "Loss"),
+    ("grad_norm", "Gradient norm"),
+    ("length", "Steps of an episode"),
+    ("written", "Tokens of an episode"),
     ("lr", "Learning rate"),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,18 +124,29 @@ def practised(data: ReportData) -> Practised | None:
     measured = _measured(panels(data), newest.arm)
     axes = _axes(kept)
     return Practised(
-        method=newest.arm or data.info.method, stage=newest.stage, iterations=len(kept),
-        goal=_goal(data.info.config), repeated=len(own) - len(kept), ends=ends,
-        idle=sum(row.values.get("idle", 0.0) > 0 for row in kept), episodes=kept[-1].values.get("episodes"),
-        env_steps=kept[-1].values.get("env_steps"), generated=axes["tokens generated"].get(kept[-1].step),
-        success=success, returned=returned, verdict=verdict(success, returned, readings), readings=readings,
+        method=newest.arm or data.info.method,
+        stage=newest.stage,
+        iterations=len(kept),
+        goal=_goal(data.info.config),
+        repeated=len(own) - len(kept),
+        ends=ends,
+        idle=sum(row.values.get("idle", 0.0) > 0 for row in kept),
+        episodes=kept[-1].values.get("episodes"),
+        env_steps=kept[-1].values.get("env_steps"),
+        generated=axes["tokens generated"].get(kept[-1].step),
+        success=success,
+        returned=returned,
+        verdict=verdict(success, returned, readings),
+        readings=readings,
         beyond=sum(one.beyond for one in readings),
         missing=[sign.title for sign in SIGNS if sign.name not in {one.sign.name for one in readings}],
         before=next((mean for number, mean in measured if number == 0), None),
         now=next((mean for number, mean in reversed(measured) if number > 0), None),
-        learning=_learning(kept, axes, measured), measured=bool(measured), updates=_updates(kept),
+        learning=_learning(kept, axes, measured),
+        measured=bool(measured),
+        updates=_updates(kept),
         others=len({row.stage for row in rows}) - 1,
-    )  # fmt: skip
+    )
 
 
 def _goal(config: Mapping[str, Any]) -> int | None:
@@ -193,9 +211,8 @@ def _learns(success: Trend | None, returned: Trend | None) -> tuple[bool, str]:
         "early": f"It is early to say: {name} is {last} after {one.count} iteration{'s' if one.count > 1 else ''}.",
         "rose": f"It is learning: {name} rose from {first} to {last} {over}.",
         "fell": f"It is getting worse: {name} fell from {first} to {last} {over}.",
-        "stayed": f"It is not learning: {name} was {first} at first and is {last} now, "
-                  f"no change beyond chance {over}.",
-    }  # fmt: skip
+        "stayed": f"It is not learning: {name} was {first} at first and is {last} now, no change beyond chance {over}.",
+    }
     return one.course == "rose", sentences[one.course]
 
 
@@ -276,9 +293,17 @@ def _learning(
             known = [(x, mean) for x, mean in starts if x is not None] if name == "Success" else []
             if not line.points:
                 continue
-            frame = Frame(f"{name} by {axis}", axis, f"{name.lower()}, %" if rate else name.lower(),
-                          x_range=_from_0([*line.points, *known]), y_range=(0.0, 1.0) if rate else None,
-                          percent=rate, whole_x=True, width=330, height=200)  # fmt: skip
+            frame = Frame(
+                f"{name} by {axis}",
+                axis,
+                f"{name.lower()}, %" if rate else name.lower(),
+                x_range=_from_0([*line.points, *known]),
+                y_range=(0.0, 1.0) if rate else None,
+                percent=rate,
+                whole_x=True,
+                width=330,
+                height=200,
+            )
             chart = line_chart(frame, [line, Line("measured", "control", known)])
             figures.append(Figure(name, chart, f"by {axis}"))
     return figures
@@ -299,8 +324,15 @@ def _updates(rows: Sequence[Metric]) -> list[Figure]:
         limit = scale * limits[name] if name in limits else None
         near = limit is not None and low <= limit <= 3 * high
         high = max(high, (limit or 0.0) / 20, limit if near and limit is not None else 0.0)
-        frame = Frame(title, "iteration", x_range=_from_0(points), whole_x=True, width=250, height=170,
-                      y_range=(low, high) if high > low else None)  # fmt: skip
+        frame = Frame(
+            title,
+            "iteration",
+            x_range=_from_0(points),
+            whole_x=True,
+            width=250,
+            height=170,
+            y_range=(low, high) if high > low else None,
+        )
         references = [Reference("threshold", limit)] if near and limit is not None else []
         figures.append(Figure(title, line_chart(frame, [line], references)))
     return figures

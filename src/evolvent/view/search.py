@@ -85,16 +85,21 @@ def searched(data: ReportData) -> Searching | None:
             where = (row.world, row.error or "no reason is known")
             reasons[where] = reasons.get(where, 0) + 1
     return Searching(
-        sentence=_sentence(found), rows=found, legend=list(styles.items()),
+        sentence=_sentence(found),
+        rows=found,
+        legend=list(styles.items()),
         worlds=[(world, _figures([cell for cell in found if cell.world == world], styles)) for world in worlds],
-        trees=_drawn(data.trees), withheld=[(*where, count) for where, count in reasons.items()],
-        tasks=len({(row.world, row.task) for row in data.searches}), searches=len({row.key for row in data.searches}),
+        trees=_drawn(data.trees),
+        withheld=[(*where, count) for where, count in reasons.items()],
+        tasks=len({(row.world, row.task) for row in data.searches}),
+        searches=len({row.key for row in data.searches}),
         generated=sum(row.generated for row in data.searches),
         computed=sum(known) if len(known) == len(data.searches) else None,
-        cpu_s=sum(row.cpu_s for row in data.searches), dropped=sum(cell.dropped for cell in found),
+        cpu_s=sum(row.cpu_s for row in data.searches),
+        dropped=sum(cell.dropped for cell in found),
         told=_told(data.info.config),
         of=[_LIMITS.get(of, of) for of in dict.fromkeys(row.of for row in data.searches if row.of)],
-    )  # fmt: skip
+    )
 
 
 def _told(config: Mapping[str, object]) -> bool:
@@ -142,12 +147,22 @@ def _figures(own: Sequence[SearchCell], styles: Mapping[str, ArmStyle]) -> list[
     figures = []
     level = [Reference("greedy", cell.rate.mean) for cell in own if cell.method == "greedy" and cell.rate is not None]
     for name, label, cost in _AXES:
-        lines = [_line(method, style, [cell for cell in own if cell.method == method], cost)
-                 for method, style in styles.items()]  # fmt: skip
+        lines = [
+            _line(method, style, [cell for cell in own if cell.method == method], cost)
+            for method, style in styles.items()
+        ]
         if not any(line.points for line in lines):
             continue
-        frame = Frame(f"Accuracy by {label}", label, "right, %", y_range=(0.0, 1.0), percent=True, width=330,
-                      height=220, log_x=True)  # fmt: skip
+        frame = Frame(
+            f"Accuracy by {label}",
+            label,
+            "right, %",
+            y_range=(0.0, 1.0),
+            percent=True,
+            width=330,
+            height=220,
+            log_x=True,
+        )
         title = {"generated": "Generated tokens", "computed": "Computed tokens", "cpu": "CPU seconds"}[name]
         figures.append(Figure(title, line_chart(frame, lines, level)))
     return figures

@@ -130,15 +130,26 @@ def search_row(row: Mapping[str, Any]) -> SearchRow | None:
     if not (world and method and task) or (budget is not None and as_count(budget) is None):
         return None
     return SearchRow(
-        world=world, tier=as_text(row.get("tier")), kind=as_text(row.get("kind")), task=task, method=method,
-        budget=as_count(budget), of=as_text(row.get("of")), success=_truth(row.get("success")),
-        passed=_truth(row.get("passed")), samples=as_count(row.get("samples")) or 0,
-        answer=as_text(row.get("answer")), ended_by=as_text(row.get("ended_by")),
-        generated=as_count(spent.get("generated")) or 0, computed=as_count(spent.get("computed")),
-        expansions=as_count(spent.get("expansions")) or 0, cpu_s=max(0.0, as_number(row.get("cpu_s")) or 0.0),
-        dropped=as_count(row.get("dropped")) or 0, error=as_text(row.get("error")),
+        world=world,
+        tier=as_text(row.get("tier")),
+        kind=as_text(row.get("kind")),
+        task=task,
+        method=method,
+        budget=as_count(budget),
+        of=as_text(row.get("of")),
+        success=_truth(row.get("success")),
+        passed=_truth(row.get("passed")),
+        samples=as_count(row.get("samples")) or 0,
+        answer=as_text(row.get("answer")),
+        ended_by=as_text(row.get("ended_by")),
+        generated=as_count(spent.get("generated")) or 0,
+        computed=as_count(spent.get("computed")),
+        expansions=as_count(spent.get("expansions")) or 0,
+        cpu_s=max(0.0, as_number(row.get("cpu_s")) or 0.0),
+        dropped=as_count(row.get("dropped")) or 0,
+        error=as_text(row.get("error")),
         stopped=bool(as_text(row.get("stopped"))),
-    )  # fmt: skip
+    )
 
 
 def cells(rows: Iterable[SearchRow]) -> list[SearchCell]:
@@ -175,15 +186,24 @@ def _cell(own: Sequence[SearchRow], others: Sequence[SearchRow]) -> SearchCell:
     known = [row.passed for row in own if row.passed is not None]
     computed = [row.computed for row in own if row.computed is not None]
     return SearchCell(
-        one.world, one.method, one.budget, one.of, n, errors, None if errors else wilson(wins, n),
+        one.world,
+        one.method,
+        one.budget,
+        one.of,
+        n,
+        errors,
+        None if errors else wilson(wins, n),
         passed=sum(known) / n if len(known) == n else None,
-        samples=sum(row.samples for row in own) / n, generated=sum(row.generated for row in own) / n,
+        samples=sum(row.samples for row in own) / n,
+        generated=sum(row.generated for row in own) / n,
         computed=sum(computed) / n if len(computed) == n else None,
-        expansions=sum(row.expansions for row in own) / n, cpu_s=sum(row.cpu_s for row in own) / n,
+        expansions=sum(row.expansions for row in own) / n,
+        cpu_s=sum(row.cpu_s for row in own) / n,
         limited=sum(row.ended_by != "done" for row in own) / n,
-        unanswered=sum(not row.samples and not row.error for row in own), dropped=sum(row.dropped for row in own),
+        unanswered=sum(not row.samples and not row.error for row in own),
+        dropped=sum(row.dropped for row in own),
         against=None if one.method in BASELINES else _against(own, others),
-    )  # fmt: skip
+    )
 
 
 def _against(own: Sequence[SearchRow], others: Sequence[SearchRow]) -> Interval | None:

@@ -80,8 +80,11 @@ def read_tree(document: object) -> SearchTree | None:
     row = as_mapping(document)
     given = as_list(row.get("parent"))[:_NODES]
     parent = tuple(-1 if above == -1 else as_count(above) for above in given)
-    if not parent or parent[0] != -1 or not all(above is not None and -1 < above < node
-                                                for node, above in enumerate(parent) if node):  # fmt: skip
+    if (
+        not parent
+        or parent[0] != -1
+        or not all(above is not None and -1 < above < node for node, above in enumerate(parent) if node)
+    ):
         return None
     size = len(parent)
     mean, value, prior = ([as_number(one) for one in _column(row, name, size)] for name in ("mean", "value", "prior"))
@@ -89,16 +92,28 @@ def read_tree(document: object) -> SearchTree | None:
     known = [0.0, *(one for one in worth if one is not None)]
     dropped = as_mapping(row.get("dropped"))
     return SearchTree(
-        title=as_text(row.get("title")), whole=max(size, as_count(row.get("nodes")) or 0),
-        parent=tuple(above or 0 for above in parent), action=tuple(map(as_text, _column(row, "action", size))),
-        visits=_counts(row, "visits", size), mean=tuple(mean), value=tuple(value), prior=tuple(prior),
-        count=_counts(row, "count", size), kind=tuple(map(as_text, _column(row, "kind", size))),
-        hidden=_counts(row, "hidden", size), terminal=_nodes(row, "terminal", size), dead=_nodes(row, "dead", size),
-        chosen=_path(row, parent), finished=_finished(row, size),
-        ended_by=as_text(row.get("ended_by")), spent=as_numbers(row.get("spent")),
-        dropped=as_count(dropped.get("count")) or 0, reasons=_reasons(dropped, size),
-        low=min(known), high=max(1.0, *known) if min(known) >= 0 else max(known),
-    )  # fmt: skip
+        title=as_text(row.get("title")),
+        whole=max(size, as_count(row.get("nodes")) or 0),
+        parent=tuple(above or 0 for above in parent),
+        action=tuple(map(as_text, _column(row, "action", size))),
+        visits=_counts(row, "visits", size),
+        mean=tuple(mean),
+        value=tuple(value),
+        prior=tuple(prior),
+        count=_counts(row, "count", size),
+        kind=tuple(map(as_text, _column(row, "kind", size))),
+        hidden=_counts(row, "hidden", size),
+        terminal=_nodes(row, "terminal", size),
+        dead=_nodes(row, "dead", size),
+        chosen=_path(row, parent),
+        finished=_finished(row, size),
+        ended_by=as_text(row.get("ended_by")),
+        spent=as_numbers(row.get("spent")),
+        dropped=as_count(dropped.get("count")) or 0,
+        reasons=_reasons(dropped, size),
+        low=min(known),
+        high=max(1.0, *known) if min(known) >= 0 else max(known),
+    )
 
 
 def draw_tree(tree: SearchTree) -> Markup:
@@ -210,8 +225,10 @@ def _line(tree: SearchTree, node: int, chosen: frozenset[int]) -> str:
         marks.append("dropped")
     told = f"<em>{', '.join(marks)}</em>" if marks else ""
     visits = tree.visits[node]
-    numbers = ["–" if visits is None else f"{visits:,}",
-               *map(_short, (tree.mean[node], tree.value[node], tree.prior[node] if node else None))]  # fmt: skip
+    numbers = [
+        "–" if visits is None else f"{visits:,}",
+        *map(_short, (tree.mean[node], tree.value[node], tree.prior[node] if node else None)),
+    ]
     cells = "".join(f"<b>{number}</b>" for number in numbers)
     return f'<i class="{_bar(tree, node)}"></i>{kind}<bdi>{said}</bdi>{told}{cells}'
 

@@ -23,7 +23,7 @@ from evolvent.view.charts import (
     stacked_bar,
     strip_scale,
     timeline,
-)  # fmt: skip
+)
 from evolvent.view.data import ReportData
 from evolvent.view.outcome import Panel, main_arm
 
@@ -105,9 +105,16 @@ def multiples(data: ReportData, shown: Sequence[Panel], *, by: str = "round") ->
         levels = data.floors.get((panel.world, panel.tier), {})
         references = [Reference(name.replace("_", " "), y) for name, y in levels.items() if 0 <= y <= 1]
         frame = Frame(
-            f"{panel.world}, {panel.tier}", by, "success, %", x_range=(0, max(1, last)), y_range=(0, 1),
-            percent=True, whole_x=True, width=250, height=180,
-        )  # fmt: skip
+            f"{panel.world}, {panel.tier}",
+            by,
+            "success, %",
+            x_range=(0, max(1, last)),
+            y_range=(0, 1),
+            percent=True,
+            whole_x=True,
+            width=250,
+            height=180,
+        )
         sizes = {row.n for rows in panel.curves.values() for row in rows}
         tasks = f"{min(sizes)} to {max(sizes)}" if len(sizes) > 1 else f"{max(sizes, default=0)}"
         chart = line_chart(frame, lines, references)
@@ -202,10 +209,14 @@ def cost(data: ReportData) -> Cost:
     whole = sum(verbs.values())
     bars = [Bar(verb, spent, f"verb-{verb}") for verb, spent in used]
     stages = [
-        Bar(f"{stage.name} ({stage.verb})", stage.seconds, f"verb-{stage.verb if stage.verb in _VERBS else 'other'}",
-            stage.arm or "run")
+        Bar(
+            f"{stage.name} ({stage.verb})",
+            stage.seconds,
+            f"verb-{stage.verb if stage.verb in _VERBS else 'other'}",
+            stage.arm or "run",
+        )
         for stage in data.stages
-    ]  # fmt: skip
+    ]
     known = [name for name in _COUNTS if totals.get(name)]
     return Cost(
         bar=stacked_bar(bars, label="time by verb", unit="s"),

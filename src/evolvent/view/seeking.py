@@ -26,12 +26,16 @@ def seeking_rows(rows: Sequence[Data]) -> list[tuple[object, ...]]:
     """What a terminal shows, in the order of `COLUMNS`."""
     return [
         (
-            plain(clip(str(row["name"]), 40)), _percent(row["success"], 0), _ends(row["success"]),
-            _percent(row["false_cessation"], 0), _number(row["steps"]), _number(row["distance"]),
+            plain(clip(str(row["name"]), 40)),
+            _percent(row["success"], 0),
+            _ends(row["success"]),
+            _percent(row["false_cessation"], 0),
+            _number(row["steps"]),
+            _number(row["distance"]),
             _number(row["decision_ms"], 4),
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def seeking_page(data: Data, traces: Sequence[Trace] = ()) -> str:
@@ -43,11 +47,15 @@ def seeking_page(data: Data, traces: Sequence[Trace] = ()) -> str:
         traces: episodes to show, each as a film and as four maps.
     """
     films = [
-        {"trace": one, "film": belief_film(one, number), "ended": _how(one),
-         "maps": [(at, one.looks[at].spread, belief_map(one, at)) for at in moments(one)],
-         "spread": _spread(one)}
+        {
+            "trace": one,
+            "film": belief_film(one, number),
+            "ended": _how(one),
+            "maps": [(at, one.looks[at].spread, belief_map(one, at)) for at in moments(one)],
+            "spread": _spread(one),
+        }
         for number, one in enumerate(traces)
-    ]  # fmt: skip
+    ]
     values = {"data": data, "picture": _picture(data), "curves": _curves(data["curve"]), "films": films}
     return written(_environment(), "seeking.html", values)
 
@@ -58,8 +66,10 @@ def _environment() -> Environment:
 
 
 def _picture(data: Data) -> Markup:
-    rows = [DotRow(str(row["name"]), _style(str(row["name"]), data["learned"]), *_three(row["success"]), {})
-            for row in data["rows"]]  # fmt: skip
+    rows = [
+        DotRow(str(row["name"]), _style(str(row["name"]), data["learned"]), *_three(row["success"]), {})
+        for row in data["rows"]
+    ]
     return dot_plot(rows, label="Right stops of each policy with 95 % intervals")
 
 
@@ -77,11 +87,21 @@ def _curves(curve: Sequence[Sequence[float]]) -> list[Markup]:
     all_stops = Line("all stops", "control", [(row[0], row[2]) for row in curve], markers=False)
     length = Line("mean length", "other", [(row[0], row[3]) for row in curve], markers=False)
     return [
-        line_chart(Frame("Episodes that ended by a stop", "steps of training", percent=True, y_range=(0.0, 1.0),
-                         width=460, height=220), [right, all_stops]),
-        line_chart(Frame("Length of an episode", "steps of training", y_label="steps", width=460, height=220),
-                   [length]),
-    ]  # fmt: skip
+        line_chart(
+            Frame(
+                "Episodes that ended by a stop",
+                "steps of training",
+                percent=True,
+                y_range=(0.0, 1.0),
+                width=460,
+                height=220,
+            ),
+            [right, all_stops],
+        ),
+        line_chart(
+            Frame("Length of an episode", "steps of training", y_label="steps", width=460, height=220), [length]
+        ),
+    ]
 
 
 def _spread(one: Trace) -> Markup:

@@ -23,17 +23,50 @@ from evolvent.trajectory import Annotation, Trajectory
 
 __all__ = ["COLUMNS", "Unit", "read_annotated", "read_trajectory"]
 
-COLUMNS = pa.schema([
-    ("traj", pa.string()), ("task", pa.string()), ("world", pa.string()), ("kind", pa.string()), ("tier", pa.string()),
-    ("split", pa.string()), ("stage", pa.string()), ("group", pa.string()), ("sample", pa.int64()),
-    ("ended_by", pa.string()), ("error", pa.string()), ("success", pa.bool_()), ("outcome", pa.string()),
-    ("unit", pa.float64()), ("raw", pa.float64()), ("length", pa.int32()), ("segment", pa.int64()),
-    ("offset", pa.int64()), ("text", pa.string()),
-])  # fmt: skip
+COLUMNS = pa.schema(
+    [
+        ("traj", pa.string()),
+        ("task", pa.string()),
+        ("world", pa.string()),
+        ("kind", pa.string()),
+        ("tier", pa.string()),
+        ("split", pa.string()),
+        ("stage", pa.string()),
+        ("group", pa.string()),
+        ("sample", pa.int64()),
+        ("ended_by", pa.string()),
+        ("error", pa.string()),
+        ("success", pa.bool_()),
+        ("outcome", pa.string()),
+        ("unit", pa.float64()),
+        ("raw", pa.float64()),
+        ("length", pa.int32()),
+        ("segment", pa.int64()),
+        ("offset", pa.int64()),
+        ("text", pa.string()),
+    ]
+)
 """A row an episode. `offset`: the byte of its line in a live segment; -1: it has several lines, or is sealed."""
 
-_HEADS = ["traj", "seq", "task", "world", "kind", "tier", "split", "group", "sample", "ended_by", "error", "success",
-          "unit", "raw", "length", "spec", "final_observation"]  # fmt: skip
+_HEADS = [
+    "traj",
+    "seq",
+    "task",
+    "world",
+    "kind",
+    "tier",
+    "split",
+    "group",
+    "sample",
+    "ended_by",
+    "error",
+    "success",
+    "unit",
+    "raw",
+    "length",
+    "spec",
+    "final_observation",
+]
 _SPEC, _ACTIONS, _FINAL = 600, 2000, 400  # characters of each that are searched
 _EVERY = 64  # lines between two looks at the clock
 _MARK = 64  # bytes at the end of a line, its checksum among them, that it is known by
@@ -134,16 +167,31 @@ def _row(fields: Mapping[str, Any], segment: int, offset: int) -> dict[str, Any]
     raw, unit, success = fields.get("score", (None, None, None))
     final = fields.get("final", "")
     said = [step["action"] for step in steps if isinstance(step["action"], str)]
-    about = [_spec(task["spec"])[:_SPEC], "\n".join(said)[:_ACTIONS],
-             final[:_FINAL] if isinstance(final, str) else "", *(error[:2] if error else ())]  # fmt: skip
+    about = [
+        _spec(task["spec"])[:_SPEC],
+        "\n".join(said)[:_ACTIONS],
+        final[:_FINAL] if isinstance(final, str) else "",
+        *(error[:2] if error else ()),
+    ]
     known = [fields["traj"], task["id"], task["world"], task["kind"], fields.get("group") or ""]
     return {
-        **{name: task[name] for name in ("world", "kind", "tier", "split")}, "traj": fields["traj"], "task": task["id"],
-        "stage": _stage(fields["traj"]), "group": fields.get("group"), "sample": fields.get("sample", 0),
-        "ended_by": fields["ended_by"], "error": error[0] if error else None, "success": success,
-        "outcome": _OUTCOMES[success], "unit": _finite(unit), "raw": _finite(raw), "length": len(steps),
-        "segment": segment, "offset": offset, "text": "\n".join([*known, *about, ""]).lower(),
-    }  # fmt: skip
+        **{name: task[name] for name in ("world", "kind", "tier", "split")},
+        "traj": fields["traj"],
+        "task": task["id"],
+        "stage": _stage(fields["traj"]),
+        "group": fields.get("group"),
+        "sample": fields.get("sample", 0),
+        "ended_by": fields["ended_by"],
+        "error": error[0] if error else None,
+        "success": success,
+        "outcome": _OUTCOMES[success],
+        "unit": _finite(unit),
+        "raw": _finite(raw),
+        "length": len(steps),
+        "segment": segment,
+        "offset": offset,
+        "text": "\n".join([*known, *about, ""]).lower(),
+    }
 
 
 _OUTCOMES = {True: "solved", False: "failed", None: "unscored"}
@@ -183,8 +231,14 @@ def _sealed(root: Path, row: Mapping[str, Any]) -> pa.Table:
     success = heads["success"]
     outcome = pc.if_else(pc.is_null(success), "unscored", pc.if_else(success, "solved", "failed"))
     stage = pc.replace_substring_regex(heads["traj"], r"^(?:(.*)/[^/]*/[^/]*|.*)$", r"\1")
-    made = {"stage": stage, "error": told[0], "outcome": outcome, "text": text,
-            "segment": pa.array([int(row["segment"])] * size), "offset": pa.array([-1] * size)}  # fmt: skip
+    made = {
+        "stage": stage,
+        "error": told[0],
+        "outcome": outcome,
+        "text": text,
+        "segment": pa.array([int(row["segment"])] * size),
+        "offset": pa.array([-1] * size),
+    }
     table = pa.table({name: made.get(name, heads[name] if name in _HEADS else None) for name in COLUMNS.names})
     return table.cast(COLUMNS).take(pc.sort_indices(heads["seq"]))
 

@@ -26,10 +26,16 @@ def sequence_page(data: Data, pictures: Sequence[tuple[str, str]] = ()) -> str:
             and `expert`, mean returns; `data`, the least, mean and most return of the episodes learned from.
         pictures: (title, SVG) of episodes, as `view.sequence_strips.drawn` gives them.
     """
-    return written(_environment(), "sequences.html", {
-        "data": data, "curves": _curves(data), "asked": _asked(data),
-        "pictures": [(title, Markup(picture)) for title, picture in pictures],
-    })  # fmt: skip
+    return written(
+        _environment(),
+        "sequences.html",
+        {
+            "data": data,
+            "curves": _curves(data),
+            "asked": _asked(data),
+            "pictures": [(title, Markup(picture)) for title, picture in pictures],
+        },
+    )
 
 
 @cache
@@ -65,6 +71,9 @@ def _asked(data: Data) -> Markup | None:
     same = [(row["asked"], row["asked"]) for row in rows]
     frame = Frame("Return earned", "return asked for", width=520, height=260)
     lines = [Line("as asked", "control", same, markers=False), Line("earned", "evolve", points, band=band)]
-    levels = [Reference("random", data["random"]), Reference("expert", data["expert"]),
-              Reference("best in the data", data["data"][2])]  # fmt: skip
+    levels = [
+        Reference("random", data["random"]),
+        Reference("expert", data["expert"]),
+        Reference("best in the data", data["data"][2]),
+    ]
     return line_chart(frame, lines, levels)

@@ -87,9 +87,7 @@ def credit_of(document: object, traj: str) -> dict[int, CreditTurn]:
     return {}
 
 
-def shaded(
-    generation: Generation, at: tuple[int, int], *, colour: Colour, texts: Texts, most: int
-) -> Markup:  # fmt: skip
+def shaded(generation: Generation, at: tuple[int, int], *, colour: Colour, texts: Texts, most: int) -> Markup:
     """The tokens of a generation, each coloured, at most so many.
 
     Args:
@@ -102,8 +100,12 @@ def shaded(
     numbers = colour.numbers.get(at, {})
     if turn is not None:
         numbers = {place: token.value for place, token in enumerate(turn.tokens) if token.value is not None}
-        return _joined([_drawn(token.text, True, token.logp, numbers.get(place), colour)
-                        for place, token in enumerate(turn.tokens)])  # fmt: skip
+        return _joined(
+            [
+                _drawn(token.text, True, token.logp, numbers.get(place), colour)
+                for place, token in enumerate(turn.tokens)
+            ]
+        )
     rows = zip(texts(ids), generation.sampled.tolist(), generation.logprobs.tolist(), range(len(ids)), strict=False)
     drawn = [_drawn(text, sampled, logp, numbers.get(place), colour) for text, sampled, logp, place in rows]
     left = len(generation.ids) - len(ids)
@@ -149,8 +151,10 @@ def _kept(turns: Mapping[int, CreditTurn]) -> list[Colour]:
     told = "the line below is the value of what was written so far"
     found = [Colour("credit", "credit", told, reach=reach, turns=turns, picture=_picture(tokens))]
     if any(token.value is not None for token in tokens):
-        numbers = {(step, 0): {place: token.value for place, token in enumerate(turn.tokens) if token.value is not None}
-                   for step, turn in turns.items()}  # fmt: skip
+        numbers = {
+            (step, 0): {place: token.value for place, token in enumerate(turn.tokens) if token.value is not None}
+            for step, turn in turns.items()
+        }
         reach = _reach(token.value for token in tokens)
         found.append(Colour("value", "value", "of what was written before the token", numbers, reach, turns))
     return found
@@ -163,8 +167,14 @@ def _reach(numbers: Any) -> float:
 def _picture(tokens: Sequence[CreditToken]) -> Picture | None:
     row = read_credit([{"iteration": 0, "episodes": []}])[0]
     levels = [0.0, *(level for one in tokens for level in (one.value, one.returned) if level is not None)]
-    return Picture(row, _reach(token.advantage for token in tokens), min(levels), max(levels),
-                   any(token.value is not None for token in tokens), False)  # fmt: skip
+    return Picture(
+        row,
+        _reach(token.advantage for token in tokens),
+        min(levels),
+        max(levels),
+        any(token.value is not None for token in tokens),
+        False,
+    )
 
 
 def _numbers(one: Trajectory, notes: Sequence[Annotation]) -> dict[tuple[int, int], dict[int, float]]:

@@ -49,8 +49,11 @@ def _panels(summary: Data) -> dict[tuple[str, str], dict[str, Data]]:
 def _style(summary: Data, name: str) -> ArmStyle:
     primary = summary["primary"]
     known: Mapping[str, ArmStyle] = {
-        primary["upper"]: "expert", primary["base"]: "base", primary["control"]: "control", primary["arm"]: "evolve",
-    }  # fmt: skip
+        primary["upper"]: "expert",
+        primary["base"]: "base",
+        primary["control"]: "control",
+        primary["arm"]: "evolve",
+    }
     return known.get(name, "other")
 
 
@@ -71,17 +74,27 @@ def study_table(summary: Data, *, width: int = 80) -> RenderableType:
     primary, total = summary["primary"], len(summary["seeds"])
     control = primary["control"]
     arms: list[tuple[str, ...]] = [
-        (_line(arm["name"], 14), _rate(arm["interval"]), _points(_apart(summary, arm["name"], control)),
-         f"{arm['finished']}/{total}", large(_each(arm, "computed")), f"{arm['cpu_s'] / 3600:.2f}")
+        (
+            _line(arm["name"], 14),
+            _rate(arm["interval"]),
+            _points(_apart(summary, arm["name"], control)),
+            f"{arm['finished']}/{total}",
+            large(_each(arm, "computed")),
+            f"{arm['cpu_s'] / 3600:.2f}",
+        )
         for arm in summary["arms"]
-    ]  # fmt: skip
+    ]
     sides = (primary["base"], primary["arm"], control)
     panels: list[tuple[str, ...]] = [
-        (_line(world, 12), _line(tier, 8), str(next(iter(own.values()))["tasks"]),
-         *(_mean(own.get(name)) for name in sides),
-         _points(_apart(summary, primary["arm"], control, world=world, tier=tier)))
+        (
+            _line(world, 12),
+            _line(tier, 8),
+            str(next(iter(own.values()))["tasks"]),
+            *(_mean(own.get(name)) for name in sides),
+            _points(_apart(summary, primary["arm"], control, world=world, tier=tier)),
+        )
         for (world, tier), own in _panels(summary).items()
-    ]  # fmt: skip
+    ]
     arm_columns = ("arm", "success, 95 %", "- control, 95 %", "seeds", "computed", "CPU h")
     panel_columns = ("world", "tier", "tasks", *(_line(name, 9) for name in sides), "difference, 95 %")
     parts: list[RenderableType] = []
@@ -169,12 +182,23 @@ class _PanelRow:
 def study_page(summary: Data) -> str:
     """The summary as one HTML document without a script: the verdict, the picture, the tables, what failed."""
     reach = _reach(summary)
-    return written(environment_of(longest=2000), "study.html", {
-        "data": summary, "primary": summary["primary"], "state": _state(summary["verdict"]),
-        "tiles": _tiles(summary), "picture": _picture(summary), "scale": strip_scale(reach),
-        "arms": _arms(summary, reach), "panels": _panel_rows(summary, reach), "worlds": _worlds(summary),
-        "seeds": [str(seed) for seed in summary["seeds"]], "finished": sum(arm["finished"] for arm in summary["arms"]),
-    })  # fmt: skip
+    return written(
+        environment_of(longest=2000),
+        "study.html",
+        {
+            "data": summary,
+            "primary": summary["primary"],
+            "state": _state(summary["verdict"]),
+            "tiles": _tiles(summary),
+            "picture": _picture(summary),
+            "scale": strip_scale(reach),
+            "arms": _arms(summary, reach),
+            "panels": _panel_rows(summary, reach),
+            "worlds": _worlds(summary),
+            "seeds": [str(seed) for seed in summary["seeds"]],
+            "finished": sum(arm["finished"] for arm in summary["arms"]),
+        },
+    )
 
 
 def _arms(summary: Data, reach: float) -> list[_ArmRow]:
@@ -207,8 +231,9 @@ def _tiles(summary: Data) -> list[tuple[Markup, str, str]]:
     names = dict.fromkeys(primary[role] for role in ("base", "control", "arm", "upper"))
     return [
         (marker(_style(summary, name)), name, "–" if means[name] is None else f"{100 * means[name]['mean']:.1f} %")
-        for name in names if name in means
-    ]  # fmt: skip
+        for name in names
+        if name in means
+    ]
 
 
 def _picture(summary: Data) -> Markup:
@@ -229,17 +254,19 @@ def _worlds(summary: Data) -> list[tuple[str, list[tuple[str, _Cell | None]]]]:
     sides = [primary[role] for role in ("control", "base") if _apart(summary, primary["arm"], primary[role])]
     return [
         (world or "all worlds", [(side, _signed(_apart(summary, primary["arm"], side, world=world))) for side in sides])
-        for world in ["", *names] if sides
-    ]  # fmt: skip
+        for world in ["", *names]
+        if sides
+    ]
 
 
 def _reach(summary: Data) -> float:
     """The end of the scale that all drawn differences share."""
     primary = summary["primary"]
     shown = [
-        one["interval"] for one in summary["differences"]
+        one["interval"]
+        for one in summary["differences"]
         if one["against"] == primary["control"] and (one["tier"] or not one["world"])
-    ]  # fmt: skip
+    ]
     ends = [abs(float(one[end] or 0.0)) for one in shown for end in _ENDS]
     return max([0.1, *ends]) * 1.05
 

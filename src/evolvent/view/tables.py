@@ -48,8 +48,15 @@ def _table(shown: list[Panel], arm: str) -> Table:
     table.add_column(Text("difference, 95 %"), no_wrap=True)
     for panel in shown:
         result = panel.compared or panel.base or panel.control
-        cells = (_line(panel.world), _line(panel.tier), str(result.n) if result else "-", _rate(panel.base),
-                 _rate(panel.compared), _rate(panel.control), _difference(panel))  # fmt: skip
+        cells = (
+            _line(panel.world),
+            _line(panel.tier),
+            str(result.n) if result else "-",
+            _rate(panel.base),
+            _rate(panel.compared),
+            _rate(panel.control),
+            _difference(panel),
+        )
         table.add_row(*map(Text, cells))
     return table
 

@@ -33,15 +33,19 @@ def strip(scenes: Sequence[Scene], *, frames: int = 8, title: str = "an episode"
         raise ConfigError("a strip of frames", value=(len(scenes), frames), expected="1 scene and 1 frame or more")
     chosen = sorted(set(np.linspace(0, len(scenes) - 1, min(frames, len(scenes))).round().astype(int).tolist()))
     width = len(chosen) * (_SIDE + _GAP) - _GAP
-    parts = [f'<svg class="team-strip" role="img" viewBox="0 0 {width:g} {_SIDE + _LINE:g}" width="{width:g}" '
-             f'xmlns="http://www.w3.org/2000/svg"><title>{escape(plain(title))}</title>']  # fmt: skip
+    parts = [
+        f'<svg class="team-strip" role="img" viewBox="0 0 {width:g} {_SIDE + _LINE:g}" width="{width:g}" '
+        f'xmlns="http://www.w3.org/2000/svg"><title>{escape(plain(title))}</title>'
+    ]
     for place, at in enumerate(chosen):
         left = place * (_SIDE + _GAP)
         parts.append(f'<svg x="{left:g}" y="0" width="{_SIDE:g}" height="{_SIDE:g}" viewBox="{_box(scenes[at])}">')
         parts.append(_ground(scenes[at]))
         parts += [_drawn(mark) for mark in scenes[at].marks]
-        parts.append(f'</svg><text x="{left + _SIDE / 2:g}" y="{_SIDE + _LINE - 4:g}" text-anchor="middle" '
-                     f'font-size="11" fill="currentColor">step {at}</text>')  # fmt: skip
+        parts.append(
+            f'</svg><text x="{left + _SIDE / 2:g}" y="{_SIDE + _LINE - 4:g}" text-anchor="middle" '
+            f'font-size="11" fill="currentColor">step {at}</text>'
+        )
     return "".join([*parts, "</svg>"])
 
 
@@ -53,8 +57,10 @@ def _box(scene: Scene) -> str:
 def _ground(scene: Scene) -> str:
     left, top, right, bottom = scene.area
     line = (right - left) / 100
-    return (f'<rect x="{left:g}" y="{top:g}" width="{right - left:g}" height="{bottom - top:g}" fill="none" '
-            f'stroke="currentColor" stroke-opacity=".4" stroke-width="{line:g}"/>')  # fmt: skip
+    return (
+        f'<rect x="{left:g}" y="{top:g}" width="{right - left:g}" height="{bottom - top:g}" fill="none" '
+        f'stroke="currentColor" stroke-opacity=".4" stroke-width="{line:g}"/>'
+    )
 
 
 def _drawn(mark: Mark) -> str:
@@ -62,5 +68,7 @@ def _drawn(mark: Mark) -> str:
     if mark.shape == "circle":
         return f'<circle cx="{mark.x:.4g}" cy="{mark.y:.4g}" r="{mark.r:.4g}" fill="{colour}" fill-opacity=".85"/>'
     side = 2 * mark.r
-    return (f'<rect x="{mark.x - mark.r:.4g}" y="{mark.y - mark.r:.4g}" width="{side:.4g}" height="{side:.4g}" '
-            f'fill="{colour}" fill-opacity=".85"/>')  # fmt: skip
+    return (
+        f'<rect x="{mark.x - mark.r:.4g}" y="{mark.y - mark.r:.4g}" width="{side:.4g}" height="{side:.4g}" '
+        f'fill="{colour}" fill-opacity=".85"/>'
+    )

@@ -54,8 +54,11 @@ def _signs(films: Sequence[tuple[str, Sequence[Scene]]]) -> list[tuple[str, str,
 def _curves(history: Sequence[Mapping[str, float]]) -> list[tuple[str, Markup]]:
     """(caption, picture) of what was measured while learning, over decisions."""
     found = []
-    for name, caption, percent in (("episode_return", "Return of an episode", False), ("success", "Success, %", True),
-                                   ("episode_length", "Length of an episode, steps", False)):  # fmt: skip
+    for name, caption, percent in (
+        ("episode_return", "Return of an episode", False),
+        ("success", "Success, %", True),
+        ("episode_length", "Length of an episode, steps", False),
+    ):
         points = [(row["decisions"], row[name]) for row in history if name in row]
         if len(points) > 1:
             frame = Frame(caption, "decisions", percent=percent, y_range=(0.0, 1.0) if percent else None, width=320)

@@ -26,9 +26,13 @@ def environment_of(filters: Mapping[str, Callable[..., Any]] | None = None, *, l
         return plain(clip(value, longest)) if isinstance(value, str) and not isinstance(value, Markup) else value
 
     made = Environment(
-        loader=PackageLoader("evolvent.view"), autoescape=True, finalize=final, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        loader=PackageLoader("evolvent.view"),
+        autoescape=True,
+        finalize=final,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     made.filters |= dict(filters or {})
     return made
 

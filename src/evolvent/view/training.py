@@ -138,19 +138,37 @@ def training_page(data: ReportData) -> Training | None:
     series, figures, hidden = _evaluations(data.evaluations, last)
     learned, fed, padded = (sum(row.values.get(name, 0.0) for row in updates) for name in ("tokens", "fed", "padded"))
     return Training(
-        updates=len(updates), goal=_whole(data.info.config, "train", "updates"), learned=learned,
-        unit=_unit(data.info), fed=fed, padded=padded, repeated=repeated, skipped=skipped,
-        first=losses[0] if losses else None, last=statistics.fmean(losses[-_LAST:]) if losses else None,
-        ends=min(_LAST, len(losses)), tokens_per_s=_middle(monitor, "tokens_per_s"),
-        gemm_share=_middle(monitor, "gemm_share"), ceiling=_middle(monitor, "gemm_per_s"),
-        data_wait=_middle(monitor, "data_wait"), seconds=seconds, cpu_s=cpu,
+        updates=len(updates),
+        goal=_whole(data.info.config, "train", "updates"),
+        learned=learned,
+        unit=_unit(data.info),
+        fed=fed,
+        padded=padded,
+        repeated=repeated,
+        skipped=skipped,
+        first=losses[0] if losses else None,
+        last=statistics.fmean(losses[-_LAST:]) if losses else None,
+        ends=min(_LAST, len(losses)),
+        tokens_per_s=_middle(monitor, "tokens_per_s"),
+        gemm_share=_middle(monitor, "gemm_share"),
+        ceiling=_middle(monitor, "gemm_per_s"),
+        data_wait=_middle(monitor, "data_wait"),
+        seconds=seconds,
+        cpu_s=cpu,
         ranks=prod(_whole(data.info.config, "parallel", name) or 1 for name in _SIZES),
-        curves=_curves(updates, skipped, last), speeds=_speeds(monitor, last), memory=kinds, peak=peak, process=process,
-        memory_bar=_bar(kinds), evaluations=figures, series=series, hidden=hidden,
+        curves=_curves(updates, skipped, last),
+        speeds=_speeds(monitor, last),
+        memory=kinds,
+        peak=peak,
+        process=process,
+        memory_bar=_bar(kinds),
+        evaluations=figures,
+        series=series,
+        hidden=hidden,
         measured=[(row, one) for row in data.evaluations for one in row.measures][-_ROWS:],
         failed=[row for row in data.evaluations if row.error],
         evaluating=sum(row.seconds for row in data.evaluations),
-    )  # fmt: skip
+    )
 
 
 # ---------------------------------------------------------------- rows
@@ -302,7 +320,13 @@ def _evaluation(series: Series, known: Sequence[tuple[float, Measured]], last: f
     band = [(step, one.low, one.high) for step, one in known if one.low is not None and one.high is not None]
     line = Line(series.metric, "evolve", points, band)
     frame = Frame(
-        series.metric, "update", x_range=_from_0(points, last), y_range=(0.0, 1.0) if series.rate else _reach(line),
-        percent=series.rate, whole_x=True, width=250, height=180,
-    )  # fmt: skip
+        series.metric,
+        "update",
+        x_range=_from_0(points, last),
+        y_range=(0.0, 1.0) if series.rate else _reach(line),
+        percent=series.rate,
+        whole_x=True,
+        width=250,
+        height=180,
+    )
     return Figure(series.title, line_chart(frame, [line]), series.settings)

@@ -18,9 +18,23 @@ from evolvent.trajectory import Score, Task, Value, sample_seed
 from evolvent.worlds.grammar import Grammar, Parsed, Plain
 
 __all__ = [
-    "SPLITS", "TIERS", "Env", "Explaining", "Forkable", "Info", "Play", "Renamable", "Reply", "TextWorld", "World",
-    "check_task", "own_moment", "score_of", "score_won", "split_of",
-]  # fmt: skip
+    "SPLITS",
+    "TIERS",
+    "Env",
+    "Explaining",
+    "Forkable",
+    "Info",
+    "Play",
+    "Renamable",
+    "Reply",
+    "TextWorld",
+    "World",
+    "check_task",
+    "own_moment",
+    "score_of",
+    "score_won",
+    "split_of",
+]
 
 Info = Mapping[str, Any]
 Reply = tuple[Value, float, bool, bool, Info]

@@ -66,9 +66,14 @@ def _plain(value: Any) -> Any:
 
 
 def check_env(
-    make: Callable[[], Env], *, seed: int = 0, steps: int = 20, walks: int = 5, choose: _Choose = _admissible,
+    make: Callable[[], Env],
+    *,
+    seed: int = 0,
+    steps: int = 20,
+    walks: int = 5,
+    choose: _Choose = _admissible,
     forkable: bool | None = None,
-) -> list[Problem]:  # fmt: skip
+) -> list[Problem]:
     """Walk at random and compare: reset twice, the same actions again, snapshot and restore here and in another Env.
 
     Args:

@@ -61,11 +61,13 @@ def _swing(observation: NDArray[np.float32]) -> NDArray[Any]:
     return torque
 
 
-_HOP = np.array([
-    [5.387, -8.221, 24.63, -0.3353, -0.08829, -0.1243, 0.1039, 0.2844, -0.0345, -0.1281, -0.01194],
-    [0.4483, -6.404, -0.5273, -1.147, -1.057, -0.3332, 0.09121, -0.3287, -0.2762, -0.1145, 0.004466],
-    [3.255, -3.923, -3.881, -0.0443, -0.7927, -0.2971, -0.5398, 0.271, 0.01723, 0.1623, 0.003174],
-])  # fmt: skip
+_HOP = np.array(
+    [
+        [5.387, -8.221, 24.63, -0.3353, -0.08829, -0.1243, 0.1039, 0.2844, -0.0345, -0.1281, -0.01194],
+        [0.4483, -6.404, -0.5273, -1.147, -1.057, -0.3332, 0.09121, -0.3287, -0.2762, -0.1145, 0.004466],
+        [3.255, -3.923, -3.881, -0.0443, -0.7927, -0.2971, -0.5398, 0.271, 0.01723, 0.1623, 0.003174],
+    ]
+)
 _HOP_BIAS = np.array([-6.601, -1.002, -3.303])
 
 
@@ -77,11 +79,13 @@ def _hop(observation: NDArray[np.float32]) -> NDArray[Any]:
     return torque
 
 
-CONTROLS: Mapping[str, Control] = MappingProxyType({
-    "cartpole": Control("CartPole-v1", 4, 2, 0, 1.0, 500, _balance),
-    "pendulum": Control("Pendulum-v1", 3, 0, 1, 2.0, 200, _swing),
-    "hopper": Control("Hopper-v5", 11, 0, 3, 1.0, 1000, _hop),
-})  # fmt: skip
+CONTROLS: Mapping[str, Control] = MappingProxyType(
+    {
+        "cartpole": Control("CartPole-v1", 4, 2, 0, 1.0, 500, _balance),
+        "pendulum": Control("Pendulum-v1", 3, 0, 1, 2.0, 200, _swing),
+        "hopper": Control("Hopper-v5", 11, 0, 3, 1.0, 1000, _hop),
+    }
+)
 """The worlds of the published comparisons that run on a processor."""
 
 

@@ -54,9 +54,18 @@ _KNOWN_TASKS = 4096  # tasks kept ready
 _LINE = re.compile(r"([0-9]{1,9}) ?([-+*/]) ?([0-9]{1,9})(?: ?= ?([0-9]{1,9})(?: ?\( ?left: ?([0-9 ]{0,99})\))?)?")
 _MALFORMED = "expected two numbers left and + - * or / between"
 _SENTENCES = (
-    _MALFORMED, "make from left", "the larger number comes first", "cannot divide by 0", "is not left",
-    "that number is not left", "is left only once", "is no whole number", "is over", "then left", "= ( : )",
-)  # fmt: skip
+    _MALFORMED,
+    "make from left",
+    "the larger number comes first",
+    "cannot divide by 0",
+    "is not left",
+    "that number is not left",
+    "is left only once",
+    "is no whole number",
+    "is over",
+    "then left",
+    "= ( : )",
+)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -305,8 +314,9 @@ class Countdown:
         if task.world != self.name:
             raise ConfigError(f"not a task of the world {self.name!r}", value=task.world)
         for what, value, expected in (
-            ("version", task.version, self.version), ("limit", task.spec.get("limit", LIMIT), self.limit)
-        ):  # fmt: skip
+            ("version", task.version, self.version),
+            ("limit", task.spec.get("limit", LIMIT), self.limit),
+        ):
             if value != expected:
                 raise VersionMismatch(f"a task of another {what} of {self.name!r}", value=value, expected=expected)
         numbers, target, most = task.spec.get("numbers"), task.spec.get("target"), self.most + 1

@@ -85,8 +85,12 @@ def verified(name: str, root: Path, *, accept_licence: bool = False) -> Path:
         raise ConfigError([unknown("evaluation set", name, known)])
     manifest = known[name]
     if not (manifest.commercial or accept_licence):
-        raise AccessDenied(f"the licence of {name} is {manifest.licence}", value="no consent",
-                           expected="your word that you may use it", hint="--accept_licence")  # fmt: skip
+        raise AccessDenied(
+            f"the licence of {name} is {manifest.licence}",
+            value="no consent",
+            expected="your word that you may use it",
+            hint="--accept_licence",
+        )
     path = _found(manifest, root) if manifest.sha256 else _unpinned(manifest, root)
     if not manifest.sha256:
         return path

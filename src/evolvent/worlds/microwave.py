@@ -36,9 +36,13 @@ STATES = ("closed", "open", "full")
 PHRASES = ("open the mic ro wave", "put the pan cake in", "close the mic ro wave")
 """The phrases, in words as a tokenizer might cut them: five parts each."""
 _END = "done"
-_LEADS: Mapping[str, tuple[str, str, str]] = MappingProxyType({
-    "closed": ("open", "closed", "closed"), "open": ("open", "full", "closed"), "full": ("full", "full", _END),
-})  # fmt: skip
+_LEADS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
+    {
+        "closed": ("open", "closed", "closed"),
+        "open": ("open", "full", "closed"),
+        "full": ("full", "full", _END),
+    }
+)
 _EXPECTED = "expected open , put or close"
 
 

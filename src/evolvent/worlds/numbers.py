@@ -18,9 +18,24 @@ from evolvent.errors import ConfigError
 from evolvent.trajectory import sample_seed
 
 __all__ = [
-    "LIMIT", "OPERATORS", "Form", "Move", "State", "combine", "countdowns", "form_of", "game24_lines", "moves", "parts",
-    "plan", "reachable", "replay", "shape", "solution_shapes", "solve_probability",
-]  # fmt: skip
+    "LIMIT",
+    "OPERATORS",
+    "Form",
+    "Move",
+    "State",
+    "combine",
+    "countdowns",
+    "form_of",
+    "game24_lines",
+    "moves",
+    "parts",
+    "plan",
+    "reachable",
+    "replay",
+    "shape",
+    "solution_shapes",
+    "solve_probability",
+]
 
 LIMIT = 200
 """The largest number that a move may give, unless told otherwise."""

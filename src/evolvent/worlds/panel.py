@@ -52,10 +52,13 @@ class Sizes:
         problems = [
             Problem(name, f"a panel size of {value}", "give a number of at least " + str(least))
             for name, value, least in (
-                ("train", self.train, 0), ("dev", self.dev, 0), ("test", self.test, 0), ("per_kind", self.per_kind, 1)
+                ("train", self.train, 0),
+                ("dev", self.dev, 0),
+                ("test", self.test, 0),
+                ("per_kind", self.per_kind, 1),
             )
             if value < least
-        ]  # fmt: skip
+        ]
         if problems:
             raise ConfigError(problems)
 

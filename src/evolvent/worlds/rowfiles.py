@@ -38,9 +38,14 @@ _ENDINGS = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 _TOLD = 5  # rows that a message names
 _LARGEST = 2**31  # bytes of a file once it is unpacked
 _MARKS = {
-    "test": "test", "train": "train", "training": "train", "dev": "dev", "val": "dev", "valid": "dev",
+    "test": "test",
+    "train": "train",
+    "training": "train",
+    "dev": "dev",
+    "val": "dev",
+    "valid": "dev",
     "validation": "dev",
-}  # fmt: skip
+}
 
 
 def row_files(path: Path, pattern: str = "*") -> list[tuple[Path, str]]:

@@ -24,13 +24,67 @@ from evolvent.worlds.recipes import Ingredient, Recipe, canonical_key
 __all__ = ["LEVELS", "NAMES", "Level", "Shape", "Slot", "draw_book", "draw_tasks", "kinds_of", "shapes_of"]
 
 NAMES: tuple[str, ...] = (
-    "acorn", "amber", "apron", "badge", "banjo", "basil", "bench", "berry", "bonnet", "bugle",
-    "candle", "canoe", "cedar", "chalk", "cider", "cloak", "clover", "cobalt", "comet", "copper",
-    "coral", "crate", "dahlia", "daisy", "denim", "drum", "ebony", "fable", "fennel", "fern",
-    "flint", "flute", "garnet", "ginger", "glove", "harp", "hazel", "helmet", "indigo", "ivory",
-    "jacket", "jasmine", "kettle", "lantern", "lemon", "linen", "maple", "marble", "mitten", "nutmeg",
-    "onyx", "opal", "paddle", "pebble", "quartz", "ribbon", "saddle", "thimble", "velvet", "walnut",
-)  # fmt: skip
+    "acorn",
+    "amber",
+    "apron",
+    "badge",
+    "banjo",
+    "basil",
+    "bench",
+    "berry",
+    "bonnet",
+    "bugle",
+    "candle",
+    "canoe",
+    "cedar",
+    "chalk",
+    "cider",
+    "cloak",
+    "clover",
+    "cobalt",
+    "comet",
+    "copper",
+    "coral",
+    "crate",
+    "dahlia",
+    "daisy",
+    "denim",
+    "drum",
+    "ebony",
+    "fable",
+    "fennel",
+    "fern",
+    "flint",
+    "flute",
+    "garnet",
+    "ginger",
+    "glove",
+    "harp",
+    "hazel",
+    "helmet",
+    "indigo",
+    "ivory",
+    "jacket",
+    "jasmine",
+    "kettle",
+    "lantern",
+    "lemon",
+    "linen",
+    "maple",
+    "marble",
+    "mitten",
+    "nutmeg",
+    "onyx",
+    "opal",
+    "paddle",
+    "pebble",
+    "quartz",
+    "ribbon",
+    "saddle",
+    "thimble",
+    "velvet",
+    "walnut",
+)
 _PER_TIER = 60  # kinds of a tier
 _PER_DEPTH = 400  # shapes of one depth
 _PER_STEP = 60  # crafted slots, of the depth just below, that shapes are built from
@@ -175,9 +229,10 @@ def shapes_of(level: Level, depth: int) -> tuple[Shape, ...]:
         made += high
         found = {
             str(shape): shape
-            for shape in _combine(raw, low, high, level) if height == 1 or shape.children
+            for shape in _combine(raw, low, high, level)
+            if height == 1 or shape.children
             if shape.crafts() <= level.crafts + extra and shape.raws <= level.raws + extra
-        }  # fmt: skip
+        }
         last = tuple(found[text] for text in sorted(found, key=lambda text: sample_seed("shape", text)))[:_PER_DEPTH]
     return tuple(replace(shape, gives=gives) for shape in last for gives in range(1, level.gives + 1))
 

@@ -30,8 +30,12 @@ ACTIONS = ("up", "right", "down", "left")
 _MAP = ("P.A###", "##.###", "D.M..G", "##.###", "##C###")
 _PRIZES = {"P": 2.0, "D": 1.0, "G": 10.0}
 _MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
-_WAYS = {"prize": ("A", (3, 3)), "dead_end": ("A", (2, 2, 3, 3)), "goal": ("C", (0, 0, 1, 1, 1)),
-         "whole": ("A", (2, 2, 1, 1, 1))}  # fmt: skip
+_WAYS = {
+    "prize": ("A", (3, 3)),
+    "dead_end": ("A", (2, 2, 3, 3)),
+    "goal": ("C", (0, 0, 1, 1, 1)),
+    "whole": ("A", (2, 2, 1, 1, 1)),
+}
 
 
 class Stitching:
@@ -49,8 +53,10 @@ class Stitching:
         number = {place: cell for cell, place in enumerate(places)}
         self.cells, self.places = len(places), tuple(places)
         self._named = {_MAP[row][col]: cell for cell, (row, col) in enumerate(places)}
-        self._next = [[number.get((row + up, col + right), cell) for up, right in _MOVES]
-                      for cell, (row, col) in enumerate(places)]  # fmt: skip
+        self._next = [
+            [number.get((row + up, col + right), cell) for up, right in _MOVES]
+            for cell, (row, col) in enumerate(places)
+        ]
         self._prize = {self._named[mark]: prize for mark, prize in _PRIZES.items()}
 
     def cell(self, mark: str) -> int:
@@ -84,8 +90,9 @@ class Stitching:
         best = np.zeros(self.cells)
         for _ in range(self.horizon):
             outcome = [[self.step(cell, action) for action in range(4)] for cell in range(self.cells)]
-            best = np.array([max(paid + (0.0 if over else best[after]) for after, paid, over in row)
-                             for row in outcome])  # fmt: skip
+            best = np.array(
+                [max(paid + (0.0 if over else best[after]) for after, paid, over in row) for row in outcome]
+            )
         return float(best[self.cell(mark)])
 
 
@@ -99,7 +106,7 @@ class StitchingEnv:
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:  # fmt: skip
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Begin at the start; nothing is random."""
         self._cell, self._left = self._first, self._maze.horizon
         return self._maze.seen(self._cell), {}
@@ -132,9 +139,15 @@ def demonstrations(maze: Stitching, *, copies: int = 20, whole: bool = False) ->
             action.append(move)
             reward.append(paid)
         final.append(maze.seen(cell))
-    return Episodes(observation=np.stack(observation), final=np.stack(final), action=np.array(action, np.int64),
-                    reward=np.array(reward, np.float64), lengths=np.array([len(moves) for _, moves in ways], np.int64),
-                    terminated=np.ones(len(ways), np.bool_), actions=len(ACTIONS))  # fmt: skip
+    return Episodes(
+        observation=np.stack(observation),
+        final=np.stack(final),
+        action=np.array(action, np.int64),
+        reward=np.array(reward, np.float64),
+        lengths=np.array([len(moves) for _, moves in ways], np.int64),
+        terminated=np.ones(len(ways), np.bool_),
+        actions=len(ACTIONS),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +184,9 @@ def reachable(maze: Stitching, episodes: Episodes, *, start: str = "A") -> Reach
     for cell, action in zip(cells.tolist(), episodes.action.tolist(), strict=True):
         known[cell].add(action)
     returns = episodes.returns[here]
-    return Reachable(maze.optimum(start), float(returns.mean()), float(returns.max()),
-                     _best(maze, known, first, maze.horizon))  # fmt: skip
+    return Reachable(
+        maze.optimum(start), float(returns.mean()), float(returns.max()), _best(maze, known, first, maze.horizon)
+    )
 
 
 def _best(maze: Stitching, known: dict[int, set[int]], cell: int, steps: int) -> float:

@@ -57,8 +57,11 @@ class Wording:
         """
         found = re.search(self.pattern, observation)
         if found is None:
-            raise WorldError("an observation without the sentence to put in other words", value=observation[:200],
-                             expected=self.pattern)  # fmt: skip
+            raise WorldError(
+                "an observation without the sentence to put in other words",
+                value=observation[:200],
+                expected=self.pattern,
+            )
         said = opening + re.sub(r"\{(\w+)\}", lambda slot: found[slot[1]], form)
         return observation[: found.start()] + said + observation[found.end() :]
 
@@ -112,8 +115,9 @@ class Worded:
         spec, opening, form = (task.spec.get(name) for name in ("task", "opening", "form"))
         known = form in (*self.wording.train, *self.wording.dev, *self.wording.test) and opening in OPENINGS
         if not isinstance(spec, Mapping) or not known:
-            raise ConfigError(f"no task of the world {self.name!r}", value=dict(task.spec),
-                              expected="a task, an opening and a form")  # fmt: skip
+            raise ConfigError(
+                f"no task of the world {self.name!r}", value=dict(task.spec), expected="a task, an opening and a form"
+            )
         return Task(self.base.name, self.base.version, dict(spec), task.kind, task.tier, task.split)
 
     def make(self, task: Task) -> Env:

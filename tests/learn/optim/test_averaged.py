@@ -38,8 +38,10 @@ def weights_of(learner: Learner) -> dict[str, Tensor]:
 def average_of(learner: Learner, learning: dict[str, Tensor]) -> dict[str, Tensor]:
     """`x = (y - (1 - beta) z) / beta`, of the weights y that learn."""
     state = learner.optimizer.state
-    return {name: (learning[name] - (1 - BETA) * state[weight]["z"]) / BETA
-            for name, weight in learner.trained.named().items()}  # fmt: skip
+    return {
+        name: (learning[name] - (1 - BETA) * state[weight]["z"]) / BETA
+        for name, weight in learner.trained.named().items()
+    }
 
 
 def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
@@ -57,9 +59,11 @@ def fit(folder: Path | None, name: str, *, every: int = 50, stop: int = 99) -> t
     last: dict[str, Tensor] = {}
     keeper = None if folder is None else Checkpointer(folder, every=every)
     learner.fit(
-        small_parts(learner.policy, 20), checkpoint=keeper, on_update=lambda _: last.update(weights_of(learner)),
+        small_parts(learner.policy, 20),
+        checkpoint=keeper,
+        on_update=lambda _: last.update(weights_of(learner)),
         should_stop=lambda: learner.updates >= stop,
-    )  # fmt: skip
+    )
     return learner, last
 
 
@@ -127,8 +131,9 @@ def test_a_checkpoint_from_before_goes_on_with_its_only_weights(
 
 
 def test_passes_leave_the_average_and_go_on_from_what_learns() -> None:
-    learner = Learner(small_policy(), weighted_nll, small_config(lr=1e-2), seed=5,
-                      optimizer=OptimizerConfig(name="schedulefreeadamw"))  # fmt: skip
+    learner = Learner(
+        small_policy(), weighted_nll, small_config(lr=1e-2), seed=5, optimizer=OptimizerConfig(name="schedulefreeadamw")
+    )
     parts, seen = small_parts(learner.policy, 12), []
     update = learner.update
 

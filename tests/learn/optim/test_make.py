@@ -46,10 +46,20 @@ def test_matrices_decay_vectors_do_not_and_frozen_weights_are_left_out():
 
 @pytest.mark.parametrize(
     ("name", "cls"),
-    [("lion", Lion), ("adan", Adan), ("sophiag", SophiaG), ("lomo", Lomo), ("adalomo", AdaLomo),
-     ("adamw", torch.optim.AdamW), ("adam", torch.optim.Adam), ("sgd", torch.optim.SGD),
-     ("adafactor", torch.optim.Adafactor), ("rmsprop", torch.optim.RMSprop), ("nadam", torch.optim.NAdam)],
-)  # fmt: skip
+    [
+        ("lion", Lion),
+        ("adan", Adan),
+        ("sophiag", SophiaG),
+        ("lomo", Lomo),
+        ("adalomo", AdaLomo),
+        ("adamw", torch.optim.AdamW),
+        ("adam", torch.optim.Adam),
+        ("sgd", torch.optim.SGD),
+        ("adafactor", torch.optim.Adafactor),
+        ("rmsprop", torch.optim.RMSprop),
+        ("nadam", torch.optim.NAdam),
+    ],
+)
 def test_names_give_optimizers_that_learn(name, cls):
     model = net()
     optimizer = built(model, name=name)
@@ -77,9 +87,14 @@ def test_settings_reach_their_optimizer():
 
 @pytest.mark.parametrize(
     ("settings", "place"),
-    [({"momentum": 0.9}, "momentum"), ({"name": "lion", "eps": 1e-8}, "eps"), ({"name": "sgd", "rho": 0.1}, "rho"),
-     ({"name": "adan", "betas": (0.9, 0.99)}, "betas"), ({"name": "adamw", "betas": (0.9,)}, "betas")],
-)  # fmt: skip
+    [
+        ({"momentum": 0.9}, "momentum"),
+        ({"name": "lion", "eps": 1e-8}, "eps"),
+        ({"name": "sgd", "rho": 0.1}, "rho"),
+        ({"name": "adan", "betas": (0.9, 0.99)}, "betas"),
+        ({"name": "adamw", "betas": (0.9,)}, "betas"),
+    ],
+)
 def test_what_an_optimizer_does_not_take_is_refused(settings, place):
     with pytest.raises(ConfigError) as found:
         built(net(), **settings)
@@ -127,11 +142,17 @@ def test_fused_updates_are_refused_where_weights_would_change_too_early():
 
 @pytest.mark.parametrize(
     ("settings", "expected"),
-    [({}, "norm"), ({"name": "adalomo"}, "none"), ({"name": "lomo"}, "two_pass"),
-     ({"name": "lomo", "fused": False}, "norm"), ({"name": "lomo", "clip": "value"}, "value"),
-     ({"name": "adalomo", "clip": "two_pass"}, "two_pass"), ({"name": "sgd", "clip": "two_pass"}, "norm"),
-     ({"clip": "none"}, "none")],
-)  # fmt: skip
+    [
+        ({}, "norm"),
+        ({"name": "adalomo"}, "none"),
+        ({"name": "lomo"}, "two_pass"),
+        ({"name": "lomo", "fused": False}, "norm"),
+        ({"name": "lomo", "clip": "value"}, "value"),
+        ({"name": "adalomo", "clip": "two_pass"}, "two_pass"),
+        ({"name": "sgd", "clip": "two_pass"}, "norm"),
+        ({"clip": "none"}, "none"),
+    ],
+)
 def test_clipping_is_the_same_fused_or_not(settings, expected):
     assert OptimizerConfig(**settings).clipping == expected
 

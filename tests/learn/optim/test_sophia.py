@@ -58,8 +58,11 @@ def test_the_published_defaults():
     optimizer = SophiaG(net().parameters())
     assert optimizer.hessian_every == 10
     assert {key: optimizer.defaults[key] for key in ("lr", "betas", "rho", "weight_decay")} == {
-        "lr": 1e-4, "betas": (0.965, 0.99), "rho": 0.04, "weight_decay": 0.1,
-    }  # fmt: skip
+        "lr": 1e-4,
+        "betas": (0.965, 0.99),
+        "rho": 0.04,
+        "weight_decay": 0.1,
+    }
 
 
 def test_without_curvature_every_step_is_a_sign_and_with_it_some_are_not():

@@ -25,10 +25,19 @@ def policy_of(kind, dtype=torch.float32):
     """The same on every rank."""
     tokenizer = word_tokenizer([f"word{number}" for number in range(40)], context=48)
     config = Qwen3Config(
-        vocab_size=48, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=8, max_position_embeddings=48, tie_word_embeddings=True, pad_token_id=0,
-        bos_token_id=1, eos_token_id=2,
-    )  # fmt: skip
+        vocab_size=48,
+        hidden_size=24,
+        intermediate_size=40,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=48,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
     torch.manual_seed(0)
     model = Qwen3ForCausalLM(config).eval()
     for weight in model.parameters():

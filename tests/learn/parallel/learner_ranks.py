@@ -43,15 +43,22 @@ def train(cell, objective="imitation", folder=None, stop=None, **settings):
     values = {"lr": cell.lr, "updates": 6, "warmup_updates": 2, "batch_tokens": 260, "layout": "bucketed", **settings}
     with ranks_of(cell.parallelism.mesh) as ranks:
         learner = Learner(
-            policy, OBJECTIVES[objective], TrainConfig(**values), seed=5, parallelism=cell.parallelism, ranks=ranks,
+            policy,
+            OBJECTIVES[objective],
+            TrainConfig(**values),
+            seed=5,
+            parallelism=cell.parallelism,
+            ranks=ranks,
             optimizer=OptimizerConfig(name=cell.optimizer, **cell.options),
-        )  # fmt: skip
+        )
         keeper = None if folder is None else Checkpointer(Path(folder), every=100, ranks=ranks)
         norms = []
         report = learner.fit(
-            episodes(policy, 30), checkpoint=keeper, on_update=lambda metrics: norms.append(metrics.grad_norm),
+            episodes(policy, 30),
+            checkpoint=keeper,
+            on_update=lambda metrics: norms.append(metrics.grad_norm),
             should_stop=None if stop is None else lambda: learner.updates >= stop,
-        )  # fmt: skip
+        )
         finite = [bool(np.isfinite(weight.detach().sum().item())) for weight in learner.trained.weights.values()]
     return report.losses, norms, report.skipped, all(finite)
 

@@ -18,10 +18,20 @@ from evolvent.learn.parallel.ranks import ranks_of
 
 def config_of(family="llama", *, tied=False, layers=4, **more):
     return AutoConfig.for_model(
-        family, vocab_size=96, hidden_size=32, num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=2,
-        head_dim=8, intermediate_size=56, max_position_embeddings=64, tie_word_embeddings=tied, pad_token_id=0,
-        attn_implementation="sdpa", **more,
-    )  # fmt: skip
+        family,
+        vocab_size=96,
+        hidden_size=32,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        intermediate_size=56,
+        max_position_embeddings=64,
+        tie_word_embeddings=tied,
+        pad_token_id=0,
+        attn_implementation="sdpa",
+        **more,
+    )
 
 
 def batch_of(rows, tokens, *, share=1.0, packed=False):
@@ -47,8 +57,9 @@ def held(config, settings, optimizer="adamw", rows=2, tokens=16, micro=1):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).train()
         laid = lay(model, layout, ranks, dtype=torch.float32)
         named = dict(laid.named_parameters())
-        made = make(OptimizerConfig(name=optimizer, fused=False), named.items(), lr=1e-3, betas=(0.9, 0.98),
-                    weight_decay=0.0)  # fmt: skip
+        made = make(
+            OptimizerConfig(name=optimizer, fused=False), named.items(), lr=1e-3, betas=(0.9, 0.98), weight_decay=0.0
+        )
         saved = {}
         if layout.pp == 1:
             _watch(next(iter(model.get_decoder().layers)), list(named.values()), saved)

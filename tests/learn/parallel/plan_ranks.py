@@ -24,10 +24,20 @@ STEPS, ROWS, LENGTH, WORDS, WIDTH = 10, 4, 16, 64, 32
 def tiny(family="llama", *, tied=False, **changes):
     """A decoder with every bias its family has and a padding row, none of its weights what they begin as."""
     shape = {
-        "vocab_size": WORDS, "hidden_size": WIDTH, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": tied, "pad_token_id": 3,
-        "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2, "sliding_window": None,
-    }  # fmt: skip
+        "vocab_size": WORDS,
+        "hidden_size": WIDTH,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "head_dim": 8,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": tied,
+        "pad_token_id": 3,
+        "max_position_embeddings": 64,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "sliding_window": None,
+    }
     biased = {"llama": {"attention_bias": True, "mlp_bias": True}, "qwen3": {"attention_bias": True}}
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shape | biased.get(family, {}) | changes))

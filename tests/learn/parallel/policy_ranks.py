@@ -47,8 +47,6 @@ def run(cell: Cell, name: str, micro_tokens: int | None) -> tuple[tuple[float, .
     with ranks_of(cell.parallelism.mesh) as ranks:
         learner = Learner(
             policy, policy_gradient(LOSSES[name], name=name), config, seed=5, parallelism=cell.parallelism, ranks=ranks
-        )  # fmt: skip
-        report = learner.fit(
-            judged(episodes(policy, 30)), on_update=lambda metrics: norms.append(metrics.grad_norm)
-        )  # fmt: skip
+        )
+        report = learner.fit(judged(episodes(policy, 30)), on_update=lambda metrics: norms.append(metrics.grad_norm))
     return tuple(report.losses), norms

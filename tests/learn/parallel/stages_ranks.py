@@ -47,10 +47,19 @@ class Training:
 
 def config_of(family="llama", *, layers=4, tied=False, **more):
     return AutoConfig.for_model(
-        family, vocab_size=VOCAB, hidden_size=32, num_hidden_layers=layers, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=8, intermediate_size=48, max_position_embeddings=64, tie_word_embeddings=tied,
-        pad_token_id=0, **more,
-    )  # fmt: skip
+        family,
+        vocab_size=VOCAB,
+        hidden_size=32,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        intermediate_size=48,
+        max_position_embeddings=64,
+        tie_word_embeddings=tied,
+        pad_token_id=0,
+        **more,
+    )
 
 
 def model_of(training):

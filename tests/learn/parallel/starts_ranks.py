@@ -21,8 +21,14 @@ def rank(number: int, size: int, port: int, how: tuple[str, float], said: Any) -
     """
     end, timeout = how
     torch.set_num_threads(1)
-    os.environ.update(RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1",
-                      MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True")  # fmt: skip
+    os.environ.update(
+        RANK=str(number),
+        LOCAL_RANK=str(number),
+        WORLD_SIZE=str(size),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        TORCHELASTIC_USE_AGENT_STORE="True",
+    )
     try:
         with Meeting(timeout) as meeting, ranks_of(Mesh(shard=size), timeout=20, meeting=meeting) as ranks:
             meeting.first(lambda: None)

@@ -22,10 +22,15 @@ def near(one, other):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("layout", "optimizer", "options"), [
-    ({"shard": 2}, "lomo", {"clip": "none"}), ({"shard": 2}, "lomo", {}), ({"pp": 2}, "adamw", {}),
-    ({"tp": 2}, "adamw", {}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("layout", "optimizer", "options"),
+    [
+        ({"shard": 2}, "lomo", {"clip": "none"}),
+        ({"shard": 2}, "lomo", {}),
+        ({"pp": 2}, "adamw", {}),
+        ({"tp": 2}, "adamw", {}),
+    ],
+)
 def test_a_loss_that_is_not_finite_on_one_rank_is_skipped_by_all(two, layout, optimizer, options):
     cell = Cell(layout, optimizer=optimizer, options=options, lr=0.05 if optimizer == "lomo" else 4e-3)
     one, other = two.run(ranks_do.run, cell, "broken", {"patience": 9})
@@ -34,11 +39,19 @@ def test_a_loss_that_is_not_finite_on_one_rank_is_skipped_by_all(two, layout, op
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("layout", "more"), [
-    ({"pp": 2}, {"tied": True}), ({"pp": 2, "schedule": "zbv"}, {"tied": True, "optimizer": "lion", "lr": 4e-4}),
-    ({"pp": 2}, LORA), ({"tp": 2}, LORA), ({"shard": 2}, LORA),
-    ({"pp": 2}, {"tied": True, **AVERAGED}), ({"tp": 2}, AVERAGED), ({"shard": 2}, AVERAGED),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("layout", "more"),
+    [
+        ({"pp": 2}, {"tied": True}),
+        ({"pp": 2, "schedule": "zbv"}, {"tied": True, "optimizer": "lion", "lr": 4e-4}),
+        ({"pp": 2}, LORA),
+        ({"tp": 2}, LORA),
+        ({"shard": 2}, LORA),
+        ({"pp": 2}, {"tied": True, **AVERAGED}),
+        ({"tp": 2}, AVERAGED),
+        ({"shard": 2}, AVERAGED),
+    ],
+)
 def test_a_training_goes_on_in_one_process_and_back(two, tmp_path, layout, more):
     if more.get("optimizer") == AVERAGED["optimizer"]:
         pytest.importorskip("pytorch_optimizer")

@@ -24,27 +24,34 @@ LAYOUTS = ({"shard": 2}, {"tp": 2}, {"pp": 2}, {"shard": 4}, SHARDS_OF_PARTS, {"
 RESUMED = [Cell(layout) for layout in LAYOUTS]
 ELSEWHERE = [
     Cell({"pp": 2, "schedule": "zero_bubble"}),  # test_stages: every schedule
-    Cell({"pp": 2}, "qwen3", True), Cell({"pp": 2}, adapter="lora", lr=1e-2),  # test_learner_ranks: out and back
+    Cell({"pp": 2}, "qwen3", True),
+    Cell({"pp": 2}, adapter="lora", lr=1e-2),  # test_learner_ranks: out and back
     Cell({"pp": 2, "tp": 2}),  # the cell of eight ranks; test_stages
     Cell({"shard": 2}, adapter="prompt", lr=1e-2),  # test_adapters_sharded: the Learner with every kind
     Cell({"tp": 2, "sequence": False}),  # test_plan: trainings and gradients both ways
     Cell(SHARDS_OF_PARTS, "qwen3"),  # test_plan: shards of parts of this family
     # tests of optimizers: these rules on four shards and on shards of parts
-    Cell(SHARDS_OF_PARTS, optimizer="lion"), Cell(SHARDS_OF_PARTS, optimizer="adan"),
-    Cell({"shard": 4}, optimizer="lomo"), Cell({"shard": 4}, optimizer="adalomo"),
-]  # fmt: skip
+    Cell(SHARDS_OF_PARTS, optimizer="lion"),
+    Cell(SHARDS_OF_PARTS, optimizer="adan"),
+    Cell({"shard": 4}, optimizer="lomo"),
+    Cell({"shard": 4}, optimizer="adalomo"),
+]
 # Four ranks are dear where two processors are shared, and these are one step away from a short cell.
 NEAR = [
-    Cell({"replicate": 2, "tp": 2}), Cell({"pp": 2, "replicate": 2}),  # replicate 2, tp 2 and pp 2 are each other's kin
-    Cell(SHARDS_OF_PARTS, optimizer="sgd"), Cell(SHARDS_OF_PARTS, optimizer="sophiag"),
-]  # fmt: skip
+    Cell({"replicate": 2, "tp": 2}),
+    Cell({"pp": 2, "replicate": 2}),  # replicate 2, tp 2 and pp 2 are each other's kin
+    Cell(SHARDS_OF_PARTS, optimizer="sgd"),
+    Cell(SHARDS_OF_PARTS, optimizer="sophiag"),
+]
 LONG = {str(cell) for cell in (*RESUMED, *ELSEWHERE, *NEAR)}
 # A ring: every layout writes a checkpoint, and every layout goes on from one.
 RING = ("one process", "shard 4", "pp 2", "tp 2", "pp 2 x shard 2", "shard 2", "shard 2 x tp 2")
 
 ORDER = sorted(cells(), key=lambda cell: cell.parallelism.mesh.size)
-MARKED = [pytest.param(cell, id=str(cell), marks=[pytest.mark.long] if cell.long or str(cell) in LONG else [])
-          for cell in ORDER]  # fmt: skip
+MARKED = [
+    pytest.param(cell, id=str(cell), marks=[pytest.mark.long] if cell.long or str(cell) in LONG else [])
+    for cell in ORDER
+]
 NEXT = {f"{one} to {other}" for one, other in zip(RING, (*RING[1:], RING[0]), strict=True)}
 NAMED = {f"{one.parallelism.mesh} to {other.parallelism.mesh}": (one, other) for one, other in resumes()}
 PAIRS = [pytest.param(*pair, id=name, marks=[] if name in NEXT else [pytest.mark.long]) for name, pair in NAMED.items()]

@@ -188,10 +188,23 @@ def test_more_work_takes_more_and_more_ranks_take_less(rows, tokens, share, shar
 
 # ------------------------------------------------------------------ over ranks
 
-TWO = [{"shard": 2}, {"replicate": 2}, {"tp": 2}, {"tp": 2, "sequence": False}, {"pp": 2}, {"pp": 2, "schedule": "zbv"},
-       {"pp": 2, "schedule": "interleaved"}]  # fmt: skip
-FOUR = [{"shard": 4}, {"replicate": 2, "shard": 2}, {"shard": 2, "tp": 2}, {"pp": 2, "shard": 2}, {"pp": 2, "tp": 2},
-        {"pp": 4, "schedule": "gpipe"}]  # fmt: skip
+TWO = [
+    {"shard": 2},
+    {"replicate": 2},
+    {"tp": 2},
+    {"tp": 2, "sequence": False},
+    {"pp": 2},
+    {"pp": 2, "schedule": "zbv"},
+    {"pp": 2, "schedule": "interleaved"},
+]
+FOUR = [
+    {"shard": 4},
+    {"replicate": 2, "shard": 2},
+    {"shard": 2, "tp": 2},
+    {"pp": 2, "shard": 2},
+    {"pp": 2, "tp": 2},
+    {"pp": 4, "schedule": "gpipe"},
+]
 
 
 @pytest.fixture(scope="module")
@@ -297,8 +310,15 @@ def test_a_table_of_plans():
     rows = plan_table([plan, plan], 2**30)
     assert rows[0] == ["GiB a rank", "as asked", "as asked"]
     assert [row[0] for row in rows[1:]] == [
-        "parameters", "gradients", "optimizer", "copies", "activations", "logits", "total", "fits 1 GiB",
-    ]  # fmt: skip
+        "parameters",
+        "gradients",
+        "optimizer",
+        "copies",
+        "activations",
+        "logits",
+        "total",
+        "fits 1 GiB",
+    ]
     assert rows[-1] == ["fits 1 GiB", "yes", "yes"] and all(len(row) == 3 for row in rows)
     assert len(plan_table([plan])) == 8
 

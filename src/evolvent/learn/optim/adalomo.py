@@ -29,9 +29,15 @@ class AdaLomo(Fused):
     writes = True
 
     def __init__(
-        self, params: Params, *, lr: float = 1e-3, weight_decay: float = 0.0, d: float = 1.0, fused: bool = True,
+        self,
+        params: Params,
+        *,
+        lr: float = 1e-3,
+        weight_decay: float = 0.0,
+        d: float = 1.0,
+        fused: bool = True,
         clip_value: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "d": d}, fused=fused, clip_value=clip_value)
 
     def fresh(self, p: Tensor) -> State:

@@ -20,9 +20,15 @@ class Adan(Fused):
     moments = ("mean", "difference", "square", "before")
 
     def __init__(
-        self, params: Params, *, lr: float = 1e-3, betas: tuple[float, float, float] = (0.98, 0.92, 0.99),
-        eps: float = 1e-8, weight_decay: float = 0.0, no_prox: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        params: Params,
+        *,
+        lr: float = 1e-3,
+        betas: tuple[float, float, float] = (0.98, 0.92, 0.99),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        no_prox: bool = False,
+    ) -> None:
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "no_prox": no_prox}
         super().__init__(params, defaults)
 

@@ -15,9 +15,14 @@ class Lomo(Fused):
     writes = True
 
     def __init__(
-        self, params: Params, *, lr: float = 1e-3, weight_decay: float = 0.0, fused: bool = True,
+        self,
+        params: Params,
+        *,
+        lr: float = 1e-3,
+        weight_decay: float = 0.0,
+        fused: bool = True,
         clip_value: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay}, fused=fused, clip_value=clip_value)
 
     def update(self, p: Tensor, theta: Tensor, g: Tensor, *, state: State, group: Group) -> None:

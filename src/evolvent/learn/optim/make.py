@@ -68,9 +68,14 @@ def check_fused(config: OptimizerConfig, micro_batches: int, pp: int) -> list[Pr
 
 
 def make(
-    config: OptimizerConfig, named_params: Iterable[tuple[str, Tensor]], *, lr: float, betas: tuple[float, ...],
-    weight_decay: float, clip: float | None = None,
-) -> Optimizer:  # fmt: skip
+    config: OptimizerConfig,
+    named_params: Iterable[tuple[str, Tensor]],
+    *,
+    lr: float,
+    betas: tuple[float, ...],
+    weight_decay: float,
+    clip: float | None = None,
+) -> Optimizer:
     """The optimizer of a configuration. Matrices decay, vectors do not. Build it after the model is laid out.
 
     Args:

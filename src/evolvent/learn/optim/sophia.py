@@ -25,9 +25,15 @@ class SophiaG(Fused):
     moments = ("momentum", "hessian")
 
     def __init__(
-        self, params: Params, *, lr: float = 1e-4, betas: tuple[float, float] = (0.965, 0.99), rho: float = 0.04,
-        weight_decay: float = 0.1, hessian_every: int = 10,
-    ) -> None:  # fmt: skip
+        self,
+        params: Params,
+        *,
+        lr: float = 1e-4,
+        betas: tuple[float, float] = (0.965, 0.99),
+        rho: float = 0.04,
+        weight_decay: float = 0.1,
+        hessian_every: int = 10,
+    ) -> None:
         self.hessian_every, self._clipped, self._share = hessian_every, Total(), torch.zeros(())
         super().__init__(params, {"lr": lr, "betas": betas, "rho": rho, "weight_decay": weight_decay})
 

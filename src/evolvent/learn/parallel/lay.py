@@ -63,9 +63,7 @@ class Laid:
             self._pipeline.reduce()
 
 
-def lay(
-    model: Any, parallelism: Parallelism, ranks: Ranks, *, dtype: torch.dtype, temperature: float = 1.0
-) -> Laid:  # fmt: skip
+def lay(model: Any, parallelism: Parallelism, ranks: Ranks, *, dtype: torch.dtype, temperature: float = 1.0) -> Laid:
     """Lay a Hugging Face causal LM over ranks, in place; make the optimizer afterwards.
 
     Every rank brings the same whole model (weights may be on the meta device until they are filled).

@@ -12,9 +12,20 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from evolvent.errors import BatchMismatch
 
 __all__ = [
-    "COLWISE", "COPY", "ROWS", "ROWWISE", "SHARED", "TERM", "WHOLE",
-    "Move", "Use", "entering", "leaving", "localise", "moved",
-]  # fmt: skip
+    "COLWISE",
+    "COPY",
+    "ROWS",
+    "ROWWISE",
+    "SHARED",
+    "TERM",
+    "WHOLE",
+    "Move",
+    "Use",
+    "entering",
+    "leaving",
+    "localise",
+    "moved",
+]
 
 WHOLE = Replicate()  # all of it on every rank
 TERM = Partial()  # one term of a sum over the ranks

@@ -204,9 +204,13 @@ def _waiting(kept: _Kept, own: Sequence[_Weight], p: Parallelism, *, stage: int,
     """Activations and logits of a stage's rank: what its schedule lets wait at once (torch.distributed.pipelining)."""
     turn = count // max(1, count // p.pp)  # micro-batches that pass one part before the next part sees any
     halves = {
-        "gpipe": 2 * count, "looped_bfs": 2 * count, "1f1b": 2 * (p.pp - stage), "zbv": 2 * p.pp,
-        "interleaved": turn + 2 * (p.pp - 1 - stage) + 1, "zero_bubble": turn + p.pp,
-    }[p.schedule]  # fmt: skip
+        "gpipe": 2 * count,
+        "looped_bfs": 2 * count,
+        "1f1b": 2 * (p.pp - stage),
+        "zbv": 2 * p.pp,
+        "interleaved": turn + 2 * (p.pp - 1 - stage) + 1,
+        "zero_bubble": turn + p.pp,
+    }[p.schedule]
     flight = 1.0 if p.pp == 1 else min(halves, 2 * count) / 2
     layers, scored = len({w.place for w in own} - {_FIRST, _LAST}), any(w.place == _LAST for w in own)
     layerwise = flight * layers * (kept.input if p.recompute else kept.layer) + kept.layer * p.recompute

@@ -260,7 +260,7 @@ def _join(meeting: Meeting, mesh: Mesh, device: str, timeout: float) -> None:
     try:
         dist.init_process_group(
             backend, store=meeting.store, rank=meeting.rank, world_size=meeting.world, timeout=limit
-        )  # fmt: skip
+        )
     except RuntimeError as error:  # all of them are there: they have met in the store
         hint = "if all hosts are up, name the interface that joins them on each: GLOO_SOCKET_IFNAME=eth0"
         what = f"the ranks do not reach each other; got {_brief(error)}"

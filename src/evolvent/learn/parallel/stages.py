@@ -144,11 +144,16 @@ class Pipeline:
         states = torch.empty(*shape, size, dtype=dtype, device="meta", requires_grad=True)
         stages = [
             PipelineStage(
-                chunk, chunk.place, self._ranks.mesh.pp * len(self._chunks), self._ranks.device,
-                ids if chunk.first else states, end if chunk.last else states, group=self._ranks.group("pp"),
+                chunk,
+                chunk.place,
+                self._ranks.mesh.pp * len(self._chunks),
+                self._ranks.device,
+                ids if chunk.first else states,
+                end if chunk.last else states,
+                group=self._ranks.group("pp"),
             )
             for chunk in self._chunks
-        ]  # fmt: skip
+        ]
         kind = (_ONE_EACH | _TWO_EACH)[self._schedule]
         stage = stages[0] if self._schedule in _ONE_EACH else stages
         return kind(stage, count, loss_fn=lambda found, _: found.sum(), scale_grads=False)

@@ -21,7 +21,7 @@ ArrayActor = Callable[[History], NDArray[Any]]
 
 def conditioned(
     model: DecisionModel, standard: Standard, *, target: float = 0.0, context: int | None = None, greedy: bool = True
-) -> ArrayActor:  # fmt: skip
+) -> ArrayActor:
     """Acts as someone does who earns `target` in all (Decision Transformer); without returns in the model, as the data.
 
     Args:
@@ -39,8 +39,9 @@ def conditioned(
         found = model(read.observation, read.action, to_go=read.to_go, time=read.time)[:, -1]
         if model.shape.actions:
             if not greedy:
-                uniform = np.stack([sample_rng("act", int(seed), history.step).random(model.shape.actions)
-                                    for seed in history.seed])  # fmt: skip
+                uniform = np.stack(
+                    [sample_rng("act", int(seed), history.step).random(model.shape.actions) for seed in history.seed]
+                )
                 found = found - torch.log(-torch.log(torch.from_numpy(uniform).clamp(1e-12, 1.0 - 1e-12)))  # Gumbel
             choice: NDArray[Any] = found.argmax(-1).numpy()
             return choice

@@ -48,11 +48,18 @@ def q_targets(value: Tensor, read: Windows, *, gamma: float, monte_carlo: bool =
     reward[:, -1] = read.reward[mask].numpy()
     action, zeros = np.repeat(np.arange(actions), dims), np.zeros(parts, np.int64)
     flat = Flat(
-        logp=np.zeros(parts, np.float32), version=zeros.astype(np.int32), span=action, action=action,
-        episode=np.searchsorted(used, window), group=np.arange(len(used)), reward=reward.ravel(),
-        ended=ended.astype(np.int8), bootstrap=value[window, -1, 0].double().numpy(),
-        chain=np.repeat(window, dims), place=np.arange(parts),
-    )  # fmt: skip
+        logp=np.zeros(parts, np.float32),
+        version=zeros.astype(np.int32),
+        span=action,
+        action=action,
+        episode=np.searchsorted(used, window),
+        group=np.arange(len(used)),
+        reward=reward.ravel(),
+        ended=ended.astype(np.int8),
+        bootstrap=value[window, -1, 0].double().numpy(),
+        chain=np.repeat(window, dims),
+        place=np.arange(parts),
+    )
     prefix = value[mask].double().numpy().ravel()
     found = decomposed_gae(prefix, flat, gamma=gamma, lam=0.0, lam_part=0.0).returns.reshape(actions, dims)
     if monte_carlo:

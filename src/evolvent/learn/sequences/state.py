@@ -72,10 +72,16 @@ class Keeping:
         """Write all of it, whole or not at all; NoSpace or StoreUnavailable where that fails."""
         from safetensors.torch import save
 
-        parts = {"model": model.state_dict(), "optimizer": moments(optimizer),
-                 **{f"beside/{name}": one.state_dict() for name, one in self.beside.items()}}  # fmt: skip
-        tensors = {f"{part}:{name}": value.detach().contiguous().clone()
-                   for part, named in parts.items() for name, value in named.items()}  # fmt: skip
+        parts = {
+            "model": model.state_dict(),
+            "optimizer": moments(optimizer),
+            **{f"beside/{name}": one.state_dict() for name, one in self.beside.items()},
+        }
+        tensors = {
+            f"{part}:{name}": value.detach().contiguous().clone()
+            for part, named in parts.items()
+            for name, value in named.items()
+        }
         progress = self._progress or Progress()
         row = {"done": progress.done, "rows": progress.rows, "since": progress.since, "settings": self.settings}
         write_atomic(self.path, save(tensors, metadata={"state": json.dumps(row, sort_keys=True)}))
@@ -96,8 +102,12 @@ class Keeping:
         other = sorted(name for name in {*given, *kept} if given.get(name) != kept.get(name))
         if other:
             there, here = ({name: row.get(name) for name in other} for row in (kept, given))
-            raise ConfigError(f"{self.path} is the state of a training with other settings", value=there,
-                              expected=here, hint="give another folder")  # fmt: skip
+            raise ConfigError(
+                f"{self.path} is the state of a training with other settings",
+                value=there,
+                expected=here,
+                hint="give another folder",
+            )
         parts: dict[str, dict[str, Tensor]] = {}
         for whole, value in tensors.items():
             part, _, name = whole.partition(":")

@@ -42,15 +42,22 @@ def seeded(make: Callable[[], M], seed: int) -> M:
 
 def made_optimizer(model: nn.Module, settings: SequenceTraining) -> torch.optim.Optimizer:
     """AdamW as the settings say."""
-    return torch.optim.AdamW(model.parameters(), settings.lr, betas=(0.9, settings.beta2),
-                             weight_decay=settings.weight_decay, fused=True)  # fmt: skip
+    return torch.optim.AdamW(
+        model.parameters(), settings.lr, betas=(0.9, settings.beta2), weight_decay=settings.weight_decay, fused=True
+    )
 
 
 def fit_windows(
-    model: nn.Module, loss: Callable[[np.random.Generator], tuple[Tensor, Tensor]], settings: SequenceTraining, *,
-    seed: int, first: int = 0, optimizer: torch.optim.Optimizer | None = None,
-    after: Callable[[int], None] | None = None, keep: Keeping | None = None,
-) -> tuple[dict[str, float], ...]:  # fmt: skip
+    model: nn.Module,
+    loss: Callable[[np.random.Generator], tuple[Tensor, Tensor]],
+    settings: SequenceTraining,
+    *,
+    seed: int,
+    first: int = 0,
+    optimizer: torch.optim.Optimizer | None = None,
+    after: Callable[[int], None] | None = None,
+    keep: Keeping | None = None,
+) -> tuple[dict[str, float], ...]:
     """Train in place; the model evaluates afterwards. Dropout and windows depend on `seed` and the update alone, so
     that a training that was kept and is taken up comes to the same weights.
 

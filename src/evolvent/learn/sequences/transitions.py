@@ -25,9 +25,7 @@ class TransitionSource:
         terminal: added to the reward that ends an episode for good.
     """
 
-    def __init__(
-        self, episodes: Episodes, *, context: int, bins: int, gamma: float, terminal: float = 0.0
-    ) -> None:  # fmt: skip
+    def __init__(self, episodes: Episodes, *, context: int, bins: int, gamma: float, terminal: float = 0.0) -> None:
         last = np.cumsum(episodes.lengths) - 1
         reward, end = episodes.reward.copy(), np.zeros(len(episodes.reward))
         reward[last[episodes.terminated]] += terminal
@@ -35,8 +33,9 @@ class TransitionSource:
         paid = replace(episodes, reward=reward)
         after = np.append(to_go(paid, gamma=gamma)[1:], 0.0)  # of the next step
         after[last] = 0.0
-        self._windows = WindowSource(paid, context=context, standard=Standard.plain(episodes.observation.shape[1]),
-                                     ahead=True)  # fmt: skip
+        self._windows = WindowSource(
+            paid, context=context, standard=Standard.plain(episodes.observation.shape[1]), ahead=True
+        )
         action = episodes.action.reshape(len(reward), -1)
         whole = np.concatenate([episodes.observation, action, np.stack([reward, after, end], 1)], 1)
         self.bins = QuantileBins.of(whole, bins=bins)

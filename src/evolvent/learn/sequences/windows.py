@@ -50,10 +50,17 @@ class Standard:
     def read(cls, row: Mapping[str, Any], observation: int) -> Standard:
         """From the JSON values of `kept`; SampleInvalid where they do not standardise O numbers."""
         mean, deviation = (np.asarray(row.get(name), np.float64) for name in ("mean", "deviation"))
-        if mean.shape != (observation,) or deviation.shape != mean.shape or not np.isfinite([mean, deviation]).all() \
-                or (deviation <= 0).any():  # fmt: skip
-            raise SampleInvalid("nothing to standardise with", value=(mean.shape, deviation.shape),
-                                expected=f"{observation} finite means, and deviations above 0")  # fmt: skip
+        if (
+            mean.shape != (observation,)
+            or deviation.shape != mean.shape
+            or not np.isfinite([mean, deviation]).all()
+            or (deviation <= 0).any()
+        ):
+            raise SampleInvalid(
+                "nothing to standardise with",
+                value=(mean.shape, deviation.shape),
+                expected=f"{observation} finite means, and deviations above 0",
+            )
         return cls(mean, deviation)
 
     @property
@@ -64,8 +71,11 @@ class Standard:
     def __call__(self, observation: ArrayLike) -> NDArray[np.float32]:
         """`[..., O]`, standardised; BatchMismatch for observations of another world."""
         if np.shape(observation)[-1:] != self.mean.shape:
-            raise BatchMismatch("observations of another size than the data's", value=np.shape(observation)[-1:],
-                                expected=self.mean.shape)  # fmt: skip
+            raise BatchMismatch(
+                "observations of another size than the data's",
+                value=np.shape(observation)[-1:],
+                expected=self.mean.shape,
+            )
         whole = (np.asarray(observation, np.float64) - self.mean) / (self.deviation + _SMALLEST)
         return whole.astype(np.float32)
 
@@ -118,9 +128,15 @@ class WindowSource:
     """
 
     def __init__(
-        self, episodes: Episodes, *, context: int, gamma: float = 1.0, cut: float = 0.0,
-        standard: Standard | None = None, ahead: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        episodes: Episodes,
+        *,
+        context: int,
+        gamma: float = 1.0,
+        cut: float = 0.0,
+        standard: Standard | None = None,
+        ahead: bool = False,
+    ) -> None:
         if context < 1:
             raise ConfigError("a window needs a step", value=context, expected="1 or more")
         self.episodes, self.context, self.ahead = episodes, context, ahead
@@ -148,11 +164,15 @@ class WindowSource:
         last = first - start + steps == length + self.ahead
         action = data.action[row]
         return _windows(
-            observation=np.where(seen[..., None], observation, 0), seen=seen, decided=decided,
+            observation=np.where(seen[..., None], observation, 0),
+            seen=seen,
+            decided=decided,
             action=np.where(decided, action, -1) if data.actions else np.where(decided[..., None], action, 0),
-            reward=np.where(decided, data.reward[row], 0), to_go=np.where(decided, self.to_go[row], 0),
-            time=np.where(seen, time, 0), terminated=data.terminated[episode] & last,
-        )  # fmt: skip
+            reward=np.where(decided, data.reward[row], 0),
+            to_go=np.where(decided, self.to_go[row], 0),
+            time=np.where(seen, time, 0),
+            terminated=data.terminated[episode] & last,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -198,15 +218,22 @@ def recent(history: History, context: int, *, standard: Standard, target: ArrayL
     none = np.full((rows, 1, *history.action.shape[2:]), 0 if history.action.ndim == 3 else -1, history.action.dtype)
     decided = np.zeros((rows, now + 1 - first), np.bool_)
     return _windows(
-        observation=standard(history.observation[:, first:]), decided=decided, seen=np.ones_like(decided),
+        observation=standard(history.observation[:, first:]),
+        decided=decided,
+        seen=np.ones_like(decided),
         action=np.concatenate([history.action[:, first:], none], 1),
         reward=np.concatenate([history.reward[:, first:], np.zeros((rows, 1))], 1),
         to_go=(asked.reshape(-1, 1) - paid)[:, first:],
-        time=np.broadcast_to(np.arange(first, now + 1), decided.shape), terminated=np.zeros(rows, np.bool_),
-    )  # fmt: skip
+        time=np.broadcast_to(np.arange(first, now + 1), decided.shape),
+        terminated=np.zeros(rows, np.bool_),
+    )
 
 
 def _windows(**arrays: NDArray[Any]) -> Windows:
     """Floats become float32, all else stays."""
-    return Windows(**{name: torch.from_numpy(np.array(array, np.float32 if array.dtype.kind == "f" else None))
-                      for name, array in arrays.items()})  # fmt: skip
+    return Windows(
+        **{
+            name: torch.from_numpy(np.array(array, np.float32 if array.dtype.kind == "f" else None))
+            for name, array in arrays.items()
+        }
+    )

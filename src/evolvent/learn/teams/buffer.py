@@ -47,9 +47,14 @@ class TeamBuffer(NamedTuple):
 
 
 def team_buffer(
-    rollout: ArrayRollout, credit: TeamCredit, *, norm: ValueNorm, mask_policy: bool = True, mask_values: bool = True,
+    rollout: ArrayRollout,
+    credit: TeamCredit,
+    *,
+    norm: ValueNorm,
+    mask_policy: bool = True,
+    mask_values: bool = True,
     device: torch.device | None = None,
-) -> TeamBuffer:  # fmt: skip
+) -> TeamBuffer:
     """What an update learns from.
 
     Args:
@@ -63,10 +68,16 @@ def team_buffer(
     kept = np.broadcast_to(~rollout.lost[..., None], rollout.alive.shape)
     acted, valued = (credit.learned if mask else kept for mask in (mask_policy, mask_values))
     whole = TeamBuffer(
-        rollout_seen(rollout, device), rollout_actions(rollout, device), tensor(rollout.logp),
-        tensor(whiten(credit.advantage, mask=acted, epsilon=1e-10)), tensor(norm.normalize(credit.returns)),
-        tensor(rollout.value), tensor(acted), tensor(valued), tensor(np.ones(rollout.alive.shape))[:, :1],
-    )  # fmt: skip
+        rollout_seen(rollout, device),
+        rollout_actions(rollout, device),
+        tensor(rollout.logp),
+        tensor(whiten(credit.advantage, mask=acted, epsilon=1e-10)),
+        tensor(norm.normalize(credit.returns)),
+        tensor(rollout.value),
+        tensor(acted),
+        tensor(valued),
+        tensor(np.ones(rollout.alive.shape))[:, :1],
+    )
     if not rollout.lost.any():
         return whole
     return whole.rows(torch.from_numpy(np.flatnonzero(~rollout.lost.reshape(-1))).to(device))

@@ -49,8 +49,12 @@ class ValueNorm:
         if not found.size:
             return self
         new, keep = 1.0 - self.beta, self.beta
-        return replace(self, mean=keep * self.mean + new * float(found.mean()), weight=keep * self.weight + new,
-                       square=keep * self.square + new * float(np.square(found).mean()))  # fmt: skip
+        return replace(
+            self,
+            mean=keep * self.mean + new * float(found.mean()),
+            weight=keep * self.weight + new,
+            square=keep * self.square + new * float(np.square(found).mean()),
+        )
 
     @property
     def moments(self) -> tuple[float, float]:
@@ -97,9 +101,16 @@ def living_values(values: ArrayLike, alive: ArrayLike) -> Floats:
 
 
 def team_credit(
-    rollout: ArrayRollout, *, last: ArrayLike, final: ArrayLike, gamma: float, lam: float, lam_part: float = 1.0,
-    level: Literal["action", "part"] = "action", norm: ValueNorm | None = None,
-) -> TeamCredit:  # fmt: skip
+    rollout: ArrayRollout,
+    *,
+    last: ArrayLike,
+    final: ArrayLike,
+    gamma: float,
+    lam: float,
+    lam_part: float = 1.0,
+    level: Literal["action", "part"] = "action",
+    norm: ValueNorm | None = None,
+) -> TeamCredit:
     """Generalised advantage estimation over a team's decisions.
 
     An episode that terminated has nothing after it. One that was cut goes on with the value of what was seen at the
@@ -119,8 +130,11 @@ def team_credit(
     agents = rollout.spec.agents
     values, after, ends = (norm.denormalize(x) for x in (rollout.value, last, final))
     if after.shape != (rows, agents) or (len(rollout.final_at) and ends.shape != (len(rollout.final_at), agents)):
-        raise BatchMismatch("values of what follows", value=(after.shape, ends.shape),
-                            expected=((rows, agents), (len(rollout.final_at), agents)))  # fmt: skip
+        raise BatchMismatch(
+            "values of what follows",
+            value=(after.shape, ends.shape),
+            expected=((rows, agents), (len(rollout.final_at), agents)),
+        )
     learned = rollout.alive & ~rollout.lost[..., None]
     if not learned.any():
         raise NothingToLearn("nobody decided anything in episodes that were not lost", value=f"{steps} x {rows}")
@@ -164,8 +178,15 @@ def _flat(rollout: ArrayRollout, parts: Bools, bootstrap: Floats) -> Flat:
     reward[final] = np.where(rollout.lost, 0.0, rollout.reward).T.reshape(-1)
     nought, places = np.zeros(number, np.int64), np.arange(number)
     return Flat(
-        logp=np.zeros(number, np.float32), version=nought.astype(np.int32), span=places, action=action,
-        episode=episode, group=np.zeros(int(episode[-1]) + 1, np.int64), reward=reward, ended=ended,
+        logp=np.zeros(number, np.float32),
+        version=nought.astype(np.int32),
+        span=places,
+        action=action,
+        episode=episode,
+        group=np.zeros(int(episode[-1]) + 1, np.int64),
+        reward=reward,
+        ended=ended,
         bootstrap=np.swapaxes(bootstrap, 0, 1).reshape(rows * steps, *bootstrap.shape[2:]),
-        chain=nought, place=places,
-    )  # fmt: skip
+        chain=nought,
+        place=places,
+    )

@@ -51,8 +51,9 @@ def rollout_seen(rollout: ArrayRollout, device: torch.device | None = None) -> S
     def flat(array: NDArray[Any]) -> NDArray[Any]:
         return array.reshape(-1, *array.shape[2:])
 
-    return _seen(flat(rollout.observation), flat(rollout.alive), _if(flat, rollout.available),
-                 _if(flat, rollout.state), device)  # fmt: skip
+    return _seen(
+        flat(rollout.observation), flat(rollout.alive), _if(flat, rollout.available), _if(flat, rollout.state), device
+    )
 
 
 def rollout_actions(rollout: ArrayRollout, device: torch.device | None = None) -> Tensor:
@@ -68,9 +69,12 @@ def _if(change: Callable[[NDArray[Any]], NDArray[Any]], array: NDArray[Any] | No
 
 
 def _seen(
-    observation: NDArray[np.float32], alive: NDArray[np.bool_], available: NDArray[np.bool_] | None,
-    state: NDArray[np.float32] | None, device: torch.device | None,
-) -> Seen:  # fmt: skip
+    observation: NDArray[np.float32],
+    alive: NDArray[np.bool_],
+    available: NDArray[np.bool_] | None,
+    state: NDArray[np.float32] | None,
+    device: torch.device | None,
+) -> Seen:
     def sent(array: NDArray[np.generic] | None) -> Tensor | None:
         return None if array is None else torch.from_numpy(np.ascontiguousarray(array)).to(device)
 
@@ -78,9 +82,11 @@ def _seen(
     if found is None:
         raise ConfigError("a team that sees nothing")
     return Seen(
-        found, None if alive.all() else sent(alive), None if available is None or available.all() else sent(available),
+        found,
+        None if alive.all() else sent(alive),
+        None if available is None or available.all() else sent(available),
         None if state is None else sent(np.asarray(state, np.float32)),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +116,9 @@ class TeamPolicy:
                 "a team's policy gives numbers that are not finite", hint="go back to an earlier checkpoint"
             )
         actions = acted.actions.cpu().numpy()
-        return Decision(actions=actions[..., 0] if isinstance(self.spec.actions, Discrete) else actions, logp=logp,
-                        value=value)  # fmt: skip
+        return Decision(
+            actions=actions[..., 0] if isinstance(self.spec.actions, Discrete) else actions, logp=logp, value=value
+        )
 
     def values(self, view: TeamView) -> NDArray[np.float32]:
         """The critic's values `[E, n]` of a view."""

@@ -98,16 +98,26 @@ class ArrayRollout:
         steps, rows = self.reward.shape
         team = (steps, rows, self.spec.agents)
         expected = {
-            "observation": (*team, self.spec.observation), "alive": team, "logp": team, "value": team,
-            "actions": (*team, *action_axes(self.spec)), "terminated": (steps, rows), "truncated": (steps, rows),
-            "lost": (steps, rows), "number": (steps, rows), "time": (steps, rows), "final_at": (len(self.final_at), 2),
-        }  # fmt: skip
+            "observation": (*team, self.spec.observation),
+            "alive": team,
+            "logp": team,
+            "value": team,
+            "actions": (*team, *action_axes(self.spec)),
+            "terminated": (steps, rows),
+            "truncated": (steps, rows),
+            "lost": (steps, rows),
+            "number": (steps, rows),
+            "time": (steps, rows),
+            "final_at": (len(self.final_at), 2),
+        }
         for name, shape in expected.items():
             if getattr(self, name).shape != shape:
                 raise BatchMismatch(f"a rollout's {name}", value=getattr(self, name).shape, expected=shape)
         if (self.terminated & self.truncated).any():
-            raise BatchMismatch("an episode both terminated and was cut",
-                                value=np.argwhere(self.terminated & self.truncated)[0].tolist())  # fmt: skip
+            raise BatchMismatch(
+                "an episode both terminated and was cut",
+                value=np.argwhere(self.terminated & self.truncated)[0].tolist(),
+            )
         self._check_cuts()
         decided = self.alive & ~self.lost[..., None]
         used = {"reward": ~self.lost, "observation": decided[..., None], "logp": decided, "value": decided}
@@ -115,16 +125,21 @@ class ArrayRollout:
             bad = ~np.isfinite(getattr(self, name)) & where
             if bad.any():
                 at = np.argwhere(bad)[0]
-                raise NonFinite(f"the {name} at {self.where(int(at[0]), int(at[1]))} is not finite",
-                                value=float(getattr(self, name)[tuple(at)]))  # fmt: skip
+                raise NonFinite(
+                    f"the {name} at {self.where(int(at[0]), int(at[1]))} is not finite",
+                    value=float(getattr(self, name)[tuple(at)]),
+                )
 
     def _check_cuts(self) -> None:
         views = 0 if self.final is None else len(self.final.number)
         cuts, given = np.argwhere(self.truncated & ~self.lost), {tuple(at) for at in self.final_at.tolist()}
         missing = [tuple(at) for at in cuts.tolist() if tuple(at) not in given]
         if missing or views != len(self.final_at):
-            raise BatchMismatch("a cut episode without what was seen at its end", value=missing[:3] or views,
-                                expected=f"{len(self.final_at)} final views, one a cut")  # fmt: skip
+            raise BatchMismatch(
+                "a cut episode without what was seen at its end",
+                value=missing[:3] or views,
+                expected=f"{len(self.final_at)} final views, one a cut",
+            )
 
     @property
     def ended(self) -> Bools:
@@ -188,9 +203,7 @@ def _base(seed: int) -> np.uint64:
     return np.uint64(sample_seed("team", seed))
 
 
-def decision_draws(
-    seed: int, number: NDArray[np.int64], time: NDArray[np.int64], *, agents: int, parts: int
-) -> Floats:  # fmt: skip
+def decision_draws(seed: int, number: NDArray[np.int64], time: NDArray[np.int64], *, agents: int, parts: int) -> Floats:
     """Uniform numbers `[E, n, parts]` in [2^-40, 1 - 2^-40], one for each part of each agent's action.
 
     A counter hash of (seed, episode, step, agent, part): they depend neither on the row nor on the size of the batch,
@@ -202,8 +215,11 @@ def decision_draws(
         ConfigError: more than 1024 agents, or 256 parts of an action: their numbers would repeat.
     """
     if agents > _AGENTS or parts > _PARTS:
-        raise ConfigError("too many draws for one decision", value=f"{agents} agents, {parts} parts",
-                          expected=f"at most {_AGENTS} agents, {_PARTS} parts")  # fmt: skip
+        raise ConfigError(
+            "too many draws for one decision",
+            value=f"{agents} agents, {parts} parts",
+            expected=f"at most {_AGENTS} agents, {_PARTS} parts",
+        )
     keys = _base(seed) ^ (np.asarray(number, np.int64).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
     place = (np.arange(agents)[:, None] * _PARTS + np.arange(parts)).astype(np.int64)
     places = np.asarray(time, np.int64)[:, None, None] * (_AGENTS * _PARTS) + place

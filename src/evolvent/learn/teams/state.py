@@ -49,8 +49,14 @@ def write_state(path: Path, learner: TeamLearner, state: TeamState, *, settings:
     tensors["running"] = torch.from_numpy(state.running.copy())
     for name, array in (state.batch or {}).items():
         tensors[f"batch/{name}"] = torch.from_numpy(np.array(array, copy=True, order="C"))
-    row = {"decisions": state.decisions, "first": state.first, "history": state.history,
-           "numbers": learner.numbers(), "settings": settings, "batch": state.batch is not None}  # fmt: skip
+    row = {
+        "decisions": state.decisions,
+        "first": state.first,
+        "history": state.history,
+        "numbers": learner.numbers(),
+        "settings": settings,
+        "batch": state.batch is not None,
+    }
     write_atomic(path, save(tensors, metadata={"state": json.dumps(row, sort_keys=True)}))
 
 
@@ -74,11 +80,21 @@ def read_state(path: Path, learner: TeamLearner, *, settings: Mapping[str, Any])
     given, kept = json.loads(json.dumps(dict(settings))), row["settings"]
     other = sorted(name for name in {*given, *kept} if given.get(name) != kept.get(name))
     if other:
-        raise ConfigError(f"{path} is the state of a training with other settings",
-                          value={name: kept.get(name) for name in other},
-                          expected={name: given.get(name) for name in other}, hint="give another folder")  # fmt: skip
-    learner.restore({name.removeprefix("learner/"): value for name, value in tensors.items()
-                     if name.startswith("learner/")}, row["numbers"])  # fmt: skip
+        raise ConfigError(
+            f"{path} is the state of a training with other settings",
+            value={name: kept.get(name) for name in other},
+            expected={name: given.get(name) for name in other},
+            hint="give another folder",
+        )
+    learner.restore(
+        {name.removeprefix("learner/"): value for name, value in tensors.items() if name.startswith("learner/")},
+        row["numbers"],
+    )
     batch = {name.removeprefix("batch/"): value.numpy() for name, value in tensors.items() if name.startswith("batch/")}
-    return TeamState(decisions=row["decisions"], first=row["first"], running=tensors["running"].numpy(),
-                     batch=batch if row["batch"] else None, history=tuple(row["history"]))  # fmt: skip
+    return TeamState(
+        decisions=row["decisions"],
+        first=row["first"],
+        running=tensors["running"].numpy(),
+        batch=batch if row["batch"] else None,
+        history=tuple(row["history"]),
+    )

@@ -46,14 +46,13 @@ class TeamUpdates(Config):
     credit: Literal["action", "part"] = Field(default="action", description="level of credit: decisions, or agents")
     value_norm: bool = Field(default=True, description="whether values are trained on normalised returns")
     clip_values: bool = Field(default=True, description="whether values are clipped around those before")
-    mask_policy: bool = Field(default=True, description="whether agents that are not alive are left out of the policy's"
-                              " loss")  # fmt: skip
+    mask_policy: bool = Field(
+        default=True, description="whether agents that are not alive are left out of the policy's loss"
+    )
     mask_values: bool = Field(default=True, description="whether they are left out of the value loss")
 
 
-def policy_term(
-    logp: Tensor, old: Tensor, advantage: Tensor, *, weights: Tensor, clip: float
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def policy_term(logp: Tensor, old: Tensor, advantage: Tensor, *, weights: Tensor, clip: float) -> tuple[Tensor, Tensor]:
     """PPO's clip with a ratio for each agent, (sum, count) over where `weights [B, n]` is not 0.
 
     Args:
@@ -66,10 +65,15 @@ def policy_term(
 
 def value_term(
     values: Tensor, returns: Tensor, old: Tensor, *, weights: Tensor, settings: TeamUpdates
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """Huber's loss, the greater of it and that of clipped values, (sum, count) over where `weights [B, n]` is not 0."""
-    terms = value_terms(values.flatten(), returns.flatten(), old.flatten(), huber=settings.huber,
-                        clip=settings.clip if settings.clip_values else None)  # fmt: skip
+    terms = value_terms(
+        values.flatten(),
+        returns.flatten(),
+        old.flatten(),
+        huber=settings.huber,
+        clip=settings.clip if settings.clip_values else None,
+    )
     return total(terms, weights.flatten()), weights.sum()
 
 
@@ -143,12 +147,26 @@ class TeamLearner:
         last = policy.values(rollout.last)
         final = policy.values(rollout.final) if rollout.final is not None else np.zeros((0, rollout.spec.agents))
         norm = self.norm if settings.value_norm else ValueNorm()
-        credit = team_credit(rollout, last=last, final=final, gamma=settings.gamma, lam=settings.lam,
-                             lam_part=settings.lam_part, level=settings.credit, norm=norm)  # fmt: skip
+        credit = team_credit(
+            rollout,
+            last=last,
+            final=final,
+            gamma=settings.gamma,
+            lam=settings.lam,
+            lam_part=settings.lam_part,
+            level=settings.credit,
+            norm=norm,
+        )
         if settings.value_norm:
             self.norm = norm = norm.updated(credit.returns[credit.learned])
-        buffer = team_buffer(rollout, credit, norm=norm, mask_policy=settings.mask_policy,
-                             mask_values=settings.mask_values, device=next(self.model.parameters()).device)  # fmt: skip
+        buffer = team_buffer(
+            rollout,
+            credit,
+            norm=norm,
+            mask_policy=settings.mask_policy,
+            mask_values=settings.mask_values,
+            device=next(self.model.parameters()).device,
+        )
         self.model.train()
         steps = self._one_after_the_other(buffer) if self.model.shape.kind == "happo" else self._together(buffer)
         self.model.eval()
@@ -170,13 +188,20 @@ class TeamLearner:
         for epoch in range(settings.epochs):
             for batch in minibatches(buffer, settings.minibatches, self.seed, self.updates, epoch):
                 judged = self.model.evaluate(batch.seen, batch.actions)
-                policy, count = policy_term(judged.logp, batch.old, batch.advantage, weights=batch.acted,
-                                            clip=settings.clip)  # fmt: skip
+                policy, count = policy_term(
+                    judged.logp, batch.old, batch.advantage, weights=batch.acted, clip=settings.clip
+                )
                 policy, entropy = (x / count.clamp(min=1.0) for x in (policy, total(judged.entropy, batch.acted)))
                 value = self._value_loss(judged.values, batch)
                 norm = self.optimizers[0].step(policy - settings.entropy * entropy + settings.value_weight * value)
-                found.append({"policy_loss": policy.item(), "value_loss": value.item(), "entropy": entropy.item(),
-                              "grad_norm": norm})  # fmt: skip
+                found.append(
+                    {
+                        "policy_loss": policy.item(),
+                        "value_loss": value.item(),
+                        "entropy": entropy.item(),
+                        "grad_norm": norm,
+                    }
+                )
         return found
 
     # ------------------------------------------------------------------ HAPPO
@@ -192,8 +217,13 @@ class TeamLearner:
             for epoch in range(settings.epochs):
                 for batch in minibatches(buffer, settings.minibatches, self.seed, self.updates, epoch, agent):
                     logp, spread = model.judge(batch.seen, batch.actions, [agent])
-                    policy, count = policy_term(logp, batch.old[:, at], batch.factor * batch.advantage[:, at],
-                                                weights=batch.acted[:, at], clip=settings.clip)  # fmt: skip
+                    policy, count = policy_term(
+                        logp,
+                        batch.old[:, at],
+                        batch.factor * batch.advantage[:, at],
+                        weights=batch.acted[:, at],
+                        clip=settings.clip,
+                    )
                     policy, entropy = (x / count.clamp(min=1.0) for x in (policy, total(spread, batch.acted[:, at])))
                     norm = self.optimizers[model.actor_of(agent)].step(policy - settings.entropy * entropy)
                     found.append({"policy_loss": policy.item(), "entropy": entropy.item(), "grad_norm": norm})

@@ -203,8 +203,9 @@ class AgentGymEnv:
 
     def _odd(self, path: str, got: object, expected: str) -> WorldError:
         where = f"{self._link.url}{path}: an answer that {self._dialect.title}'s server does not give"
-        return WorldError(where, value=got, expected=expected,
-                          hint=f"is {self._dialect.name!r} the dialect of this server?")  # fmt: skip
+        return WorldError(
+            where, value=got, expected=expected, hint=f"is {self._dialect.name!r} the dialect of this server?"
+        )
 
 
 def _list_in(text: str) -> object:
@@ -235,9 +236,16 @@ class AgentGymWorld:
     blocking = True
 
     def __init__(
-        self, url: str, dialect: str, indices: Sequence[int] | Mapping[str, Sequence[int]], *, name: str | None = None,
-        horizon: int | None = None, token: str | None = None, limits: LinkLimits | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        url: str,
+        dialect: str,
+        indices: Sequence[int] | Mapping[str, Sequence[int]],
+        *,
+        name: str | None = None,
+        horizon: int | None = None,
+        token: str | None = None,
+        limits: LinkLimits | None = None,
+    ) -> None:
         problems = _mistakes(dialect, indices, horizon)
         try:
             self._link = Link(url, token=token, limits=limits)

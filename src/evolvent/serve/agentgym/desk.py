@@ -46,9 +46,13 @@ class Desk:
     def routes(self) -> dict[str, dict[str, Handler]]:
         """Path below the mount -> method -> what answers it."""
         found: dict[str, dict[str, Handler]] = {
-            "/create": {"POST": self.create}, "/reset": {"POST": self.reset}, "/step": {"POST": self.step},
-            "/close": {"POST": self.close}, "/": {"GET": self.hello}, "": {"GET": self.hello},
-        }  # fmt: skip
+            "/create": {"POST": self.create},
+            "/reset": {"POST": self.reset},
+            "/step": {"POST": self.step},
+            "/close": {"POST": self.close},
+            "/": {"GET": self.hello},
+            "": {"GET": self.hello},
+        }
         for name, lookup in self._lookups.items():
             found[f"/{name}"] = {"GET": self._looking(lookup)}
         if self.dialect.shape != "object":

@@ -109,51 +109,93 @@ _SHEET = (
 
 _ROWS = (
     Dialect(
-        "textcraft", "TextCraft", "object", "data_idx", 20, Words("only"),
+        "textcraft",
+        "TextCraft",
+        "object",
+        "data_idx",
+        20,
+        Words("only"),
         "Craft the goal by the recipes shown. Actions: get 1 item; craft 1 item using 1 item, 1 item; inventory. Only "
         f"items without a recipe can be got; always give the number. {_REACT}",
     ),
     Dialect(
-        "babyai", "BabyAI", "object", "data_idx", 20, Marked("only"),
+        "babyai",
+        "BabyAI",
+        "object",
+        "data_idx",
+        20,
+        Marked("only"),
         "Reach the goal in a house of rooms. Actions: turn left, turn right, move forward, go to OBJECT 1, pick up "
         "OBJECT 1, go through DOOR 1, toggle and go through DOOR 1, toggle, drop. A locked door needs a key of its "
         f"colour. {_REACT}",
-        value="score", any_is_success=True,
+        value="score",
+        any_is_success=True,
     ),
     Dialect(
-        "sciworld", "ScienceWorld", "object", "data_idx", 30, Marked("first"),
+        "sciworld",
+        "ScienceWorld",
+        "object",
+        "data_idx",
+        30,
+        Marked("first"),
         "Do the science task. Actions: open, close, activate, deactivate, disconnect, read, eat, flush, mix, pick up, "
         "put down, focus on, go to, look at, look in with one object; use A on B, move A to B, pour A into B, dunk A "
         f"into B, connect A to B; look around, wait, wait1, task, inventory. {_REACT}",
-        value="score", full=100.0,
+        value="score",
+        full=100.0,
     ),
     Dialect(
-        "alfworld", "AlfWorld", "object", "game", 30, Marked("last"),
+        "alfworld",
+        "AlfWorld",
+        "object",
+        "game",
+        30,
+        Marked("last"),
         "Do the task in the household. Every action must be one of the available ones, such as: go to R, take O from "
         "R, put O in/on R, open R, close R, toggle O, clean O with R, heat O with R, cool O with R, use O, examine O, "
         f"inventory, look. 'Nothing happens' means that it was not possible. {_REACT}",
         extra={"world_type": "Text"},
     ),
     Dialect(
-        "maze", "LMRL-Gym.maze", "object", "game", 15, Ways("first"),
+        "maze",
+        "LMRL-Gym.maze",
+        "object",
+        "game",
+        15,
+        Ways("first"),
         "Walk to the goal in as few moves as you can. You are told where the goal is, where you are, and which walls "
         "are next to you; down adds 1 to the first number, right adds 1 to the second. Actions: move up, move down, "
         f"move left, move right. {_REACT}",
     ),
     Dialect(
-        "wordle", "LMRL-Gym.wordle", "object", "seed", 8, Letters("first"),
+        "wordle",
+        "LMRL-Gym.wordle",
+        "object",
+        "seed",
+        8,
+        Letters("first"),
         "Guess the hidden word of five letters in six tries; write its letters apart, for example 's h i r e'. Each "
         "letter is marked: g right and in its place, y in the word but elsewhere, b not in the word. A guess that is "
         f"not in the list is an invalid word and costs a try. {_REACT}",
     ),
     Dialect(
-        "webshop", "WebShop", "array", "session_id", 10, Marked("last"),
+        "webshop",
+        "WebShop",
+        "array",
+        "session_id",
+        10,
+        Marked("last"),
         "Buy what the instruction asks for. Actions: search[keywords] where there is a search bar, click[value] with a "
         f"value that can be clicked. {_REACT}",
         text="state",
     ),
     Dialect(
-        "sqlgym", "SQLGym", "array", "item_id", 1, Fenced("sql"),
+        "sqlgym",
+        "SQLGym",
+        "array",
+        "item_id",
+        1,
+        Fenced("sql"),
         "Answer the question about the SQLite database with one SQL statement. Write 'Thought: ...', then "
         "'Action: ```sql', the statement, and '```'.",
         text="state",
@@ -164,31 +206,64 @@ _ROWS = (
     Dialect("todo", "Todo", "text", "id", 15, ToolLine(), _TODO),
     Dialect("sheet", "Sheet", "text", "id", 15, ToolLine(), _SHEET),
     Dialect(
-        "searchqa", "SearchQA", "text", "id", 10, Tagged(),
+        "searchqa",
+        "SearchQA",
+        "text",
+        "id",
+        10,
+        Tagged(),
         "Answer the question. Think in <think>...</think>, then write either <search>words</search>, which answers "
         "with documents, or <answer>the answer</answer>.",
     ),
     Dialect(
-        "webarena", "WebArena", "web", "idx", 25, Fenced(),
+        "webarena",
+        "WebArena",
+        "web",
+        "idx",
+        25,
+        Fenced(),
         "Reach the objective on the web page. Actions, each between triple backticks: click [id], type [id] [text] "
         "[1], hover [id], press [keys], scroll [down], new_tab, tab_focus [number], close_tab, goto [url], go_back, "
         "go_forward, stop [answer].",
-        done="terminated", extra={"seed": 0},
+        done="terminated",
+        extra={"seed": 0},
     ),
-)  # fmt: skip
+)
 
 DIALECTS: Mapping[str, Dialect] = {row.name: row for row in _ROWS}
 
 # World -> dialect. Of several worlds of one dialect the first named here has the mount of the dialect's own name.
 _WORLDS: Mapping[str, str] = {
-    "textcraft": "textcraft", "workshop": "textcraft", "crafting": "textcraft", "babyai": "babyai",
-    "gridworld": "babyai", "double_t": "maze", "maze": "maze", "wordle": "wordle", "wordle_lmrl": "wordle",
-    "alfworld": "alfworld", "household": "alfworld", "household-large": "alfworld", "household-03": "alfworld",
-    "alfworld-engine": "alfworld", "minigrid": "babyai",
-    "sql": "sqlgym", "sqlgym": "sqlgym", "bird": "sqlgym", "scienceworld": "sciworld", "sciworld": "sciworld",
-    "weather": "weather", "movie": "movie", "academia": "academia", "todo": "todo", "sheet": "sheet",
-    "searchqa": "searchqa", "searchqa_files": "searchqa", "webshop": "webshop", "webarena": "webarena",
-}  # fmt: skip
+    "textcraft": "textcraft",
+    "workshop": "textcraft",
+    "crafting": "textcraft",
+    "babyai": "babyai",
+    "gridworld": "babyai",
+    "double_t": "maze",
+    "maze": "maze",
+    "wordle": "wordle",
+    "wordle_lmrl": "wordle",
+    "alfworld": "alfworld",
+    "household": "alfworld",
+    "household-large": "alfworld",
+    "household-03": "alfworld",
+    "alfworld-engine": "alfworld",
+    "minigrid": "babyai",
+    "sql": "sqlgym",
+    "sqlgym": "sqlgym",
+    "bird": "sqlgym",
+    "scienceworld": "sciworld",
+    "sciworld": "sciworld",
+    "weather": "weather",
+    "movie": "movie",
+    "academia": "academia",
+    "todo": "todo",
+    "sheet": "sheet",
+    "searchqa": "searchqa",
+    "searchqa_files": "searchqa",
+    "webshop": "webshop",
+    "webarena": "webarena",
+}
 
 
 def dialect_named(name: str) -> Dialect:

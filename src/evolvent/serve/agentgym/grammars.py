@@ -162,8 +162,9 @@ def tool_line(text: str) -> tuple[str, str]:
     before, found, given = text.rstrip().rpartition("\n")[2].partition("Action Input:")
     name = before.rstrip().removesuffix("with")
     if not found or len(name) == len(before.rstrip()) or not (name := name.rpartition(_MARK)[2].strip()):
-        raise InvalidAction("no call of a tool on the last line", value=text,
-                            expected="Action: NAME with Action Input: {...}")  # fmt: skip
+        raise InvalidAction(
+            "no call of a tool on the last line", value=text, expected="Action: NAME with Action Input: {...}"
+        )
     return name, given.strip()
 
 

@@ -158,16 +158,19 @@ class Link:
                 for part in reply.iter_raw():
                     data += part
                     if len(data) > self.limits.max_bytes:
-                        raise LimitExceeded(f"{said.what}: an answer beyond the limit",
-                                            expected=f"at most {self.limits.max_bytes} bytes")  # fmt: skip
+                        raise LimitExceeded(
+                            f"{said.what}: an answer beyond the limit",
+                            expected=f"at most {self.limits.max_bytes} bytes",
+                        )
                     deadline.check(said.what)
                 return reply.status_code, reply.headers, bytes(data)
         except httpx2.TimeoutException as error:
             late = f"{deadline.total_s:g} s"
             raise StepTimeout(f"{said.what}: no answer before the deadline", value=late) from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise EnvLost(f"{said.what}: {said.hidden(str(error)) or type(error).__name__}",
-                          hint="is the server running?") from error  # fmt: skip
+            raise EnvLost(
+                f"{said.what}: {said.hidden(str(error)) or type(error).__name__}", hint="is the server running?"
+            ) from error
 
     def _open(self) -> httpx2.Client:
         with self._lock:
@@ -177,10 +180,13 @@ class Link:
                 headers |= {"authorization": f"Bearer {self._token}"} if self._token else {}
                 many = self.limits.connections
                 self._client = httpx2.Client(
-                    headers=headers, trust_env=self.limits.trust_env, follow_redirects=False,
-                    limits=httpx2.Limits(max_connections=many, max_keepalive_connections=many,
-                                         keepalive_expiry=self.limits.idle_s),
-                )  # fmt: skip
+                    headers=headers,
+                    trust_env=self.limits.trust_env,
+                    follow_redirects=False,
+                    limits=httpx2.Limits(
+                        max_connections=many, max_keepalive_connections=many, keepalive_expiry=self.limits.idle_s
+                    ),
+                )
                 weakref.finalize(self, self._client.close)
             return self._client
 

@@ -66,15 +66,18 @@ def _own(dialect: Dialect) -> Mapping[str, Lookup]:
         "textcraft": {"commands": lambda play: recipes_of(play.first), "goal": lambda play: goal_of(play.first)},
         "babyai": {"observation": _state},
         "sciworld": {
-            "action_hint": _hints, "goals": _told("goals"), "task_description": _described(dialect),
-            "object_tree": _told("object_tree"), "state": _state,
+            "action_hint": _hints,
+            "goals": _told("goals"),
+            "task_description": _described(dialect),
+            "object_tree": _told("object_tree"),
+            "state": _state,
         },
         "alfworld": {"available_actions": actions},
         "maze": {"available_actions": actions},
         "wordle": {"filtered_vocab": lambda play: [word.replace(" ", "") for word in admissible(play.info)]},
         "webshop": {"available_actions": _clicks, "instruction_text": _instruction, "state": _page},
         "webarena": {"observation_metadata": lambda play: plain(play.info.get("observation_metadata", {}))},
-    }  # fmt: skip
+    }
     return tables.get(dialect.name, {})
 
 

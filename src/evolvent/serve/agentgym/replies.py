@@ -55,8 +55,12 @@ class Play:
             WorldError: a step that was not scored, or a reward that is not finite: that is never told as 0.
         """
         if stepped.reward is None or not math.isfinite(stepped.reward):
-            raise WorldError("the world did not score the step", value=stepped.reward, expected="a finite reward",
-                             hint="the session was closed")  # fmt: skip
+            raise WorldError(
+                "the world did not score the step",
+                value=stepped.reward,
+                expected="a finite reward",
+                hint="the session was closed",
+            )
         self.reward = stepped.reward
         self.total += stepped.reward
         self.info = stepped.info
@@ -90,16 +94,24 @@ def _sciworld(play: Play) -> dict[str, Json]:
     kind = play.task.kind if play.task else ""
     description, room = _task_line(play)
     return {
-        "task_name": str(play.info.get("task_name", kind)), "var_num": play.index, "task_description": description,
-        "observation": room, "reward": 0, "score": _percent(play), "deleted": False, "done": False,
-    }  # fmt: skip
+        "task_name": str(play.info.get("task_name", kind)),
+        "var_num": play.index,
+        "task_description": description,
+        "observation": room,
+        "reward": 0,
+        "score": _percent(play),
+        "deleted": False,
+        "done": False,
+    }
 
 
 def _alfworld(play: Play) -> dict[str, Json]:
     return {
-        "id": play.number, "observation": play.first, "available_actions": plain(admissible(play.info)),
+        "id": play.number,
+        "observation": play.first,
+        "available_actions": plain(admissible(play.info)),
         "task_type": play.task.kind if play.task else "",
-    }  # fmt: skip
+    }
 
 
 _RESETS: Mapping[str, Callable[[Play], dict[str, Json]]] = {
@@ -158,8 +170,7 @@ def step_body(dialect: Dialect, play: Play, *, terminated: bool, truncated: bool
 def refused_body(dialect: Dialect, play: Play, why: str) -> dict[str, Json]:
     """What answers a text of which no action could be read: no step was taken, the reward so far stands."""
     if dialect.shape == "web":
-        return {"observation": why, "reward": 0, "terminated": False, "truncated": False, "info": None,
-                "invalid": True}  # fmt: skip
+        return {"observation": why, "reward": 0, "terminated": False, "truncated": False, "info": None, "invalid": True}
     return {dialect.text: why, "reward": _level(dialect, play, done=False), "done": False, "invalid": True}
 
 

@@ -140,9 +140,17 @@ class McpWorld(GivenWorld):
     """
 
     def __init__(
-        self, server: str | Sequence[str], *, tasks: Given, judge: Judge | None = None, begin: str | None = None,
-        name: str | None = None, rules: Rules | None = None, patience: Patience | None = None, token: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        server: str | Sequence[str],
+        *,
+        tasks: Given,
+        judge: Judge | None = None,
+        begin: str | None = None,
+        name: str | None = None,
+        rules: Rules | None = None,
+        patience: Patience | None = None,
+        token: str | None = None,
+    ) -> None:
         try:
             from evolvent.serve.mcp.link import Link
         except ImportError as error:

@@ -133,8 +133,13 @@ class Link:
             try:
                 with boundary(EnvLost, f"the session with {self._what} failed"), scope:
                     async with AsyncExitStack() as stack:
-                        client = Client(await self._transport(stack, self._words), mode=mode, cache=None,
-                                        client_info=_SELF, read_timeout_seconds=self._patience.reset_s)  # fmt: skip
+                        client = Client(
+                            await self._transport(stack, self._words),
+                            mode=mode,
+                            cache=None,
+                            client_info=_SELF,
+                            read_timeout_seconds=self._patience.reset_s,
+                        )
                         await stack.enter_async_context(client)
                         ready.set_result(client)
                         await self._stop.wait()

@@ -98,9 +98,12 @@ class Mounted:
     def _server(self) -> Server[Any]:
         said = f"{self._world.instructions}\n\n{_HOW}".strip()
         return Server(
-            f"evolvent/{self._name}", version=self._world.version, instructions=said,
-            on_list_tools=self._list, on_call_tool=self._call,
-        )  # fmt: skip
+            f"evolvent/{self._name}",
+            version=self._world.version,
+            instructions=said,
+            on_list_tools=self._list,
+            on_call_tool=self._call,
+        )
 
     async def _list(
         self, context: ServerRequestContext[Any, Any], params: PaginatedRequestParams | None

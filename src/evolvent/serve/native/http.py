@@ -126,8 +126,9 @@ class _Native:
     async def _about(self, params: Params, query: Asked) -> str:
         worlds = self._host.worlds
         versions = {"evolvent": __version__, "worlds": {name: world.version for name, world in worlds.items()}}
-        return json_text({"name": "evolvent", "protocol": PROTOCOL, "versions": versions, "worlds": list(worlds),
-                          "ws": "/v1/ws"})  # fmt: skip
+        return json_text(
+            {"name": "evolvent", "protocol": PROTOCOL, "versions": versions, "worlds": list(worlds), "ws": "/v1/ws"}
+        )
 
     async def _worlds(self, params: Params, query: Asked) -> str:
         return json_text({"worlds": [await self._card(name) for name in self._host.worlds]})

@@ -30,9 +30,14 @@ class Operations:
     def __init__(self, host: Host, catalogue: Catalogue) -> None:
         self.host, self.catalogue = host, catalogue
         self.by_name: Mapping[str, Callable[[Mapping[str, Any]], Awaitable[str]]] = {
-            "create": self.create, "reset": self.reset, "step": self.step, "steps": self.steps, "look": self.look,
-            "close": self.close, "ping": self.ping,
-        }  # fmt: skip
+            "create": self.create,
+            "reset": self.reset,
+            "step": self.step,
+            "steps": self.steps,
+            "look": self.look,
+            "close": self.close,
+            "ping": self.ping,
+        }
 
     async def create(self, body: Mapping[str, Any]) -> str:
         """`{world, task, seed}` -> `{session, observation, info, step}`: a new session, its episode begun."""
@@ -128,8 +133,11 @@ def _item_problems(body: object, where: str) -> list[Problem]:
     """Everything that is wrong with a step."""
     if not isinstance(body, Mapping):
         return [_problem(where.rstrip(".") or "body", body, "an object with session, step and action")]
-    problems = [_problem(where + name, body.get(name), "text") for name in ("session", "action")
-                if not isinstance(body.get(name), str)]  # fmt: skip
+    problems = [
+        _problem(where + name, body.get(name), "text")
+        for name in ("session", "action")
+        if not isinstance(body.get(name), str)
+    ]
     step = body.get("step")
     if step is not None and (not isinstance(step, int) or isinstance(step, bool) or step < 0):
         problems.append(_problem(where + "step", step, "a number of 0 or more, or null"))

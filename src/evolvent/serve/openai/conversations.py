@@ -86,7 +86,7 @@ class Conversations:
 
     def note(
         self, messages: Sequence[Message], session: str, *, reply: Message, ids: Sequence[int], stopped: bool
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Remember what was written as a reply to these messages.
 
         Args:

@@ -171,10 +171,12 @@ class PolicyFace:
             gauge("evolvent_requests_open", "Texts that are being written or wait to be.", generator.open),
             gauge("evolvent_engine_queue", "Asks that the engine has taken and not answered.", generator.queued),
             gauge("evolvent_policy_version", "Version of the weights that are served.", generator.policy.version),
-            *(Family(f"evolvent_tokens_{name}_total", "counter", help, (Sample(count),))
-              for name, count, help in counted),
+            *(
+                Family(f"evolvent_tokens_{name}_total", "counter", help, (Sample(count),))
+                for name, count, help in counted
+            ),
             self._errors.family(),
-        ]  # fmt: skip
+        ]
 
     async def _models(self, request: Request) -> Response:
         return json_answer({"object": "list", "data": [self._card()]})
@@ -185,10 +187,14 @@ class PolicyFace:
 
     def _card(self) -> dict[str, Any]:
         return {
-            "id": self._name, "object": "model", "created": self._created, "owned_by": "evolvent",
-            "max_model_len": self._generator.context, "system_fingerprint": self._generator.fingerprint,
+            "id": self._name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "evolvent",
+            "max_model_len": self._generator.context,
+            "system_fingerprint": self._generator.fingerprint,
             "logprobs_mode": "processed_logprobs",
-        }  # fmt: skip
+        }
 
     def _named(self, model: str) -> None:
         if model != self._name:
@@ -213,16 +219,21 @@ class PolicyFace:
             prompt = self._conversations.continued(messages, session, after) or shown.ids
         else:
             prompt = self._conversations.read(messages, policy.dialect, session)
-        form = Form(True, self._name, self._word, asked.logprobs, asked.return_token_ids,
-                    asked.return_weight_versions)  # fmt: skip
+        form = Form(True, self._name, self._word, asked.logprobs, asked.return_token_ids, asked.return_weight_versions)
         note = partial(self._noted, messages, session)
         return await self._replied(request, asked, self._writing(asked, form, note=note, tools=shown), [prompt])
 
     async def _complete(self, request: Request) -> Response:
         asked = read_request(CompletionRequest, decoded(await request.body()))
         self._named(asked.model)
-        form = Form(False, self._name, self._word, asked.logprobs is not None, asked.return_token_ids,
-                    asked.return_weight_versions)  # fmt: skip
+        form = Form(
+            False,
+            self._name,
+            self._word,
+            asked.logprobs is not None,
+            asked.return_token_ids,
+            asked.return_weight_versions,
+        )
         return await self._replied(request, asked, self._writing(asked, form), self._prompts(asked))
 
     async def _generate(self, request: Request) -> Response:
@@ -255,15 +266,19 @@ class PolicyFace:
         return self._toolbox
 
     def _writing(
-        self, asked: Asked, form: Form, *, note: Callable[[Choice], None] = lambda choice: None,
+        self,
+        asked: Asked,
+        form: Form,
+        *,
+        note: Callable[[Choice], None] = lambda choice: None,
         tools: Shown | None = None,
-    ) -> Writing:  # fmt: skip
+    ) -> Writing:
         wanted = asked.wanted(self._generator.context)
         return Writing(self._generator, self._generator.policy.dialect, wanted, form, note, tools)
 
     async def _replied(
         self, request: Request, asked: Asked, writing: Writing, prompts: Sequence[list[int]]
-    ) -> Response:  # fmt: skip
+    ) -> Response:
         """The whole reply, or a stream of it that has begun: until then errors have a status of their own."""
         if not asked.stream:
             return json_answer(await attended(request, writing.whole(prompts)))
@@ -324,8 +339,10 @@ def policy_app(face: PolicyFace, *, access: Access) -> App:
     async def refused(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
         told = NotFound if status == 404 else ConfigError
-        said = told(f"{request.method} {request.url.path[:200]}: {getattr(error, 'detail', 'failed')}",
-                    hint="there are /v1/models, /v1/chat/completions, /v1/completions and /generate")  # fmt: skip
+        said = told(
+            f"{request.method} {request.url.path[:200]}: {getattr(error, 'detail', 'failed')}",
+            hint="there are /v1/models, /v1/chat/completions, /v1/completions and /generate",
+        )
         row = error_body(said)
         row["error"]["code"] = "unknown_url" if status == 404 else None
         return json_answer(row, status)

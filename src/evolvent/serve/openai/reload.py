@@ -73,8 +73,12 @@ def handed_over(root: Path, path: str, served: Policy) -> Policy:
 
     folder = _inside(root, path)
     if (folder / FILES[0]).exists():
-        raise ConfigError("an adapter was handed over", value=path, expected="a whole model",
-                          hint="merge it first: an adapter names its base, which may lie anywhere")  # fmt: skip
+        raise ConfigError(
+            "an adapter was handed over",
+            value=path,
+            expected="a whole model",
+            hint="merge it first: an adapter names its base, which may lie anywhere",
+        )
     found = load_policy(folder, context=served.limit)
     _check_same(found, served)
     weight = next(iter(served.model.parameters()))
@@ -110,16 +114,20 @@ def _check_same(found: Policy, served: Policy) -> None:
     """Refuse what is another model: conversations under way have tokens of the one that is served."""
     if found.dialect.name != served.dialect.name or found.tokenizer.get_vocab() != served.tokenizer.get_vocab():
         raise VocabularyMismatch(
-            "the weights belong to another tokenizer than is served", hint="restart the server with that model",
+            "the weights belong to another tokenizer than is served",
+            hint="restart the server with that model",
             value=f"{len(found.tokenizer)} tokens, dialect {found.dialect.name}",
             expected=f"{len(served.tokenizer)} tokens, dialect {served.dialect.name}",
-        )  # fmt: skip
+        )
     have, want = _shapes(found.model), _shapes(served.model)
     wrong = sorted(name for name in have.keys() | want.keys() if have.get(name) != want.get(name))
     if wrong:
-        raise ShapeMismatch(f"the weights belong to another model than is served: {wrong[0]} differs",
-                            value=have.get(wrong[0], "no such tensor"), expected=want.get(wrong[0], "no such tensor"),
-                            hint="restart the server with that model")  # fmt: skip
+        raise ShapeMismatch(
+            f"the weights belong to another model than is served: {wrong[0]} differs",
+            value=have.get(wrong[0], "no such tensor"),
+            expected=want.get(wrong[0], "no such tensor"),
+            hint="restart the server with that model",
+        )
 
 
 def _shapes(model: Any) -> dict[str, tuple[int, ...]]:

@@ -99,8 +99,10 @@ class Form:
 
     def body(self, choices: Sequence[Choice]) -> dict[str, Any]:
         """The whole reply."""
-        rows = [self._row(choice, {"role": "assistant", **self._said(choice)}, choice.text,
-                          upto=len(choice.written.ids)) for choice in choices]  # fmt: skip
+        rows = [
+            self._row(choice, {"role": "assistant", **self._said(choice)}, choice.text, upto=len(choice.written.ids))
+            for choice in choices
+        ]
         return {**self._head(choices, rows, stream=False), "usage": _usage(choices)}
 
     def begun(self, choice: Choice) -> dict[str, Any]:
@@ -130,14 +132,18 @@ class Form:
     def _head(self, choices: Sequence[Choice], rows: list[dict[str, Any]], *, stream: bool) -> dict[str, Any]:
         kind = ("chat.completion.chunk" if stream else "chat.completion") if self.chat else "text_completion"
         head = {
-            "id": ("chatcmpl-" if self.chat else "cmpl-") + self.id, "object": kind, "created": self.created,
-            "model": self.model, "system_fingerprint": choices[0].written.writer, "choices": rows,
-        }  # fmt: skip
+            "id": ("chatcmpl-" if self.chat else "cmpl-") + self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": choices[0].written.writer,
+            "choices": rows,
+        }
         return {**head, "prompt_token_ids": choices[0].prompt} if self.chat and self.ids and rows else head
 
     def _row(
         self, choice: Choice, said: dict[str, Any], text: str, *, upto: int, key: str = "message"
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         row: dict[str, Any] = {"index": choice.index, **({key: said} if self.chat else {"text": text})}
         row["logprobs"] = (self._entries(choice) if self.chat else self._table(choice)) if self.logprobs else None
         row["finish_reason"] = choice.ended
@@ -158,11 +164,12 @@ class Form:
         """Calls with ids of their own; their arguments in the order in which they were written."""
         return [
             {
-                "id": f"call_{self.id}{choice.index:03d}{number:03d}", "type": "function",
+                "id": f"call_{self.id}{choice.index:03d}{number:03d}",
+                "type": "function",
                 "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)},
             }
             for number, call in enumerate(choice.calls)
-        ]  # fmt: skip
+        ]
 
     def _entries(self, choice: Choice) -> dict[str, Any]:
         """Log-probabilities as a chat has them. A token that is part of a character has no text of its own."""

@@ -25,13 +25,30 @@ _MOST_FIELDS = 128  # of a request; each wrong one is told of
 _DEFAULT_TOKENS = 16  # of a completion without max_tokens, as OpenAI has it
 # Fields that are accepted where they ask for nothing: (their neutral values).
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "presence_penalty": (0,), "frequency_penalty": (0,), "repetition_penalty": (1,), "min_p": (0,), "logit_bias": ({},),
-    "tools": ([],), "functions": ([],), "tool_choice": ("none", "auto"), "parallel_tool_calls": (True, False),
-    "response_format": ({"type": "text"},), "modalities": (["text"],), "best_of": (1,), "echo": (False,),
-    "suffix": ("",), "ignore_eos": (False,), "use_beam_search": (False,), "min_tokens": (0,), "top_logprobs": (0,),
-    "skip_special_tokens": (True,), "add_generation_prompt": (True,), "continue_final_message": (False,),
-    "chat_template_kwargs": ({},), "include_stop_str_in_output": (False,),
-}  # fmt: skip
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "min_p": (0,),
+    "logit_bias": ({},),
+    "tools": ([],),
+    "functions": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "best_of": (1,),
+    "echo": (False,),
+    "suffix": ("",),
+    "ignore_eos": (False,),
+    "use_beam_search": (False,),
+    "min_tokens": (0,),
+    "top_logprobs": (0,),
+    "skip_special_tokens": (True,),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "chat_template_kwargs": ({},),
+    "include_stop_str_in_output": (False,),
+}
 _IDLE = ("user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier")  # about the caller only
 R = TypeVar("R", bound="Request")
 T = TypeVar("T")
@@ -98,8 +115,10 @@ class ChatRequest(Request):
         """The messages, without fields of which nothing is known. Raises ConfigError for what is none."""
         try:
             messages = [Message.of_openai(row) for row in self.messages]
-            return [replace(one, content=text_of(one.text), calls=tuple(map(_whole, one.calls)), extra={})
-                    for one in messages]  # fmt: skip
+            return [
+                replace(one, content=text_of(one.text), calls=tuple(map(_whole, one.calls)), extra={})
+                for one in messages
+            ]
         except SampleInvalid as error:
             raise ConfigError([Problem("messages", str(error))]) from error
 

@@ -25,11 +25,21 @@ __all__ = ["GenerateForm", "GenerateRequest", "TokenizeRequest", "model_info", "
 
 # Fields that are accepted where they ask for what is done anyway: (their neutral values).
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "stream": (False,), "logprob_start_len": (-1,), "top_logprobs_num": (0,), "return_text_in_logprobs": (False,),
-    "add_special_tokens": (True,), "ignore_eos": (False,), "skip_special_tokens": (True,), "no_stop_trim": (False,),
-    "spaces_between_special_tokens": (True,), "min_new_tokens": (0,), "min_p": (0,), "frequency_penalty": (0,),
-    "presence_penalty": (0,), "repetition_penalty": (1,),
-}  # fmt: skip
+    "stream": (False,),
+    "logprob_start_len": (-1,),
+    "top_logprobs_num": (0,),
+    "return_text_in_logprobs": (False,),
+    "add_special_tokens": (True,),
+    "ignore_eos": (False,),
+    "skip_special_tokens": (True,),
+    "no_stop_trim": (False,),
+    "spaces_between_special_tokens": (True,),
+    "min_new_tokens": (0,),
+    "min_p": (0,),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+}
 _DEFAULT_TOKENS = 128  # of a reply whose length nobody names, as SGLang has it
 M = TypeVar("M", bound=BaseModel)
 List = Annotated[list[Any], Field(fail_fast=True)]
@@ -65,11 +75,17 @@ class GenerateRequest(BaseModel):
             raise ConfigError([Problem("input_ids", "input_ids and text, or neither", "one of the two")])
         given = self.sampling_params
         row = {
-            "model": model, "prompt": self.input_ids if self.text is None else self.text, "n": given.n,
-            "max_tokens": given.max_new_tokens or _DEFAULT_TOKENS, "temperature": given.temperature,
-            "top_p": given.top_p, "top_k": given.top_k, "seed": given.sampling_seed, "stop": given.stop or None,
+            "model": model,
+            "prompt": self.input_ids if self.text is None else self.text,
+            "n": given.n,
+            "max_tokens": given.max_new_tokens or _DEFAULT_TOKENS,
+            "temperature": given.temperature,
+            "top_p": given.top_p,
+            "top_k": given.top_k,
+            "seed": given.sampling_seed,
+            "stop": given.stop or None,
             "logprobs": 0,
-        }  # fmt: skip
+        }
         return _read(CompletionRequest, row)
 
     @property
@@ -141,10 +157,12 @@ class GenerateForm(Form):
             ended = {"type": "stop", "matched": ids[-1] if ids and ids[-1] in self.stop_ids else None}
         name = self.request or self.id
         meta = {
-            "id": f"{name}_{choice.index}" if several else name, "finish_reason": ended,
-            "prompt_tokens": len(choice.prompt), "completion_tokens": len(ids),
+            "id": f"{name}_{choice.index}" if several else name,
+            "finish_reason": ended,
+            "prompt_tokens": len(choice.prompt),
+            "completion_tokens": len(ids),
             "weight_version": written.writer,
-        }  # fmt: skip
+        }
         if self.logprobs:
             pairs = zip(map(float, written.logprobs), ids, strict=True)
             meta["output_token_logprobs"] = [[value, token, None] for value, token in pairs]
@@ -155,7 +173,12 @@ def model_info(generator: Generator, name: str) -> dict[str, Any]:
     """What `/model_info` answers. No path of this machine is told: the model is called by its name."""
     config = generator.policy.model.config
     return {
-        "model_path": name, "served_model_name": name, "tokenizer_path": name, "is_generation": True,
-        "preferred_sampling_params": None, "weight_version": generator.fingerprint,
-        "model_type": getattr(config, "model_type", None), "architectures": getattr(config, "architectures", None),
-    }  # fmt: skip
+        "model_path": name,
+        "served_model_name": name,
+        "tokenizer_path": name,
+        "is_generation": True,
+        "preferred_sampling_params": None,
+        "weight_version": generator.fingerprint,
+        "model_type": getattr(config, "model_type", None),
+        "architectures": getattr(config, "architectures", None),
+    }

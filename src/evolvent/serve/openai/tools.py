@@ -80,8 +80,13 @@ def read_offer(asked: ChatRequest) -> Offer:
     problems += wrong
     free = asked.tool_choice == "auto"
     if free and tools and not asked.parallel_tool_calls:
-        problems.append(Problem("parallel_tool_calls", "one call at most cannot be promised of a reply that is free",
-                                "leave it out, or give tool_choice 'required' or a function"))  # fmt: skip
+        problems.append(
+            Problem(
+                "parallel_tool_calls",
+                "one call at most cannot be promised of a reply that is free",
+                "leave it out, or give tool_choice 'required' or a function",
+            )
+        )
     if problems:
         raise ConfigError(problems)
     if not tools or asked.tool_choice == "none":
@@ -145,8 +150,11 @@ class Shown:
         except (InvalidAction, SampleInvalid):
             return text, ()
         known = {tool.name: tool for tool in self.offer.callable}
-        unfit = any(call.name not in known or (call.name in self.offer.strict
-                    and faults(call.arguments, known[call.name].parameters)) for call in calls)  # fmt: skip
+        unfit = any(
+            call.name not in known
+            or (call.name in self.offer.strict and faults(call.arguments, known[call.name].parameters))
+            for call in calls
+        )
         if not calls or unfit:
             return text, ()
         rest = _TAGGED.sub("", text[at:]) if self._tagged else ""
@@ -290,8 +298,13 @@ def _check_order(messages: Sequence[Message]) -> None:
         where = f"messages[{number}]"
         if message.role == "tool":
             if message.tool_call_id not in waiting:
-                problems.append(Problem(f"{where}.tool_call_id", f"answers no open call: {message.tool_call_id!r:.80}",
-                                        f"one of {waiting[:8]}"))  # fmt: skip
+                problems.append(
+                    Problem(
+                        f"{where}.tool_call_id",
+                        f"answers no open call: {message.tool_call_id!r:.80}",
+                        f"one of {waiting[:8]}",
+                    )
+                )
             waiting = [one for one in waiting if one != message.tool_call_id]
             continue
         if waiting:
@@ -304,8 +317,13 @@ def _check_order(messages: Sequence[Message]) -> None:
             if message.role != "assistant" or len(set(waiting)) < len(message.calls):
                 problems.append(Problem(f"{where}.tool_calls", "calls of an assistant, each with an id of its own"))
     if waiting or messages[-1].role not in ("user", "tool"):
-        problems.append(Problem("messages", f"nothing to reply to: the last is of the role {messages[-1].role!r}",
-                                "the user's message, or the answer of a tool"))  # fmt: skip
+        problems.append(
+            Problem(
+                "messages",
+                f"nothing to reply to: the last is of the role {messages[-1].role!r}",
+                "the user's message, or the answer of a tool",
+            )
+        )
     if problems:
         raise ConfigError(problems[:8])
 

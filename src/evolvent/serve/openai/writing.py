@@ -95,9 +95,7 @@ class Writing:
         pairs = [(prompt, seed) for prompt in prompts for seed in self.wanted.seeds]
         return [self._piecewise(index, *pair, tell=tell) for index, pair in enumerate(pairs)]
 
-    async def _piecewise(
-        self, index: int, prompt: list[int], seed: int, *, tell: Callable[[Event], None]
-    ) -> Choice:  # fmt: skip
+    async def _piecewise(self, index: int, prompt: list[int], seed: int, *, tell: Callable[[Event], None]) -> Choice:
         """Write a choice a few tokens at a time, and tell every part. The same tokens come as when written at once."""
         wanted, form = self.wanted, self.form
         ids, logprobs, sent, told, writer = np.zeros(0, np.int32), np.zeros(0, np.float32), 0, 0, ""
@@ -157,9 +155,7 @@ class Writing:
     def _held(self) -> Constraint | None:
         return None if self.tools is None else self.tools.constraint
 
-    def _ask(
-        self, prompt: list[int], most: int, seeds: tuple[int, ...], *, held: Constraint | None
-    ) -> SampleAsk:  # fmt: skip
+    def _ask(self, prompt: list[int], most: int, seeds: tuple[int, ...], *, held: Constraint | None) -> SampleAsk:
         stops, sampling = self.dialect.stop_ids, self.wanted.sampling
         return SampleAsk(None, prompt, most, stops, sampling=sampling, seeds=seeds, constraint=held)
 
@@ -203,8 +199,9 @@ def _check_one(writers: Iterable[str]) -> None:
     """Refuse a reply of which two versions of the weights wrote parts: the client asks again."""
     names = sorted(set(writers))
     if len(names) > 1:
-        raise WeightsChanged("the weights were replaced while the reply was written", value=" and ".join(names),
-                             hint="ask again")  # fmt: skip
+        raise WeightsChanged(
+            "the weights were replaced while the reply was written", value=" and ".join(names), hint="ask again"
+        )
 
 
 async def _together(works: Sequence[Awaitable[T]]) -> list[T]:

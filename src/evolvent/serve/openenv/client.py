@@ -49,9 +49,17 @@ class OpenEnvWorld(GivenWorld):
     """
 
     def __init__(
-        self, base_url: str, *, tasks: Given, action: str | Writer = "message", text: str | Reader = "text",
-        name: str | None = None, rules: Rules | None = None, patience: Patience | None = None, token: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        base_url: str,
+        *,
+        tasks: Given,
+        action: str | Writer = "message",
+        text: str | Reader = "text",
+        name: str | None = None,
+        rules: Rules | None = None,
+        patience: Patience | None = None,
+        token: str | None = None,
+    ) -> None:
         self.base, _ = address(base_url)
         self._headers = {} if token is None else {"authorization": f"Bearer {token}"}
         self.patience, rules = patience or Patience(), rules or Rules()
@@ -105,9 +113,11 @@ class OpenEnvWorld(GivenWorld):
             return text_of(str(self._text(fields))), dict(fields)
         if not isinstance(fields.get(self._text), str):
             raise WorldError(
-                f"an observation of {self.base} without text", value=sorted(map(str, fields)), expected=self._text,
+                f"an observation of {self.base} without text",
+                value=sorted(map(str, fields)),
+                expected=self._text,
                 hint="name the field that holds the text as text=...",
-            )  # fmt: skip
+            )
         rest = {str(key): value for key, value in fields.items() if key != self._text}
         if self.ours:
             told = rest.pop("metadata", {})

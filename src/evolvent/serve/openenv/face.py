@@ -52,8 +52,15 @@ from evolvent.worlds.base import SPLITS
 __all__ = ["OpenEnvFace"]
 
 Handler = Callable[[Request], Awaitable[Response]]
-_PATHS = {"/reset": "post", "/step": "post", "/state": "get", "/metadata": "get", "/health": "get", "/schema": "get",
-          "/mcp": "post"}  # fmt: skip
+_PATHS = {
+    "/reset": "post",
+    "/step": "post",
+    "/state": "get",
+    "/metadata": "get",
+    "/health": "get",
+    "/schema": "get",
+    "/mcp": "post",
+}
 
 
 class OpenEnvFace:
@@ -85,9 +92,12 @@ class _Mounted:
     def routes(self) -> list[BaseRoute]:
         posts: dict[str, Handler] = {"/reset": self._reset, "/step": self._step, "/mcp": self._mcp}
         gets: dict[str, Handler] = {
-            "/metadata": self._metadata, "/health": self._health, "/schema": self._schema, "/state": self._state,
+            "/metadata": self._metadata,
+            "/health": self._health,
+            "/schema": self._schema,
+            "/state": self._state,
             "/openapi.json": self._openapi,
-        }  # fmt: skip
+        }
         return [
             *(Route(path, _answered(handler), methods=["POST"]) for path, handler in posts.items()),
             *(Route(path, _answered(handler), methods=["GET"]) for path, handler in gets.items()),
@@ -136,13 +146,23 @@ class _Mounted:
             panels = {tier: await self._catalogue.panel(self._name, split, tier) for tier in world.tiers}
             counts[split] = {tier: len(panel) for tier, panel in panels.items()}
         ours: dict[str, Json] = {
-            "protocol": 1, "horizon": world.horizon, "reward_range": list(world.reward_range), "tasks": counts,
+            "protocol": 1,
+            "horizon": world.horizon,
+            "reward_range": list(world.reward_range),
+            "tasks": counts,
             "tools": isinstance(world, HasTools),
-        }  # fmt: skip
-        return _json({
-            "name": self._name, "description": world.instructions, "readme_content": None, "version": world.version,
-            "author": None, "documentation_url": None, FEATURE: ours,
-        })  # fmt: skip
+        }
+        return _json(
+            {
+                "name": self._name,
+                "description": world.instructions,
+                "readme_content": None,
+                "version": world.version,
+                "author": None,
+                "documentation_url": None,
+                FEATURE: ours,
+            }
+        )
 
     async def _health(self, request: Request) -> Response:
         return _json({"status": "healthy"})

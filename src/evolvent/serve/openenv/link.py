@@ -120,9 +120,15 @@ class Link:
         if self._socket is None:
             try:
                 self._socket = await Straight(
-                    self._url, proxy=None, additional_headers=self._headers, compression=None, ping_timeout=None,
-                    open_timeout=self._patience.connect_s, close_timeout=2.0, max_size=self._patience.message_bytes,
-                )  # fmt: skip
+                    self._url,
+                    proxy=None,
+                    additional_headers=self._headers,
+                    compression=None,
+                    ping_timeout=None,
+                    open_timeout=self._patience.connect_s,
+                    close_timeout=2.0,
+                    max_size=self._patience.message_bytes,
+                )
             except TimeoutError as error:
                 raise EnvLost(f"{self._url} cannot be reached", value=f"{self._patience.connect_s:g} s") from error
             except InvalidStatus as error:

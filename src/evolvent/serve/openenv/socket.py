@@ -71,9 +71,11 @@ class _Play:
     def state(self) -> Json:
         seat = self.seat
         return {
-            "episode_id": None if seat.fresh else self.episode, "step_count": seat.steps, "world": seat.name,
+            "episode_id": None if seat.fresh else self.episode,
+            "step_count": seat.steps,
+            "world": seat.name,
             "task": self.task or None,
-        }  # fmt: skip
+        }
 
 
 class Socket:
@@ -167,8 +169,12 @@ class Socket:
         told: dict[str, Json] = {"message": str(error)}
         if isinstance(error, AtCapacity):
             status = self._host.status()
-            return {**told, "code": "CAPACITY_REACHED", "active_sessions": sum(status.sessions.values()),
-                    "max_sessions": status.capacity}  # fmt: skip
+            return {
+                **told,
+                "code": "CAPACITY_REACHED",
+                "active_sessions": sum(status.sessions.values()),
+                "max_sessions": status.capacity,
+            }
         return {**told, "code": "FACTORY_ERROR", "factory_name": self._name}
 
 

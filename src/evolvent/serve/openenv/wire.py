@@ -20,10 +20,26 @@ from evolvent.serve.wire import plain
 from evolvent.trajectory import Json
 
 __all__ = [
-    "FEATURE", "CallTool", "Envelope", "ListTools", "Observation", "Refused", "Reset", "Say", "State", "StepBody",
-    "acted", "call_result", "called_data", "checked", "envelope", "listed_data", "seen_data", "stepped_data",
+    "FEATURE",
+    "CallTool",
+    "Envelope",
+    "ListTools",
+    "Observation",
+    "Refused",
+    "Reset",
+    "Say",
+    "State",
+    "StepBody",
+    "acted",
+    "call_result",
+    "called_data",
+    "checked",
+    "envelope",
+    "listed_data",
+    "seen_data",
+    "stepped_data",
     "tool_rows",
-]  # fmt: skip
+]
 
 _MOST_KEYS = 64  # of a message or an action; each wrong one is an error in the answer
 FEATURE = "evolvent"  # the key of /metadata that says that request_id, task and index are understood
@@ -220,14 +236,22 @@ def called_data(name: str, answer: Stepped | str, task: str) -> dict[str, Json]:
 def call_result(stepped: Stepped) -> dict[str, Json]:
     """The result of a call: MCP's, with OpenEnv's spelling beside it, and the bare text as `data`."""
     told: dict[str, Json] = {
-        "observation": stepped.observation, "reward": plain(stepped.reward), "done": stepped.done,
-        "truncated": stepped.truncated, "step": stepped.step + 1, "info": plain(stepped.info),
-    }  # fmt: skip
+        "observation": stepped.observation,
+        "reward": plain(stepped.reward),
+        "done": stepped.done,
+        "truncated": stepped.truncated,
+        "step": stepped.step + 1,
+        "info": plain(stepped.info),
+    }
     failed = bool(stepped.info.get("invalid"))
     return {
-        "content": [{"type": "text", "text": stepped.observation}], "data": stepped.observation,
-        "structuredContent": told, "structured_content": told, "isError": failed, "is_error": failed,
-    }  # fmt: skip
+        "content": [{"type": "text", "text": stepped.observation}],
+        "data": stepped.observation,
+        "structuredContent": told,
+        "structured_content": told,
+        "isError": failed,
+        "is_error": failed,
+    }
 
 
 def tool_rows(tools: Sequence[Tool], *keys: str) -> list[Json]:

@@ -46,9 +46,16 @@ class PooledHost:
     """
 
     def __init__(
-        self, worlds: Mapping[str, World], factory: Factory, names: Sequence[str], *, workers: int = 2,
-        capacity: int = 1024, idle_s: float = 600.0, limits: Limits | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        worlds: Mapping[str, World],
+        factory: Factory,
+        names: Sequence[str],
+        *,
+        workers: int = 2,
+        capacity: int = 1024,
+        idle_s: float = 600.0,
+        limits: Limits | None = None,
+    ) -> None:
         if workers < 1:
             raise ConfigError([Problem("workers", f"got {workers}", "expected 1 or more")])
         self._worlds, self._capacity = worlds, capacity

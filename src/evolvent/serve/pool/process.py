@@ -57,8 +57,11 @@ def name_of(factory: Factory) -> str:
     """
     module, name = getattr(factory, "__module__", ""), getattr(factory, "__qualname__", "")
     if module == "__main__" or getattr(import_module(module) if module else None, name, None) is not factory:
-        raise ConfigError("workers cannot import this function", value=f"{module}:{name}",
-                          expected="a function at the top level of a module")  # fmt: skip
+        raise ConfigError(
+            "workers cannot import this function",
+            value=f"{module}:{name}",
+            expected="a function at the top level of a module",
+        )
     return f"{module}:{name}"
 
 
@@ -109,10 +112,17 @@ class WorkerProcess:
         try:
             await self._connect()
             plan = self._plan
-            self._say({
-                "factory": plan.factory, "names": list(plan.names), "path": sys.path, "capacity": plan.capacity,
-                "idle_s": plan.idle_s, "reset_s": plan.limits.reset_s, "step_s": plan.limits.step_s,
-            })  # fmt: skip
+            self._say(
+                {
+                    "factory": plan.factory,
+                    "names": list(plan.names),
+                    "path": sys.path,
+                    "capacity": plan.capacity,
+                    "idle_s": plan.idle_s,
+                    "reset_s": plan.limits.reset_s,
+                    "step_s": plan.limits.step_s,
+                }
+            )
             done, _ = await asyncio.wait([self._ready], timeout=_START_S)
             if not done:
                 raise WorldError("a worker did not get ready", value=f"{_START_S:g} s", hint="its output may say why")
@@ -151,9 +161,12 @@ class WorkerProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", _WORKER, str(theirs.fileno())], stdin=subprocess.PIPE, stdout=2,
-                pass_fds=[theirs.fileno()], start_new_session=True,
-            )  # fmt: skip
+                [sys.executable, "-m", _WORKER, str(theirs.fileno())],
+                stdin=subprocess.PIPE,
+                stdout=2,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
         loop = asyncio.get_running_loop()
         _, self._frames = await loop.create_connection(lambda: Frames(self._heard, self._lost), sock=ours)
 
@@ -187,8 +200,9 @@ class WorkerProcess:
         if not self._ready.done():
             code = self._process.poll() if self._process is not None else None
             told = "at once" if code is None else f"exit code {code}"
-            self._ready.set_exception(WorldError("a worker ended before it was ready", value=told,
-                                                 hint="its output says why"))  # fmt: skip
+            self._ready.set_exception(
+                WorldError("a worker ended before it was ready", value=told, hint="its output says why")
+            )
         self.ended.set()
 
     async def _over(self, patience_s: float) -> None:

@@ -148,8 +148,10 @@ async def _done(worker: _Worker, host: LocalHost, asked: tuple[Any, ...]) -> Any
     if op == "steps":
         items = [StepItem(*part) for part in rest[0]]
         answers = await host.steps(items)
-        return [_row(answer) if isinstance(answer, Stepped) else worker.failed_item(item, answer)
-                for item, answer in zip(items, answers, strict=True)]  # fmt: skip
+        return [
+            _row(answer) if isinstance(answer, Stepped) else worker.failed_item(item, answer)
+            for item, answer in zip(items, answers, strict=True)
+        ]
     if op == "look":
         return look_row(await host.look(rest[0]))
     return await host.close(rest[0])

@@ -81,8 +81,11 @@ class Peer:
 
     def __post_init__(self) -> None:
         if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token.strip()):
-            raise ConfigError("a token that no HTTP header can carry", value=f"{len(self.token)} characters",
-                              expected="printable ASCII")  # fmt: skip
+            raise ConfigError(
+                "a token that no HTTP header can carry",
+                value=f"{len(self.token)} characters",
+                expected="printable ASCII",
+            )
 
     def headers(self) -> dict[str, str]:
         """What every request bears."""
@@ -96,8 +99,11 @@ class Peer:
     def unreadable(self, where: str, data: str | bytes, why: str) -> WorldError:
         """An answer that is none: names where it came from and shows its head."""
         head = data[: 4 * HEAD] if isinstance(data, str) else data[: 4 * HEAD].decode("utf-8", "replace")
-        return WorldError(f"{where}: {self.clean(why)}", value=ascii(self.clean(head)[:HEAD]),
-                          expected="an answer of the native dialect")  # fmt: skip
+        return WorldError(
+            f"{where}: {self.clean(why)}",
+            value=ascii(self.clean(head)[:HEAD]),
+            expected="an answer of the native dialect",
+        )
 
     def told(self, row: object) -> EvolventError:
         """The error that a server tells of, cut to a readable length."""
@@ -161,8 +167,11 @@ class Http:
         status = response.status_code
         if 300 <= status < 400:
             target = self.peer.clean(response.headers.get("location", ""))[:HEAD]
-            raise WorldError(f"{where}: a redirect, which is not followed", value=ascii(target),
-                             hint="give the address that it points to")  # fmt: skip
+            raise WorldError(
+                f"{where}: a redirect, which is not followed",
+                value=ascii(target),
+                hint="give the address that it points to",
+            )
         try:
             value = decoded(data)
         except SampleInvalid as error:
@@ -205,6 +214,9 @@ async def _read(response: httpx2.Response, where: str, limit: int) -> bytes:
     async for chunk in response.aiter_raw():
         data += chunk
         if len(data) > limit:
-            raise TooLarge(f"{where}: an answer that is too large", value=f"more than {len(data)} bytes",
-                           expected=f"at most {limit}")  # fmt: skip
+            raise TooLarge(
+                f"{where}: an answer that is too large",
+                value=f"more than {len(data)} bytes",
+                expected=f"at most {limit}",
+            )
     return bytes(data)

@@ -56,8 +56,9 @@ class Link:
         cards: the worlds that the server had when it was last asked, by name.
     """
 
-    def __init__(self, peer: Peer, *, transport: Transport = "ws", heartbeat_s: float = 5.0,
-                 rng: Random | None = None) -> None:  # fmt: skip
+    def __init__(
+        self, peer: Peer, *, transport: Transport = "ws", heartbeat_s: float = 5.0, rng: Random | None = None
+    ) -> None:
         if transport not in ("ws", "http"):
             raise ConfigError("an unknown transport", value=transport, expected="ws or http")
         self.peer, self.cards = peer, dict[str, Card]()
@@ -197,8 +198,12 @@ class Link:
         if not isinstance(theirs, int) or isinstance(theirs, bool):
             raise self._wrong("no server of the native dialect", said)
         if theirs != PROTOCOL:
-            raise VersionMismatch(f"{self.peer.base} speaks version {theirs} of the protocol, this side {PROTOCOL}",
-                                  value=theirs, expected=PROTOCOL, hint="install the same version on both")  # fmt: skip
+            raise VersionMismatch(
+                f"{self.peer.base} speaks version {theirs} of the protocol, this side {PROTOCOL}",
+                value=theirs,
+                expected=PROTOCOL,
+                hint="install the same version on both",
+            )
         rows = await self._http.ask("GET", "/v1/worlds", limit=PANEL_BYTES)
         worlds = rows.get("worlds") if isinstance(rows, Mapping) else None
         if not isinstance(worlds, list):
@@ -213,8 +218,11 @@ class Link:
         if card is None:
             raise EnvLost(f"{self.peer.base} no longer serves the world", value=task.world, expected=list(self.cards))
         if card.version != task.version:
-            raise VersionMismatch(f"{self.peer.base} now serves another version of {task.world!r}",
-                                  value=card.version, expected=task.version)  # fmt: skip
+            raise VersionMismatch(
+                f"{self.peer.base} now serves another version of {task.world!r}",
+                value=card.version,
+                expected=task.version,
+            )
 
     async def _ask_create(self, body: Mapping[str, Any]) -> Any:
         if self._socket is not None:
@@ -316,8 +324,11 @@ class Link:
 
     def _check_size(self, text: str) -> None:
         if len(text) > TEXT_LIMIT:
-            raise LimitExceeded(f"{self.peer.base}: an observation that is too long", value=f"{len(text)} characters",
-                                expected=f"at most {TEXT_LIMIT}")  # fmt: skip
+            raise LimitExceeded(
+                f"{self.peer.base}: an observation that is too long",
+                value=f"{len(text)} characters",
+                expected=f"at most {TEXT_LIMIT}",
+            )
 
     def _checked(self, read: Callable[[Any], T], row: Any) -> T:
         """A part of an answer, read; what it is not, it is with the server's address and the head of the answer."""

@@ -88,10 +88,17 @@ class Socket:
     async def _open(self) -> ClientConnection:
         try:
             return await Straight(
-                self.url, additional_headers=self._peer.headers(), compression=None, proxy=None, logger=_silent(),
-                open_timeout=self._heartbeat_s, ping_interval=None, close_timeout=PARTING_S, max_size=self._limit,
+                self.url,
+                additional_headers=self._peer.headers(),
+                compression=None,
+                proxy=None,
+                logger=_silent(),
+                open_timeout=self._heartbeat_s,
+                ping_interval=None,
+                close_timeout=PARTING_S,
+                max_size=self._limit,
                 max_queue=256,
-            )  # fmt: skip
+            )
         except InvalidStatus as error:
             raise self._refused(error) from error
         except (OSError, EOFError, TimeoutError, InvalidHandshake) as error:

@@ -62,9 +62,15 @@ class RemoteWorld:
     blocking = True
 
     def __init__(
-        self, url: str, *, world: str | None = None, token: str | None = None, timeout_s: float = 50.0,
-        transport: Transport = "ws", heartbeat_s: float = 5.0,
-    ) -> None:  # fmt: skip
+        self,
+        url: str,
+        *,
+        world: str | None = None,
+        token: str | None = None,
+        timeout_s: float = 50.0,
+        transport: Transport = "ws",
+        heartbeat_s: float = 5.0,
+    ) -> None:
         base, named = address(url)
         self.url, self._timeout_s, self._heartbeat_s = base, timeout_s, heartbeat_s
         self._link = Link(Peer(base, token), transport=transport, heartbeat_s=heartbeat_s)
@@ -184,8 +190,9 @@ class RemoteWorld:
         task: Task = self._read(task_of, row)
         check_task(self, task)
         if (task.split, task.tier) != (split, tier):
-            raise WorldError(f"{self.url}: a task of another panel", value=f"{task.split}/{task.tier}",
-                             expected=f"{split}/{tier}")  # fmt: skip
+            raise WorldError(
+                f"{self.url}: a task of another panel", value=f"{task.split}/{task.tier}", expected=f"{split}/{tier}"
+            )
         return task
 
     def _read(self, read: Any, row: Any) -> Any:
@@ -200,8 +207,9 @@ def _chosen(cards: Mapping[str, Card], name: str | None, base: str) -> Card:
     if name is None and len(cards) == 1:
         return next(iter(cards.values()))
     if name is None:
-        raise ConfigError(f"{base} serves {len(cards)} worlds", value=", ".join(sorted(cards)),
-                          hint="say which: world=...")  # fmt: skip
+        raise ConfigError(
+            f"{base} serves {len(cards)} worlds", value=", ".join(sorted(cards)), hint="say which: world=..."
+        )
     if name not in cards:
         raise ConfigError([unknown("world", name, cards, where=base)])
     return cards[name]
@@ -273,9 +281,14 @@ class _RemoteEnv:
 
 
 def remote_worlds(
-    url: str, names: Sequence[str] | None = None, *, token: str | None = None, timeout_s: float = 50.0,
-    transport: Transport = "ws", heartbeat_s: float = 5.0,
-) -> dict[str, RemoteWorld]:  # fmt: skip
+    url: str,
+    names: Sequence[str] | None = None,
+    *,
+    token: str | None = None,
+    timeout_s: float = 50.0,
+    transport: Transport = "ws",
+    heartbeat_s: float = 5.0,
+) -> dict[str, RemoteWorld]:
     """Worlds of a server by name, each with a connection of its own; all that it serves, or those named.
 
     Raises as `RemoteWorld` does; then no connection stays open.
@@ -284,8 +297,9 @@ def remote_worlds(
     worlds: dict[str, RemoteWorld] = {}
     try:
         for name in _served(base, token, heartbeat_s) if names is None else names:
-            worlds[name] = RemoteWorld(base, world=name, token=token, timeout_s=timeout_s, transport=transport,
-                                       heartbeat_s=heartbeat_s)  # fmt: skip
+            worlds[name] = RemoteWorld(
+                base, world=name, token=token, timeout_s=timeout_s, transport=transport, heartbeat_s=heartbeat_s
+            )
     except EvolventError:
         for world in worlds.values():
             world.close()

@@ -13,9 +13,18 @@ from types import MappingProxyType
 from typing import Literal
 
 __all__ = [
-    "APPLICATIONS", "FIRST_STATE", "NEEDS", "NUMBERS", "RECORD_NUMBERS", "Application", "Cell", "Field", "Need", "Row",
+    "APPLICATIONS",
+    "FIRST_STATE",
+    "NEEDS",
+    "NUMBERS",
+    "RECORD_NUMBERS",
+    "Application",
+    "Cell",
+    "Field",
+    "Need",
+    "Row",
     "Table",
-]  # fmt: skip
+]
 
 Cell = str | int | None  # a word, a number, or nothing
 Row = tuple[Cell, ...]  # the key first, then one cell a field
@@ -102,9 +111,23 @@ class Need:
 
 
 _CUSTOMERS = (
-    "adams", "baker", "clark", "davis", "evans", "foster", "garcia", "harris", "irwin", "jones", "keller", "lewis",
-    "moore", "nolan", "owens", "porter",
-)  # fmt: skip
+    "adams",
+    "baker",
+    "clark",
+    "davis",
+    "evans",
+    "foster",
+    "garcia",
+    "harris",
+    "irwin",
+    "jones",
+    "keller",
+    "lewis",
+    "moore",
+    "nolan",
+    "owens",
+    "porter",
+)
 _CLERKS = ("anna", "boris", "clara", "david", "elena", "felix", "greta", "hugo", "irene", "jonas", "karin", "leon")
 _CITIES = (
     "berlin",
@@ -124,52 +147,84 @@ _ITEMS = ("bench", "carpet", "chair", "clock", "cupboard", "desk", "lamp", "mirr
 _TOPICS = ("damage", "delay", "delivery", "discount", "manual", "noise", "parts", "refund", "repair", "return")
 _TEAMS = ("buying", "finance", "planning", "sales", "service", "storage")
 
-_PEOPLE = Application("customers", "customer", (
-    Field("name", words=_CUSTOMERS, listed=True),
-    Field("city", words=_CITIES, listed=True),
-    Field("level", words=("basic", "plus", "gold"), listed=True, named=False),
-    Field("credit", "number", listed=True, bounded=True),
-    Field("agent", "link", link="staff"),
-), numbered=False, rows=6)  # fmt: skip
-_ORDERS = Application("orders", "order", (
-    Field("number", "number", listed=True),
-    Field("customer", "link", link="customers", listed=True),
-    Field("item", words=_ITEMS, listed=True),
-    Field("amount", "number", listed=True, bounded=True),
-    Field("day", "number", needed=False),
-    Field("city", words=_CITIES, needed=False),
-    Field("state", words=(FIRST_STATE, "packed", "shipped"), named=False),
-), numbered=True, rows=8)  # fmt: skip
-_INVOICES = Application("invoices", "invoice", (
-    Field("number", "number", listed=True),
-    Field("customer", "link", link="customers", listed=True),
-    Field("order", "link", link="orders", listed=True),
-    Field("total", "number", listed=True, bounded=True),
-    Field("day", "number", needed=False),
-    Field("state", words=(FIRST_STATE, "late", "paid"), named=False),
-), numbered=True, rows=7)  # fmt: skip
-_STAFF = Application("staff", "clerk", (
-    Field("name", words=_CLERKS, listed=True),
-    Field("team", words=_TEAMS, listed=True),
-    Field("city", words=_CITIES, listed=True),
-    Field("room", "number", listed=True, bounded=True),
-), numbered=False, rows=6)  # fmt: skip
-_TICKETS = Application("tickets", "ticket", (
-    Field("number", "number", listed=True),
-    Field("customer", "link", link="customers", listed=True),
-    Field("topic", words=_TOPICS, listed=True),
-    Field("hours", "number", listed=True, bounded=True),
-    Field("agent", "link", link="staff", needed=False),
-    Field("state", words=(FIRST_STATE, "waiting", "closed"), named=False),
-), numbered=True, rows=7)  # fmt: skip
+_PEOPLE = Application(
+    "customers",
+    "customer",
+    (
+        Field("name", words=_CUSTOMERS, listed=True),
+        Field("city", words=_CITIES, listed=True),
+        Field("level", words=("basic", "plus", "gold"), listed=True, named=False),
+        Field("credit", "number", listed=True, bounded=True),
+        Field("agent", "link", link="staff"),
+    ),
+    numbered=False,
+    rows=6,
+)
+_ORDERS = Application(
+    "orders",
+    "order",
+    (
+        Field("number", "number", listed=True),
+        Field("customer", "link", link="customers", listed=True),
+        Field("item", words=_ITEMS, listed=True),
+        Field("amount", "number", listed=True, bounded=True),
+        Field("day", "number", needed=False),
+        Field("city", words=_CITIES, needed=False),
+        Field("state", words=(FIRST_STATE, "packed", "shipped"), named=False),
+    ),
+    numbered=True,
+    rows=8,
+)
+_INVOICES = Application(
+    "invoices",
+    "invoice",
+    (
+        Field("number", "number", listed=True),
+        Field("customer", "link", link="customers", listed=True),
+        Field("order", "link", link="orders", listed=True),
+        Field("total", "number", listed=True, bounded=True),
+        Field("day", "number", needed=False),
+        Field("state", words=(FIRST_STATE, "late", "paid"), named=False),
+    ),
+    numbered=True,
+    rows=7,
+)
+_STAFF = Application(
+    "staff",
+    "clerk",
+    (
+        Field("name", words=_CLERKS, listed=True),
+        Field("team", words=_TEAMS, listed=True),
+        Field("city", words=_CITIES, listed=True),
+        Field("room", "number", listed=True, bounded=True),
+    ),
+    numbered=False,
+    rows=6,
+)
+_TICKETS = Application(
+    "tickets",
+    "ticket",
+    (
+        Field("number", "number", listed=True),
+        Field("customer", "link", link="customers", listed=True),
+        Field("topic", words=_TOPICS, listed=True),
+        Field("hours", "number", listed=True, bounded=True),
+        Field("agent", "link", link="staff", needed=False),
+        Field("state", words=(FIRST_STATE, "waiting", "closed"), named=False),
+    ),
+    numbered=True,
+    rows=7,
+)
 
 APPLICATIONS: Mapping[str, Application] = MappingProxyType(
     {found.name: found for found in (_PEOPLE, _ORDERS, _INVOICES, _STAFF, _TICKETS)}
 )
 """The applications by name, in the order in which they are told."""
-NEEDS: Mapping[str, tuple[Need, ...]] = MappingProxyType({
-    "orders": (Need("shipped", "city", "customer"),),
-    "invoices": (Need("", "customer", "order"), Need("paid", "day", "order")),
-    "tickets": (Need("closed", "agent", "customer"),),
-})  # fmt: skip
+NEEDS: Mapping[str, tuple[Need, ...]] = MappingProxyType(
+    {
+        "orders": (Need("shipped", "city", "customer"),),
+        "invoices": (Need("", "customer", "order"), Need("paid", "day", "order")),
+        "tickets": (Need("closed", "agent", "customer"),),
+    }
+)
 """Application -> what its records must hold to be saved."""

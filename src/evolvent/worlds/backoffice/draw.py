@@ -145,9 +145,13 @@ def _office(draw: Draw) -> Office:
 
 
 def _rows(
-    draw: Draw, application: Application, bounds: Mapping[tuple[str, str], tuple[int, int]], *,
-    tables: Mapping[str, tuple[Row, ...]], linked: Mapping[str, Sequence[Cell]],
-) -> tuple[Row, ...]:  # fmt: skip
+    draw: Draw,
+    application: Application,
+    bounds: Mapping[tuple[str, str], tuple[int, int]],
+    *,
+    tables: Mapping[str, tuple[Row, ...]],
+    linked: Mapping[str, Sequence[Cell]],
+) -> tuple[Row, ...]:
     """The records of one application, given those that it refers to. No number in a bounded field is there twice."""
     count = application.rows
     if application.numbered:
@@ -205,9 +209,11 @@ def _pick(draw: Draw, office: Office, name: str, *, which: str, row: Row) -> Pic
         return Pick(which, "", row[0])
     if which == "of":
         uses = [
-            (other.name, field.name) for other in office.applications.values() for field in other.fields
+            (other.name, field.name)
+            for other in office.applications.values()
+            for field in other.fields
             if field.link == name
-        ]  # fmt: skip
+        ]
         other, link = draw.choice(uses)
         place = office.applications[other].places[link]
         referring = [one[0] for one in office.tables[office.places[other]] if one[place] == row[0]]
@@ -298,8 +304,11 @@ def canonical_key(kind: Kind, office: Office, jobs: Sequence[Job]) -> str:
             [source, field, code(source, office.applications[source].fields[0].name, record)] if source else None
         )
     tables: list[Json] = [
-        [[code(name, field.name, value) for field, value in zip(office.applications[name].fields, row, strict=True)]
-         for row in table] for name, table in zip(office.names, office.tables, strict=True)
-    ]  # fmt: skip
+        [
+            [code(name, field.name, value) for field, value in zip(office.applications[name].fields, row, strict=True)]
+            for row in table
+        ]
+        for name, table in zip(office.names, office.tables, strict=True)
+    ]
     bounds: Json = [[*where, *office.bounds[where]] for where in sorted(office.bounds)]
     return hashlib.sha256(canonical_json([list(kind), told, tables, bounds]).encode()).hexdigest()

@@ -19,11 +19,21 @@ from evolvent.worlds.grammar import Parsed
 __all__ = ["solve", "thoughts_said"]
 
 _THOUGHTS = (
-    "next i have to", "first i read the of", "i open", "i go back to the table of", "i look for with",
-    "there is another page , it may be there", "i see , it is", "it should be , as has it",
-    "at most least is let , so i take it", "it is refused , it needs the of its , which is", "i open a new",
-    "all is filled in , i save", "this is what has to be deleted", "all is done",
-)  # fmt: skip
+    "next i have to",
+    "first i read the of",
+    "i open",
+    "i go back to the table of",
+    "i look for with",
+    "there is another page , it may be there",
+    "i see , it is",
+    "it should be , as has it",
+    "at most least is let , so i take it",
+    "it is refused , it needs the of its , which is",
+    "i open a new",
+    "all is filled in , i save",
+    "this is what has to be deleted",
+    "all is done",
+)
 
 
 def thoughts_said() -> Sequence[str]:

@@ -24,8 +24,19 @@ from evolvent.worlds.backoffice.rules import Refusal, deleted, saved
 from evolvent.worlds.backoffice.text import said
 
 __all__ = [
-    "ADDED", "COPIED", "DONE", "FINISHED", "TOLD", "Change", "Job", "Pick", "carry_out", "describe", "meant", "target",
-]  # fmt: skip
+    "ADDED",
+    "COPIED",
+    "DONE",
+    "FINISHED",
+    "TOLD",
+    "Change",
+    "Job",
+    "Pick",
+    "carry_out",
+    "describe",
+    "meant",
+    "target",
+]
 
 
 class Pick(NamedTuple):
@@ -72,18 +83,23 @@ TOLD = ("named", "by", "both", "largest", "smallest", "of")
 """How a record can be told."""
 DONE = ("set", "copy", "limit", "finish", "drop", "order", "invoice", "ticket")
 """What can be done with a record."""
-ADDED: Mapping[str, tuple[str, str, tuple[str, ...]]] = MappingProxyType({
-    "order": ("orders", "customers", ("item", "amount")), "invoice": ("invoices", "orders", ("total",)),
-    "ticket": ("tickets", "customers", ("topic", "hours")),
-})  # fmt: skip
+ADDED: Mapping[str, tuple[str, str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "order": ("orders", "customers", ("item", "amount")),
+        "invoice": ("invoices", "orders", ("total",)),
+        "ticket": ("tickets", "customers", ("topic", "hours")),
+    }
+)
 """What is added -> its application, that of the record it is added for, and the fields that are told."""
-COPIED: Mapping[str, tuple[tuple[str, str, str], ...]] = MappingProxyType({
-    "customers": (("city", "orders", "city"), ("agent", "tickets", "agent"), ("city", "staff", "city")),
-    "orders": (("city", "customers", "city"), ("day", "invoices", "day"), ("amount", "invoices", "total")),
-    "invoices": (("day", "orders", "day"), ("total", "orders", "amount")),
-    "staff": (("city", "customers", "city"), ("team", "staff", "team")),
-    "tickets": (("agent", "customers", "agent"), ("hours", "orders", "amount")),
-})  # fmt: skip
+COPIED: Mapping[str, tuple[tuple[str, str, str], ...]] = MappingProxyType(
+    {
+        "customers": (("city", "orders", "city"), ("agent", "tickets", "agent"), ("city", "staff", "city")),
+        "orders": (("city", "customers", "city"), ("day", "invoices", "day"), ("amount", "invoices", "total")),
+        "invoices": (("day", "orders", "day"), ("total", "orders", "amount")),
+        "staff": (("city", "customers", "city"), ("team", "staff", "team")),
+        "tickets": (("agent", "customers", "agent"), ("hours", "orders", "amount")),
+    }
+)
 """Application -> (field, application, field) that can be copied into it."""
 FINISHED: Mapping[str, str] = MappingProxyType({name: need.when for name in NEEDS for need in NEEDS[name] if need.when})
 """Application -> the state that needs something of another record."""

@@ -13,9 +13,18 @@ from evolvent.worlds.backoffice.applications import FIRST_STATE, NEEDS, NUMBERS,
 from evolvent.worlds.backoffice.office import PAGE, Office, State, Tables, Window, row_of, users_of
 
 __all__ = [
-    "Act", "Outcome", "Refusal", "acts", "apply", "check_row", "deleted", "impossible", "rows_sought", "saved",
+    "Act",
+    "Outcome",
+    "Refusal",
+    "acts",
+    "apply",
+    "check_row",
+    "deleted",
+    "impossible",
+    "rows_sought",
+    "saved",
     "values_of",
-]  # fmt: skip
+]
 
 
 class Act(NamedTuple):
@@ -117,8 +126,9 @@ def acts(office: Office, state: State) -> Iterator[Act]:
         yield Act("back")
     yield from (Act("show", "", row[0]) for row in table)
     for place, field in enumerate(application.fields[1:], 1):
-        yield from (Act("find", field.name, value) for value in dict.fromkeys(row[place] for row in table)
-                    if value is not None)  # fmt: skip
+        yield from (
+            Act("find", field.name, value) for value in dict.fromkeys(row[place] for row in table) if value is not None
+        )
 
 
 def impossible(office: Office, state: State, act: Act) -> str:
@@ -258,8 +268,14 @@ def check_row(office: Office, tables: Tables, name: str, /, *, form: Row, new: b
             low, high = office.bounds_of(name, field.name)
             if not low <= value <= high:
                 return Refusal("bounds", field.name, low, high)
-    return next((Refusal("need", need.field, need=need) for need in NEEDS.get(name, ())
-                 if not _met(office, tables, name, form=form, need=need)), None)  # fmt: skip
+    return next(
+        (
+            Refusal("need", need.field, need=need)
+            for need in NEEDS.get(name, ())
+            if not _met(office, tables, name, form=form, need=need)
+        ),
+        None,
+    )
 
 
 def _met(office: Office, tables: Tables, name: str, /, *, form: Row, need: Need) -> bool:

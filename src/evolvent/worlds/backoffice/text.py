@@ -16,24 +16,46 @@ from evolvent.worlds.backoffice.office import DAYS, PAGE, Office, State, Window,
 from evolvent.worlds.backoffice.rules import Act, Outcome, Refusal, acts, rows_sought
 
 __all__ = [
-    "ENDS", "MALFORMED", "WRONG_HERE", "answer", "legal", "said", "say", "screen", "texts_said", "understand", "why",
-]  # fmt: skip
+    "ENDS",
+    "MALFORMED",
+    "WRONG_HERE",
+    "answer",
+    "legal",
+    "said",
+    "say",
+    "screen",
+    "texts_said",
+    "understand",
+    "why",
+]
 
-ENDS: Mapping[bool, str] = MappingProxyType({True: "right , all is as it was told", False: "wrong , not all is as it "
-                                             "was told"})  # fmt: skip
+ENDS: Mapping[bool, str] = MappingProxyType(
+    {True: "right , all is as it was told", False: "wrong , not all is as it was told"}
+)
 """What is said at the end."""
 MALFORMED = "expected open show find next new set save delete back or done"
 """What is answered to a text that is no action."""
-WRONG_HERE: Mapping[str, str] = MappingProxyType({
-    "closed": "open an application first", "table": "go back to the table first", "form": "show a record first",
-    "field": "there is no such field to fill in", "value": "there is no such value",
-    "record": "there is no such record", "last": "this is the last page", "first": "there is nothing to go back from",
-})  # fmt: skip
+WRONG_HERE: Mapping[str, str] = MappingProxyType(
+    {
+        "closed": "open an application first",
+        "table": "go back to the table first",
+        "form": "show a record first",
+        "field": "there is no such field to fill in",
+        "value": "there is no such value",
+        "record": "there is no such record",
+        "last": "this is the last page",
+        "first": "there is nothing to go back from",
+    }
+)
 """What is answered to an action that cannot be done; the keys are those of `rules.impossible`."""
-_FORMS: Mapping[str, str] = MappingProxyType({
-    "open": "expected open and an application", "show": "expected show and the first cell of a row",
-    "find": "expected find , a field and a value", "set": "expected set , a field and a value",
-})  # fmt: skip
+_FORMS: Mapping[str, str] = MappingProxyType(
+    {
+        "open": "expected open and an application",
+        "show": "expected show and the first cell of a row",
+        "find": "expected find , a field and a value",
+        "set": "expected set , a field and a value",
+    }
+)
 _BARE = frozenset({"next", "new", "save", "delete", "back", "done"})
 _MOST = 80  # characters of a text that is read at all
 _NUMBER = re.compile(r"[0-9]{1,4}")

@@ -214,8 +214,9 @@ class Backoffice:
 
     def vocabulary(self) -> Sequence[str]:
         """Every word and mark of observations, legal actions, thoughts and instructions, sorted."""
-        return sorted({word for text in (*_SAID, *texts_said(), *thoughts_said(), self.instructions)
-                       for word in words_of(text)})  # fmt: skip
+        return sorted(
+            {word for text in (*_SAID, *texts_said(), *thoughts_said(), self.instructions) for word in words_of(text)}
+        )
 
     def scene(self, task: Task) -> Scene:
         """The office and the jobs of a task; raises what `make` does."""

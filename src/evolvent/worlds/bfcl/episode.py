@@ -39,8 +39,10 @@ def _read(text: str, form: Form, tools: Sequence[Tool] = ()) -> tuple[Call, ...]
 def _info(tools: Sequence[Tool], messages: Sequence[Message], **more: Any) -> dict[str, Any]:
     """What an agent with a chat template of its own needs: all tools of this moment, and the messages that are new."""
     return {
-        "tools": [one.as_openai() for one in tools], "messages": [one.as_openai() for one in messages], **more,
-    }  # fmt: skip
+        "tools": [one.as_openai() for one in tools],
+        "messages": [one.as_openai() for one in messages],
+        **more,
+    }
 
 
 class CallEnv:
@@ -52,9 +54,13 @@ class CallEnv:
     """
 
     def __init__(
-        self, item: CallItem, form: Form, *, shown: CallSample | None = None,
+        self,
+        item: CallItem,
+        form: Form,
+        *,
+        shown: CallSample | None = None,
         back: Callable[[Sequence[Call]], Sequence[Call]] = tuple,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._item, self._running = item, False
         self._tools, self._messages = (item.tools, item.messages) if shown is None else (shown.tools, shown.messages)
         self._back = back

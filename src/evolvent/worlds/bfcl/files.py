@@ -30,10 +30,15 @@ from evolvent.worlds.bfcl.items import (
 __all__ = ["CLASS_FILES", "Items", "count_problems", "read_documents", "read_items"]
 
 CLASS_FILES: Mapping[str, str] = {
-    "GorillaFileSystem": "gorilla_file_system", "MathAPI": "math_api", "MessageAPI": "message_api",
-    "TwitterAPI": "posting_api", "TicketAPI": "ticket_api", "TradingBot": "trading_bot",
-    "TravelAPI": "travel_booking", "VehicleControlAPI": "vehicle_control",
-}  # fmt: skip
+    "GorillaFileSystem": "gorilla_file_system",
+    "MathAPI": "math_api",
+    "MessageAPI": "message_api",
+    "TwitterAPI": "posting_api",
+    "TicketAPI": "ticket_api",
+    "TradingBot": "trading_bot",
+    "TravelAPI": "travel_booking",
+    "VehicleControlAPI": "vehicle_control",
+}
 """Which file documents the functions of which class."""
 
 

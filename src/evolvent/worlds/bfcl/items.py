@@ -14,16 +14,38 @@ from evolvent.grade.calls import OMITTED, Form, GoldCall, Verdict, check_calls
 from evolvent.messages import Call, CallSample, Message, Tool
 
 __all__ = [
-    "BAD_ITEMS", "CATEGORIES", "IRRELEVANCE", "MULTI_TURN", "RELEVANCE", "CallItem", "TurnsItem", "judge_calls",
-    "language_of", "read_item", "read_tool",
-]  # fmt: skip
+    "BAD_ITEMS",
+    "CATEGORIES",
+    "IRRELEVANCE",
+    "MULTI_TURN",
+    "RELEVANCE",
+    "CallItem",
+    "TurnsItem",
+    "judge_calls",
+    "language_of",
+    "read_item",
+    "read_tool",
+]
 
 CATEGORIES: Mapping[str, int] = {
-    "simple_python": 400, "simple_java": 100, "simple_javascript": 50, "multiple": 200, "parallel": 200,
-    "parallel_multiple": 200, "live_simple": 258, "live_multiple": 1053, "live_parallel": 16,
-    "live_parallel_multiple": 24, "irrelevance": 240, "live_irrelevance": 884, "live_relevance": 16,
-    "multi_turn_base": 200, "multi_turn_miss_func": 200, "multi_turn_miss_param": 200, "multi_turn_long_context": 200,
-}  # fmt: skip
+    "simple_python": 400,
+    "simple_java": 100,
+    "simple_javascript": 50,
+    "multiple": 200,
+    "parallel": 200,
+    "parallel_multiple": 200,
+    "live_simple": 258,
+    "live_multiple": 1053,
+    "live_parallel": 16,
+    "live_parallel_multiple": 24,
+    "irrelevance": 240,
+    "live_irrelevance": 884,
+    "live_relevance": 16,
+    "multi_turn_base": 200,
+    "multi_turn_miss_func": 200,
+    "multi_turn_miss_param": 200,
+    "multi_turn_long_context": 200,
+}
 """The categories, with how many items version 4 has of each: 2,501 of calls, 1,140 of (ir)relevance, 800 of turns."""
 IRRELEVANCE = ("irrelevance", "live_irrelevance")
 """No call is right."""
@@ -122,9 +144,7 @@ def judge_calls(item: CallItem, calls: Sequence[Call] | None, *, underscore_name
         return Verdict(not calls) if not calls else Verdict(False, "count", "calls", "a call where no tool fits")
     if item.category in RELEVANCE:
         return Verdict(True) if calls else Verdict(False, "count", "calls", "no call where a tool fits")
-    return check_calls(
-        calls or (), item.gold, item.tools, language=item.language, underscore_names=underscore_names
-    )  # fmt: skip
+    return check_calls(calls or (), item.gold, item.tools, language=item.language, underscore_names=underscore_names)
 
 
 def read_item(row: object, answer: object, category: str) -> CallItem | TurnsItem:
@@ -200,8 +220,11 @@ def _turns_item(
     texts = all(isinstance(turn, list) and all(isinstance(call, str) for call in turn) for turn in truth)
     missed, config = row.get("missed_function", {}), row.get("initial_config", {})
     if not texts or len(truth) != len(turns):
-        raise SampleInvalid(f"{name}: an answer that is no list of calls for each turn", value=len(truth),
-                            expected=f"{len(turns)} lists of texts")  # fmt: skip
+        raise SampleInvalid(
+            f"{name}: an answer that is no list of calls for each turn",
+            value=len(truth),
+            expected=f"{len(turns)} lists of texts",
+        )
     if not isinstance(missed, Mapping) or not isinstance(config, Mapping):
         raise SampleInvalid(f"{name}: missed_function or initial_config that is no object", value=missed)
     if not all(str(turn).isdecimal() and isinstance(names, list) for turn, names in missed.items()):
@@ -210,10 +233,16 @@ def _turns_item(
     if not all(isinstance(one, list) and all(isinstance(text, str) for text in one) for one in lists):
         raise SampleInvalid(f"{name}: names that are no list of texts", value=lists, expected="lists of texts")
     return TurnsItem(
-        name, category, turns, config, tuple(lists[0]), tuple(lists[1]),
-        {int(turn): tuple(names) for turn, names in missed.items()}, tuple(lists[2]),
+        name,
+        category,
+        turns,
+        config,
+        tuple(lists[0]),
+        tuple(lists[1]),
+        {int(turn): tuple(names) for turn, names in missed.items()},
+        tuple(lists[2]),
         tuple(map(tuple, truth)),
-    )  # fmt: skip
+    )
 
 
 def _first_accepted(gold: GoldCall, schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,9 +21,19 @@ from evolvent.worlds.bfcl.apis import APIS, Api, Operation, Padding
 from evolvent.worlds.bfcl.items import TurnsItem
 
 __all__ = [
-    "BAD_TURNS", "MOST_STEPS", "MultiTurn", "Scene", "Turns", "TurnsVerdict", "corrupted", "gold_call", "judge_turns",
-    "padding_of", "read_multi_turn", "run_calls",
-]  # fmt: skip
+    "BAD_TURNS",
+    "MOST_STEPS",
+    "MultiTurn",
+    "Scene",
+    "Turns",
+    "TurnsVerdict",
+    "corrupted",
+    "gold_call",
+    "judge_turns",
+    "padding_of",
+    "read_multi_turn",
+    "run_calls",
+]
 
 MOST_STEPS = 20
 """How often a model may call and be answered within one turn."""

@@ -61,8 +61,10 @@ def _defines(source: str, entry: str) -> bool:
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     return any(isinstance(node, kinds) and node.name == entry for node in body) or any(
         isinstance(target, ast.Name) and target.id == entry
-        for node in body if isinstance(node, ast.Assign) for target in node.targets
-    )  # fmt: skip
+        for node in body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+    )
 
 
 def _parsed(source: str) -> list[ast.stmt] | None:

@@ -36,8 +36,11 @@ def folder_entry(folder: Path) -> Mapping[str, Any]:
         SampleInvalid: a file of it cannot be read.
     """
     try:
-        found = {name: (folder / file).read_text(encoding="utf-8-sig") for name, file in _FILES.items()
-                 if (folder / file).is_file()}  # fmt: skip
+        found = {
+            name: (folder / file).read_text(encoding="utf-8-sig")
+            for name, file in _FILES.items()
+            if (folder / file).is_file()
+        }
         about = folder / "metadata.json"
         more = json.loads(about.read_text(encoding="utf-8-sig")) if about.is_file() else {}
         question = (folder / _QUESTION).read_text(encoding="utf-8-sig")

@@ -109,9 +109,17 @@ def _humaneval(entry: Mapping[str, Any], file: str, place: int) -> CodeRow:
     body = _text(entry, "canonical_solution", needed=False)
     tests = humaneval(prompt, test, entry_point)
     return CodeRow(
-        file, place, name, "humaneval", prompt, prompt, tests, f"{prompt}{body}" if body else "", form(tests),
+        file,
+        place,
+        name,
+        "humaneval",
+        prompt,
+        prompt,
+        tests,
+        f"{prompt}{body}" if body else "",
+        form(tests),
         _digest(prompt, test),
-    )  # fmt: skip
+    )
 
 
 def _mbpp(entry: Mapping[str, Any], file: str, place: int) -> CodeRow:
@@ -130,15 +138,29 @@ def _apps(entry: Mapping[str, Any], file: str, place: int) -> CodeRow:
     number = entry.get("problem_id", entry.get("id", place))
     said = [text, *(canonical_json(list(one)) for one in (tests.inputs, tests.outputs))]
     return CodeRow(
-        file, place, f"APPS/{number}", "apps", text, "", tests, solutions[0] if solutions else "", "plain",
-        _digest(*said), str(entry.get("difficulty") or ""), solutions[1:],
-    )  # fmt: skip
+        file,
+        place,
+        f"APPS/{number}",
+        "apps",
+        text,
+        "",
+        tests,
+        solutions[0] if solutions else "",
+        "plain",
+        _digest(*said),
+        str(entry.get("difficulty") or ""),
+        solutions[1:],
+    )
 
 
 def _entry(asserts: Sequence[str], code: str) -> str:
     """The function of the solution that the asserts call; "" where no solution says."""
-    called = {node.func.id for line in asserts for node in ast.walk(ast.parse(line))
-              if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}  # fmt: skip
+    called = {
+        node.func.id
+        for line in asserts
+        for node in ast.walk(ast.parse(line))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
     made = [node.name for node in ast.parse(code).body if isinstance(node, ast.FunctionDef) and node.name in called]
     return made[-1] if made else ""
 

@@ -118,9 +118,17 @@ class DataSciCode:
     )
 
     def __init__(
-        self, runner: CodeRunner | None = None, *, table: Table | None = None, salt: str = "", count: int = 5,
-        limits: Limits = LIMITS, penalty: float = -1.0, sizes: Sizes | None = None, horizon: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        runner: CodeRunner | None = None,
+        *,
+        table: Table | None = None,
+        salt: str = "",
+        count: int = 5,
+        limits: Limits = LIMITS,
+        penalty: float = -1.0,
+        sizes: Sizes | None = None,
+        horizon: int = 1,
+    ) -> None:
         rules = (
             (2 <= count <= 10, "count", f"{count} folds", "give 2 to 10"),
             (1 <= horizon <= _MOST_TRIES, "horizon", f"{horizon} tries", f"give 1 to {_MOST_TRIES}"),
@@ -197,13 +205,18 @@ class DataSciCode:
 
 
 _IMPORTS: Mapping[str, tuple[str, str]] = {
-    "standard": ("preprocessing", "StandardScaler"), "minmax": ("preprocessing", "MinMaxScaler"),
-    "robust": ("preprocessing", "RobustScaler"), "maxabs": ("preprocessing", "MaxAbsScaler"),
-    "kbest": ("feature_selection", "SelectKBest"), "pca": ("decomposition", "PCA"),
-    "logreg": ("linear_model", "LogisticRegression"), "knn": ("neighbors", "KNeighborsClassifier"),
-    "tree": ("tree", "DecisionTreeClassifier"), "forest": ("ensemble", "RandomForestClassifier"),
+    "standard": ("preprocessing", "StandardScaler"),
+    "minmax": ("preprocessing", "MinMaxScaler"),
+    "robust": ("preprocessing", "RobustScaler"),
+    "maxabs": ("preprocessing", "MaxAbsScaler"),
+    "kbest": ("feature_selection", "SelectKBest"),
+    "pca": ("decomposition", "PCA"),
+    "logreg": ("linear_model", "LogisticRegression"),
+    "knn": ("neighbors", "KNeighborsClassifier"),
+    "tree": ("tree", "DecisionTreeClassifier"),
+    "forest": ("ensemble", "RandomForestClassifier"),
     "gnb": ("naive_bayes", "GaussianNB"),
-}  # fmt: skip
+}
 _PARAMETERS = {"C": "C", "k": "n_neighbors", "depth": "max_depth", "trees": "n_estimators"}
 
 
@@ -216,8 +229,15 @@ def code_of(pipeline: Pipeline) -> str:
     steps = [step for step in (pipeline.scale, pipeline.select, pipeline.model) if step]
     imports = [f"from sklearn.{_IMPORTS[step][0]} import {_IMPORTS[step][1]}" for step in steps]
     made = ", ".join(f"{_IMPORTS[step][1]}({inside.get(step, '')})" for step in steps)
-    return "\n".join((
-        *imports, "from sklearn.pipeline import make_pipeline", "", "",
-        "def predict(rows, labels, asked):", f"    model = make_pipeline({made})",
-        "    return model.fit(rows, labels).predict_proba(asked)", "",
-    ))  # fmt: skip
+    return "\n".join(
+        (
+            *imports,
+            "from sklearn.pipeline import make_pipeline",
+            "",
+            "",
+            "def predict(rows, labels, asked):",
+            f"    model = make_pipeline({made})",
+            "    return model.fit(rows, labels).predict_proba(asked)",
+            "",
+        )
+    )

@@ -20,23 +20,41 @@ __all__ = ["MODELS", "SCALES", "SELECTS", "SIZES", "WORDS", "Pipeline", "pipelin
 SCALES = ("standard", "minmax", "robust", "maxabs")
 SELECTS = ("kbest", "pca")
 SIZES = ("2", "5", "10", "half")
-MODELS: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType({
-    "logreg": {"C": ("0.01", "0.1", "1", "10")},
-    "knn": {"k": ("1", "5", "15")},
-    "tree": {"depth": ("2", "4", "8", "none")},
-    "forest": {"trees": ("10", "50"), "depth": ("4", "none")},
-    "gnb": {},
-})  # fmt: skip
+MODELS: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "logreg": {"C": ("0.01", "0.1", "1", "10")},
+        "knn": {"k": ("1", "5", "15")},
+        "tree": {"depth": ("2", "4", "8", "none")},
+        "forest": {"trees": ("10", "50"), "depth": ("4", "none")},
+        "gnb": {},
+    }
+)
 """Model -> its parameters in canonical order -> their values."""
-_DEFAULTS = {("logreg", "C"): "1", ("knn", "k"): "5", ("tree", "depth"): "none", ("forest", "trees"): "50",
-             ("forest", "depth"): "none"}  # fmt: skip
+_DEFAULTS = {
+    ("logreg", "C"): "1",
+    ("knn", "k"): "5",
+    ("tree", "depth"): "none",
+    ("forest", "trees"): "50",
+    ("forest", "depth"): "none",
+}
 _CLAUSES = ("scale", "select", "model")  # in the order in which they stand
 _LONGEST = 400  # characters of a text that is read at all
 _NUMBER = re.compile(r"(?<!\S)0*(\d*)\s*\.\s*(?=\d)")  # .1 and 0 . 1 are 0.1
-WORDS = tuple(dict.fromkeys((
-    *_CLAUSES, "end", ";", *SCALES, *SELECTS, *SIZES, *MODELS, *(name for of in MODELS.values() for name in of),
-    *(value for of in MODELS.values() for values in of.values() for value in values),
-)))  # fmt: skip
+WORDS = tuple(
+    dict.fromkeys(
+        (
+            *_CLAUSES,
+            "end",
+            ";",
+            *SCALES,
+            *SELECTS,
+            *SIZES,
+            *MODELS,
+            *(name for of in MODELS.values() for name in of),
+            *(value for of in MODELS.values() for values in of.values() for value in values),
+        )
+    )
+)
 """Every word of the language."""
 
 

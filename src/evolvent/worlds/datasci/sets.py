@@ -72,28 +72,30 @@ def _made(function: str, *, noise: int = 0, spread: float = 0.0, tails: float = 
     return draw
 
 
-_KINDS: Mapping[str, tuple[str, _Draw]] = MappingProxyType({
-    "breast_cancer": ("train", _bundled("breast_cancer")),
-    "iris": ("dev", _bundled("iris")),
-    "wine": ("test", _bundled("wine")),
-    "digits": ("test", _bundled("digits", most=500)),
-    "plain": ("train", _made("classification", n_features=12, n_informative=5, flip_y=0.05)),
-    "noisy": ("train", _made("classification", n_features=30, n_informative=3, flip_y=0.1)),
-    "uneven": ("train", _made("classification", n_features=8, n_informative=4, spread=3.0)),
-    "tailed": ("train", _made("classification", n_features=10, n_informative=4, tails=60.0)),
-    "clustered": ("train", _made("classification", n_features=8, n_informative=4, n_clusters_per_class=4)),
-    "rare": ("train", _made("classification", n_features=12, n_informative=4, weights=[0.9], n_samples=500)),
-    "five": ("train", _made("classification", n_features=16, n_informative=8, n_classes=5)),
-    "moons": ("train", _made("moons", noise=4)),
-    "rings": ("train", _made("circles", noise=2, factor=0.5)),
-    "shells": ("train", _made("gaussian_quantiles", n_features=6, n_classes=3)),
-    "curve": ("train", _made("friedman1", n_features=12)),
-    "sharp": ("dev", _made("classification", n_features=20, n_informative=4, class_sep=0.5, spread=2.0)),
-    "squares": ("dev", _made("hastie_10_2", n_samples=400)),
-    "stretched": ("test", _made("moons", noise=3, spread=3.0)),
-    "crowded": ("test", _made("classification", n_features=40, n_informative=4, n_classes=3, tails=40.0)),
-    "circuit": ("test", _made("friedman2", noise=4)),
-})  # fmt: skip
+_KINDS: Mapping[str, tuple[str, _Draw]] = MappingProxyType(
+    {
+        "breast_cancer": ("train", _bundled("breast_cancer")),
+        "iris": ("dev", _bundled("iris")),
+        "wine": ("test", _bundled("wine")),
+        "digits": ("test", _bundled("digits", most=500)),
+        "plain": ("train", _made("classification", n_features=12, n_informative=5, flip_y=0.05)),
+        "noisy": ("train", _made("classification", n_features=30, n_informative=3, flip_y=0.1)),
+        "uneven": ("train", _made("classification", n_features=8, n_informative=4, spread=3.0)),
+        "tailed": ("train", _made("classification", n_features=10, n_informative=4, tails=60.0)),
+        "clustered": ("train", _made("classification", n_features=8, n_informative=4, n_clusters_per_class=4)),
+        "rare": ("train", _made("classification", n_features=12, n_informative=4, weights=[0.9], n_samples=500)),
+        "five": ("train", _made("classification", n_features=16, n_informative=8, n_classes=5)),
+        "moons": ("train", _made("moons", noise=4)),
+        "rings": ("train", _made("circles", noise=2, factor=0.5)),
+        "shells": ("train", _made("gaussian_quantiles", n_features=6, n_classes=3)),
+        "curve": ("train", _made("friedman1", n_features=12)),
+        "sharp": ("dev", _made("classification", n_features=20, n_informative=4, class_sep=0.5, spread=2.0)),
+        "squares": ("dev", _made("hastie_10_2", n_samples=400)),
+        "stretched": ("test", _made("moons", noise=3, spread=3.0)),
+        "crowded": ("test", _made("classification", n_features=40, n_informative=4, n_classes=3, tails=40.0)),
+        "circuit": ("test", _made("friedman2", noise=4)),
+    }
+)
 SETS: Mapping[str, str] = MappingProxyType({name: split for name, (split, _) in _KINDS.items()})
 """Data set -> its split."""
 

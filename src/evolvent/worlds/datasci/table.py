@@ -74,8 +74,12 @@ class Table:
         """
         rows = [(name, text, area) for name, of in self.scores.items() for text, area in of.items()]
         names, texts, areas = zip(*rows, strict=True)
-        head = {"format": FORMAT, "sklearn": self.sklearn, "digest": self.digest,
-                "facts": {name: dict(of) for name, of in self.facts.items()}}  # fmt: skip
+        head = {
+            "format": FORMAT,
+            "sklearn": self.sklearn,
+            "digest": self.digest,
+            "facts": {name: dict(of) for name, of in self.facts.items()},
+        }
         columns = {
             "data": pa.array(names).dictionary_encode(),
             "pipeline": pa.array(texts).dictionary_encode(),
@@ -104,8 +108,11 @@ def read_table(path: Path | None = None) -> Table:
         head = json.loads((read.schema.metadata or {})[_KEY])
         columns = [read.column(name).to_pylist() for name in ("data", "pipeline", "auc")]
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise CorruptRecord(f"{path} is no table of scores: {error}", offset=0,
-                            hint="make one: python -m evolvent.worlds.datasci.rebuild FILE") from error  # fmt: skip
+        raise CorruptRecord(
+            f"{path} is no table of scores: {error}",
+            offset=0,
+            hint="make one: python -m evolvent.worlds.datasci.rebuild FILE",
+        ) from error
     if head.get("format") != FORMAT:
         raise UnknownSchema("a table of scores in another format", value=head.get("format"), expected=FORMAT)
     scores: dict[str, dict[str, float]] = {name: {} for name in head["facts"]}

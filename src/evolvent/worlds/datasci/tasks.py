@@ -20,28 +20,41 @@ from evolvent.worlds.datasci.table import Table
 
 __all__ = ["FORMS", "HINTS", "first_text", "panel", "read_spec", "words_told"]
 
-FORMS: Mapping[str, tuple[str, ...]] = MappingProxyType({
-    "train": (
-        "fit a model to data with {facts} . {hint}", "the data have {facts} . {hint} . fit a model",
-        "{hint} . find a pipeline for data with {facts}", "find a model for these data : {facts} . {hint}",
-        "data with {facts} , {hint} : what do you fit",
-    ),
-    "dev": (
-        "these data have {facts} . find a pipeline . {hint}", "{hint} . what model do you fit to data with {facts}",
-        "fit these data : {facts} . {hint}",
-    ),
-    "test": (
-        "find what to fit to data with {facts} . {hint}", "{hint} . these are the data : {facts} . find a model",
-        "what pipeline do you fit : the data have {facts} . {hint}", "a pipeline for data with {facts} . {hint}",
-        "{facts} : fit a pipeline to these data . {hint}",
-    ),
-})  # fmt: skip
+FORMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "train": (
+            "fit a model to data with {facts} . {hint}",
+            "the data have {facts} . {hint} . fit a model",
+            "{hint} . find a pipeline for data with {facts}",
+            "find a model for these data : {facts} . {hint}",
+            "data with {facts} , {hint} : what do you fit",
+        ),
+        "dev": (
+            "these data have {facts} . find a pipeline . {hint}",
+            "{hint} . what model do you fit to data with {facts}",
+            "fit these data : {facts} . {hint}",
+        ),
+        "test": (
+            "find what to fit to data with {facts} . {hint}",
+            "{hint} . these are the data : {facts} . find a model",
+            "what pipeline do you fit : the data have {facts} . {hint}",
+            "a pipeline for data with {facts} . {hint}",
+            "{facts} : fit a pipeline to these data . {hint}",
+        ),
+    }
+)
 """Split -> the ways to say a task. No form is in two splits."""
 _NAMES = ("scale", "select", "model")
 HINTS: tuple[tuple[str, ...], ...] = tuple(names for n in range(4) for names in combinations(_NAMES, n))
 """What a task may tell of the best pipeline: nothing, up to its scale, selection and model."""
-_SAID = {"rows": "{} rows", "columns": "{} columns", "classes": "{} classes", "scales": "{} scales",
-         "tails": "{} tails", "balance": "{} balance"}  # fmt: skip
+_SAID = {
+    "rows": "{} rows",
+    "columns": "{} columns",
+    "classes": "{} classes",
+    "scales": "{} scales",
+    "tails": "{} tails",
+    "balance": "{} balance",
+}
 _FACTS = (
     "few some many under 5 10 or more two three uneven even heavy light rare rows columns classes scales tails balance"
 )
@@ -76,8 +89,9 @@ def read_spec(world: World, task: Task, table: Table) -> tuple[str, str, tuple[s
     check_task(world, task)
     name, form, hint = (task.spec.get(key) for key in ("data", "form", "hint"))
     if task.spec.get("table") != table.digest[:16]:
-        raise VersionMismatch("a task of another table of scores", value=task.spec.get("table"),
-                              expected=table.digest[:16])  # fmt: skip
+        raise VersionMismatch(
+            "a task of another table of scores", value=task.spec.get("table"), expected=table.digest[:16]
+        )
     known = {"data": list(table.scores), "form": [form for of in FORMS.values() for form in of]}
     problems = [
         Problem(key, f"{value!r} is none", f"known: {', '.join(known[key])}")

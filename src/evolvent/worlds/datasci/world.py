@@ -28,10 +28,17 @@ __all__ = ["DataSci", "DataSciEnv", "score_fit"]
 
 _SCORED = "scored"
 _SENTENCES = (
-    _SCORED, "too long", "the last clause is end", "that begins no clause : expected scale , select or model",
-    "the order is scale ; select ; model ; end", "expected a clause model", "expected and one of", "takes no parameter "
-    ", not that and", "is given twice", "the data have fewer columns than",
-)  # fmt: skip
+    _SCORED,
+    "too long",
+    "the last clause is end",
+    "that begins no clause : expected scale , select or model",
+    "the order is scale ; select ; model ; end",
+    "expected a clause model",
+    "expected and one of",
+    "takes no parameter , not that and",
+    "is given twice",
+    "the data have fewer columns than",
+)
 _HORIZON, _LONGEST_HORIZON = 8, 64
 
 

@@ -52,9 +52,14 @@ class MiniGridBabyAI(Wrapped):
     name = "minigrid"
 
     def __init__(
-        self, level: str = "babyai", *, text: Literal["babyai", "short"] = "babyai", horizon: int = 20,
-        sizes: Sizes | None = None, penalty: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        level: str = "babyai",
+        *,
+        text: Literal["babyai", "short"] = "babyai",
+        horizon: int = 20,
+        sizes: Sizes | None = None,
+        penalty: float = 0.0,
+    ) -> None:
         problems = common_problems(horizon=horizon, penalty=penalty)
         try:
             self.levels = LEVELS if level == "babyai" else (level_name(level),)
@@ -259,6 +264,9 @@ def map_of(inner: Any) -> dict[str, Any]:
         [x, y, _text_of(thing.contains)] for thing, (x, y) in _things(grid) if thing.type == "box" and thing.contains
     ]
     found: dict[str, Any] = {
-        "map": ["".join(row) for row in cells], "mission": inner.mission, "moves": inner.max_steps, "inside": inside,
-    }  # fmt: skip
+        "map": ["".join(row) for row in cells],
+        "mission": inner.mission,
+        "moves": inner.max_steps,
+        "inside": inside,
+    }
     return {**found, "hold": _text_of(inner.carrying)} if inner.carrying else found

@@ -48,11 +48,14 @@ class JvmLimits:
         problems = [
             Problem(name, f"{value!r} is too little", f"give at least {least}")
             for name, value, least in (
-                ("most", self.most, 1), ("heap_mb", self.heap_mb, 128), ("wait_s", self.wait_s, 0),
-                ("call_s", self.call_s, 0.001), ("plan_s", self.plan_s, 0.001),
+                ("most", self.most, 1),
+                ("heap_mb", self.heap_mb, 128),
+                ("wait_s", self.wait_s, 0),
+                ("call_s", self.call_s, 0.001),
+                ("plan_s", self.plan_s, 0.001),
             )
             if not value >= least
-        ]  # fmt: skip
+        ]
         if problems:
             raise ConfigError(problems)
 
@@ -64,9 +67,10 @@ def java() -> str:
     found = found or shutil.which("java")
     if found is None:
         raise ConfigError(
-            "no Java runtime was found", expected="java on the PATH or in JAVA_HOME, version 8 or newer",
+            "no Java runtime was found",
+            expected="java on the PATH or in JAVA_HOME, version 8 or newer",
             hint="run: apt-get install default-jre-headless",
-        )  # fmt: skip
+        )
     return found
 
 
@@ -92,9 +96,15 @@ class Jvm:
         options = [f"-Xmx{limits.heap_mb}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         with boundary(EnvLost, "the Java machine did not start", options=" ".join(options)):
             port, token, self._process = gateway.launch_gateway(
-                classpath=str(jar), cwd=str(jar.parent), javaopts=options, java_path=java(), die_on_exit=True,
-                return_proc=True, enable_auth=True, create_new_process_group=True,
-            )  # fmt: skip
+                classpath=str(jar),
+                cwd=str(jar.parent),
+                javaopts=options,
+                java_path=java(),
+                die_on_exit=True,
+                return_proc=True,
+                enable_auth=True,
+                create_new_process_group=True,
+            )
         self._client = _client(gateway, port, token)
         self.pid: int = self._process.pid
         new = f"{protocol.CONSTRUCTOR_COMMAND_NAME}{made}\n{protocol.END_COMMAND_PART}"

@@ -59,9 +59,13 @@ class ReasoningGym(Wrapped):
     )
 
     def __init__(
-        self, datasets: str | Sequence[str], *, config: Mapping[str, Json] | None = None, trusted: bool = False,
+        self,
+        datasets: str | Sequence[str],
+        *,
+        config: Mapping[str, Json] | None = None,
+        trusted: bool = False,
         sizes: Sizes | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         names = (datasets,) if isinstance(datasets, str) else tuple(datasets)
         problems = common_problems()
         if not names or len(set(names)) < len(names) or not all(isinstance(name, str) and name for name in names):

@@ -31,17 +31,37 @@ _UNKNOWN = "No known action matches that input."
 _PLANS_KEPT = 512
 
 VARIATIONS: Mapping[str, int] = {
-    "boil": 30, "melt": 30, "freeze": 30, "change-the-state-of-matter-of": 30, "use-thermometer": 540,
-    "measure-melting-point-known-substance": 436, "measure-melting-point-unknown-substance": 300,
-    "power-component": 20, "power-component-renewable-vs-nonrenewable-energy": 20, "test-conductivity": 900,
-    "test-conductivity-of-unknown-substances": 600, "find-living-thing": 300, "find-non-living-thing": 300,
-    "find-plant": 300, "find-animal": 300, "grow-plant": 126, "grow-fruit": 126, "chemistry-mix": 32,
-    "chemistry-mix-paint-secondary-color": 36, "chemistry-mix-paint-tertiary-color": 36,
-    "lifespan-longest-lived": 125, "lifespan-shortest-lived": 125, "lifespan-longest-lived-then-shortest-lived": 125,
-    "identify-life-stages-1": 14, "identify-life-stages-2": 10, "inclined-plane-determine-angle": 168,
-    "inclined-plane-friction-named-surfaces": 1386, "inclined-plane-friction-unnamed-surfaces": 162,
-    "mendelian-genetics-known-plant": 120, "mendelian-genetics-unknown-plant": 480,
-}  # fmt: skip
+    "boil": 30,
+    "melt": 30,
+    "freeze": 30,
+    "change-the-state-of-matter-of": 30,
+    "use-thermometer": 540,
+    "measure-melting-point-known-substance": 436,
+    "measure-melting-point-unknown-substance": 300,
+    "power-component": 20,
+    "power-component-renewable-vs-nonrenewable-energy": 20,
+    "test-conductivity": 900,
+    "test-conductivity-of-unknown-substances": 600,
+    "find-living-thing": 300,
+    "find-non-living-thing": 300,
+    "find-plant": 300,
+    "find-animal": 300,
+    "grow-plant": 126,
+    "grow-fruit": 126,
+    "chemistry-mix": 32,
+    "chemistry-mix-paint-secondary-color": 36,
+    "chemistry-mix-paint-tertiary-color": 36,
+    "lifespan-longest-lived": 125,
+    "lifespan-shortest-lived": 125,
+    "lifespan-longest-lived-then-shortest-lived": 125,
+    "identify-life-stages-1": 14,
+    "identify-life-stages-2": 10,
+    "inclined-plane-determine-angle": 168,
+    "inclined-plane-friction-named-surfaces": 1386,
+    "inclined-plane-friction-unnamed-surfaces": 162,
+    "mendelian-genetics-known-plant": 120,
+    "mendelian-genetics-unknown-plant": 480,
+}
 """The tasks in ScienceWorld's order (1-1 to 10-2), and how many variations each has."""
 
 _LEFT_OUT = ("grow-", "inclined-plane-", "mendelian-")  # by AgentGym: 5-1, 5-2, 9-1 to 9-3, 10-1, 10-2
@@ -92,9 +112,16 @@ class SciWorld(Wrapped):
     )
 
     def __init__(
-        self, tasks: Literal["agentgym", "all"] = "agentgym", *, simplify: str = "", admissible: bool = False,
-        horizon: int = 30, sizes: Sizes | None = None, penalty: float = 0.0, limits: JvmLimits | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        tasks: Literal["agentgym", "all"] = "agentgym",
+        *,
+        simplify: str = "",
+        admissible: bool = False,
+        horizon: int = 30,
+        sizes: Sizes | None = None,
+        penalty: float = 0.0,
+        limits: JvmLimits | None = None,
+    ) -> None:
         problems = common_problems(horizon=horizon, penalty=penalty)
         if tasks not in ("agentgym", "all"):
             problems.append(unknown("tasks", str(tasks), ("agentgym", "all")))
@@ -208,8 +235,9 @@ def _load(jvm: Jvm, spec: _Spec, *, plan_s: float | None = None) -> None:
     if found != VARIATIONS[spec.task]:
         raise VersionMismatch(
             f"this version of scienceworld has other variations of {spec.task}",
-            value=found, expected=VARIATIONS[spec.task],
-        )  # fmt: skip
+            value=found,
+            expected=VARIATIONS[spec.task],
+        )
     jvm.call("load", spec.task, spec.variation, spec.simplify, plan_s is not None, timeout_s=plan_s)
 
 

@@ -31,11 +31,28 @@ __all__ = ["SOLO", "TextArena"]
 log = logging.getLogger(__name__)
 TEXTARENA = Extra("textarena", "textarena", "games by TextArena")
 SOLO: tuple[str, ...] = (
-    "2048-v0-easy", "Bandit-v0", "Blackjack-v0", "Countdown-v0", "Cryptarithm-v0", "FifteenPuzzle-v0", "FrozenLake-v0",
-    "GuessTheNumber-v0", "LightsOut-v0", "LogicPuzzle-v0", "Mastermind-v0", "Minesweeper-v0", "PegJump-v0",
-    "RushHour-v0", "Secretary-v0", "Set-v0", "Slitherlink-v0", "Sokoban-v0", "Sudoku-v0", "ThreeCardMonte-v0",
+    "2048-v0-easy",
+    "Bandit-v0",
+    "Blackjack-v0",
+    "Countdown-v0",
+    "Cryptarithm-v0",
+    "FifteenPuzzle-v0",
+    "FrozenLake-v0",
+    "GuessTheNumber-v0",
+    "LightsOut-v0",
+    "LogicPuzzle-v0",
+    "Mastermind-v0",
+    "Minesweeper-v0",
+    "PegJump-v0",
+    "RushHour-v0",
+    "Secretary-v0",
+    "Set-v0",
+    "Slitherlink-v0",
+    "Sokoban-v0",
+    "Sudoku-v0",
+    "ThreeCardMonte-v0",
     "TowerOfHanoi-v0",
-)  # fmt: skip
+)
 """Games for one player that need nothing but the package."""
 
 _LONGEST = 4000  # characters of an action
@@ -73,9 +90,14 @@ class TextArena(Wrapped):
     )
 
     def __init__(
-        self, games: str | Sequence[str] | None = None, *, horizon: int = 50, downloads: bool = False,
-        sizes: Sizes | None = None, penalty: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        games: str | Sequence[str] | None = None,
+        *,
+        horizon: int = 50,
+        downloads: bool = False,
+        sizes: Sizes | None = None,
+        penalty: float = 0.0,
+    ) -> None:
         names = SOLO if games is None else (games,) if isinstance(games, str) else tuple(games)
         problems = common_problems(horizon=horizon, penalty=penalty)
         if not names or len(set(names)) < len(names) or not all(isinstance(name, str) and name for name in names):

@@ -52,9 +52,14 @@ _INTERPRETER = {
 }
 _SENTENCE = re.compile(r"[.,;]|\bthen\b")
 _NO_ACTION = (
-    "That's not a verb I recognise", "I only understood you as far as", "I didn't understand", "I beg your pardon",
-    "You can't see any such thing", "I don't know the word", "I don't understand",
-)  # fmt: skip
+    "That's not a verb I recognise",
+    "I only understood you as far as",
+    "I didn't understand",
+    "I beg your pardon",
+    "You can't see any such thing",
+    "I don't know the word",
+    "I don't understand",
+)
 _PROMPT = re.compile(r"\s*\n>[^\n]*\Z")
 
 
@@ -267,9 +272,15 @@ def _without_banner(text: str) -> str:
 
 
 def make_games(
-    folder: str | Path, number: int, *, rooms: int = 3, objects: int = 5, steps: int = 4, seed: int = 0,
+    folder: str | Path,
+    number: int,
+    *,
+    rooms: int = 3,
+    objects: int = 5,
+    steps: int = 4,
+    seed: int = 0,
     theme: str = "house",
-) -> list[Path]:  # fmt: skip
+) -> list[Path]:
     """Make games as `tw-make custom` does; compiling one takes seconds.
 
     Args:
@@ -285,8 +296,9 @@ def make_games(
     sizes = {"number": number, "rooms": rooms, "objects": objects, "steps": steps}
     problems = [
         Problem(name, f"{value!r}", "give a whole number of at least 1")
-        for name, value in sizes.items() if type(value) is not int or value < 1
-    ]  # fmt: skip
+        for name, value in sizes.items()
+        if type(value) is not int or value < 1
+    ]
     if theme not in ("house", "basic"):
         problems.append(Problem("theme", f"unknown theme {theme!r}", "give 'house' or 'basic'"))
     if problems:

@@ -125,8 +125,12 @@ def run(call: Call, state: State) -> tuple[State, Json]:
     entry = catalogue().get(call.name)
     if entry is None:
         near = nearest(call.name, catalogue())
-        raise InvalidAction("an unknown tool", value=call.name, expected="a tool of the catalogue",
-                            hint=f"did you mean {near!r}?" if near else None)  # fmt: skip
+        raise InvalidAction(
+            "an unknown tool",
+            value=call.name,
+            expected="a tool of the catalogue",
+            hint=f"did you mean {near!r}?" if near else None,
+        )
     wrong = faults(call.arguments, entry.tool.parameters)
     if wrong:
         raise InvalidAction(f"arguments that {call.name!r} refuses", value="; ".join(wrong), expected="its schema")

@@ -103,90 +103,181 @@ def _things(**things: tuple[Slot, ...]) -> tuple[Thing, ...]:
 
 
 DOMAINS: Mapping[str, Domain] = {
-    "travel": Domain(_things(
-        flight=(ORIGIN, GOAL, DAY, choice("cabin : the cabin", "in {} class | flying {}", "economy business first")
-                .with_default("economy")),
-        hotel=(CITY, NIGHTS, BREAKFAST.with_default(False)),
-        tour=(CITY, DAY, GUESTS.with_default(2)),
-    ), ("find", "book", "count"), ("cancel", "rate", "share")),
-    "weather": Domain(_things(
-        forecast=(CITY, DAY, choice("scale : unit of degrees", "in {} | using {}", "celsius fahrenheit kelvin")
-                  .with_default("celsius")),
-        warning=(CITY, DANGER, URGENT.with_default(False)),
-        sensor=(ROOM, HEIGHT, WARMTH),
-    ), ("find", "add", "rank"), ("show", "delete", "share")),
-    "music": Domain(_things(
-        song=(MAKER, GENRE, MINUTES.with_default(5)),
-        playlist=(OWNER, LABELS, PUBLIC.with_default(False)),
-        concert=(CITY, DAY, PRICE),
-    ), ("find", "plan", "count"), ("rate", "share", "cancel")),
-    "files": Domain(_things(
-        document=(TOPIC, PAGES, FORMAT.with_default("pdf")),
-        folder=(OWNER, COLOUR, PUBLIC.with_default(False)),
-        backup=(DAY, HOUR, amount("space : size in gigabytes", "of {} gigabytes | taking {} gigabytes", range(1, 40))),
-    ), ("find", "add", "rank"), ("delete", "update", "assign")),
-    "calendar": Domain(_things(
-        meeting=(DAY, HOUR, PARTNERS),
-        reminder=(DAY, TOPIC, WEEKLY.with_default(False)),
-        appointment=(DAY, HOUR, text("doctor : the doctor", "with doctor {} | at doctor {}", PEOPLE)),
-    ), ("find", "plan", "count"), ("move", "cancel", "share")),
-    "banking": Domain(_things(
-        payment=(GUEST, PRICE, CURRENCY.with_default("euro")),
-        loan=(OWNER, YEARS, INSURED.with_default(False)),
-        invoice=(GUEST, PRICE, DAY),
-    ), ("find", "add", "rank"), ("show", "cancel", "update")),
-    "cooking": Domain(_things(
-        recipe=(FOODS, MINUTES, VEGETARIAN.with_default(False)),
-        menu=(DAY, PRICE, GUESTS.with_default(4)),
-        cake=(FOODS, WEIGHT, SIZE.with_default("medium")),
-    ), ("find", "order", "count"), ("rate", "share", "compare")),
-    "sport": Domain(_things(
-        match=(text("team : the team", "of the {} | played by the {}", "lions bears eagles wolves tigers sharks"), DAY,
-               INDOOR.with_default(False)),
-        workout=(MINUTES, LEVEL, WEEKLY.with_default(False)),
-        race=(CITY, DISTANCE, DAY),
-    ), ("find", "plan", "rank"), ("move", "rate", "compare")),
-    "home": Domain(_things(
-        lamp=(ROOM, COLOUR, BRIGHTNESS),
-        alarm=(HOUR, ROOM, WEEKLY.with_default(False)),
-        heater=(ROOM, WARMTH, HOURS.with_default(8)),
-    ), ("find", "add", "count"), ("update", "show", "delete")),
-    "shopping": Domain(_things(
-        parcel=(GUEST, WEIGHT, INSURED.with_default(False)),
-        coat=(COLOUR, MATERIAL, SIZE),
-        gift=(GUEST, PRICE, WRAPPED.with_default(False)),
-    ), ("find", "order", "rank"), ("cancel", "compare", "assign")),
-    "messaging": Domain(_things(
-        message=(GUEST, TOPIC, URGENT.with_default(False)),
-        poll=(TOPIC, HOURS, flag("secret : whether votes are secret", "with secret votes", "with open votes")
-              .with_default(False)),
-        channel=(TOPIC, MEMBERS, PUBLIC.with_default(False)),
-    ), ("find", "add", "count"), ("share", "delete", "show")),
-    "library": Domain(_things(
-        book=(MAKER, LANGUAGE, PAGES.with_default(90)),
-        magazine=(TOPIC, DAY, LANGUAGE.with_default("english")),
-        desk=(HOUR, HOURS, QUIET.with_default(False)),
-    ), ("find", "order", "rank"), ("rate", "move", "assign")),
-    "mapping": Domain(_things(
-        route=(ORIGIN, GOAL, VEHICLE.with_default("car")),
-        garage=(CITY, HOURS, INDOOR.with_default(False)),
-        bridge=(CITY, DISTANCE, MATERIAL),
-    ), ("find", "add", "count"), ("show", "share", "compare")),
-    "farming": Domain(_things(
-        field=(text("crop : what grows there", "with {} | growing {}", "wheat barley hops flax"), DISTANCE,
-               flag("watered : whether it is watered", "with water", "without water").with_default(False)),
-        tractor=(OWNER, COLOUR, WEIGHT),
-        harvest=(DAY, WEIGHT, PARTNERS),
-    ), ("find", "plan", "count"), ("update", "cancel", "assign")),
-    "museum": Domain(_things(
-        painting=(MAKER, whole("century : the century", "from century {} | of century {}", range(12, 21)),
-                  flag("framed : whether it has a frame", "with a frame", "without a frame").with_default(False)),
-        statue=(MATERIAL, HEIGHT, CITY),
-        exhibition=(TOPIC, DAY, GUESTS.with_default(10)),
-    ), ("find", "book", "rank"), ("show", "rate", "share")),
-    "space": Domain(_things(
-        rocket=(HEIGHT, WEIGHT, COLOUR),
-        mission=(text("planet : the planet", "to {} | towards {}", "mars venus saturn neptune"), YEARS, MEMBERS),
-        satellite=(OWNER, HOURS, LEVEL.with_default("normal")),
-    ), ("find", "plan", "count"), ("cancel", "compare", "update")),
-}  # fmt: skip
+    "travel": Domain(
+        _things(
+            flight=(
+                ORIGIN,
+                GOAL,
+                DAY,
+                choice("cabin : the cabin", "in {} class | flying {}", "economy business first").with_default(
+                    "economy"
+                ),
+            ),
+            hotel=(CITY, NIGHTS, BREAKFAST.with_default(False)),
+            tour=(CITY, DAY, GUESTS.with_default(2)),
+        ),
+        ("find", "book", "count"),
+        ("cancel", "rate", "share"),
+    ),
+    "weather": Domain(
+        _things(
+            forecast=(
+                CITY,
+                DAY,
+                choice("scale : unit of degrees", "in {} | using {}", "celsius fahrenheit kelvin").with_default(
+                    "celsius"
+                ),
+            ),
+            warning=(CITY, DANGER, URGENT.with_default(False)),
+            sensor=(ROOM, HEIGHT, WARMTH),
+        ),
+        ("find", "add", "rank"),
+        ("show", "delete", "share"),
+    ),
+    "music": Domain(
+        _things(
+            song=(MAKER, GENRE, MINUTES.with_default(5)),
+            playlist=(OWNER, LABELS, PUBLIC.with_default(False)),
+            concert=(CITY, DAY, PRICE),
+        ),
+        ("find", "plan", "count"),
+        ("rate", "share", "cancel"),
+    ),
+    "files": Domain(
+        _things(
+            document=(TOPIC, PAGES, FORMAT.with_default("pdf")),
+            folder=(OWNER, COLOUR, PUBLIC.with_default(False)),
+            backup=(
+                DAY,
+                HOUR,
+                amount("space : size in gigabytes", "of {} gigabytes | taking {} gigabytes", range(1, 40)),
+            ),
+        ),
+        ("find", "add", "rank"),
+        ("delete", "update", "assign"),
+    ),
+    "calendar": Domain(
+        _things(
+            meeting=(DAY, HOUR, PARTNERS),
+            reminder=(DAY, TOPIC, WEEKLY.with_default(False)),
+            appointment=(DAY, HOUR, text("doctor : the doctor", "with doctor {} | at doctor {}", PEOPLE)),
+        ),
+        ("find", "plan", "count"),
+        ("move", "cancel", "share"),
+    ),
+    "banking": Domain(
+        _things(
+            payment=(GUEST, PRICE, CURRENCY.with_default("euro")),
+            loan=(OWNER, YEARS, INSURED.with_default(False)),
+            invoice=(GUEST, PRICE, DAY),
+        ),
+        ("find", "add", "rank"),
+        ("show", "cancel", "update"),
+    ),
+    "cooking": Domain(
+        _things(
+            recipe=(FOODS, MINUTES, VEGETARIAN.with_default(False)),
+            menu=(DAY, PRICE, GUESTS.with_default(4)),
+            cake=(FOODS, WEIGHT, SIZE.with_default("medium")),
+        ),
+        ("find", "order", "count"),
+        ("rate", "share", "compare"),
+    ),
+    "sport": Domain(
+        _things(
+            match=(
+                text("team : the team", "of the {} | played by the {}", "lions bears eagles wolves tigers sharks"),
+                DAY,
+                INDOOR.with_default(False),
+            ),
+            workout=(MINUTES, LEVEL, WEEKLY.with_default(False)),
+            race=(CITY, DISTANCE, DAY),
+        ),
+        ("find", "plan", "rank"),
+        ("move", "rate", "compare"),
+    ),
+    "home": Domain(
+        _things(
+            lamp=(ROOM, COLOUR, BRIGHTNESS),
+            alarm=(HOUR, ROOM, WEEKLY.with_default(False)),
+            heater=(ROOM, WARMTH, HOURS.with_default(8)),
+        ),
+        ("find", "add", "count"),
+        ("update", "show", "delete"),
+    ),
+    "shopping": Domain(
+        _things(
+            parcel=(GUEST, WEIGHT, INSURED.with_default(False)),
+            coat=(COLOUR, MATERIAL, SIZE),
+            gift=(GUEST, PRICE, WRAPPED.with_default(False)),
+        ),
+        ("find", "order", "rank"),
+        ("cancel", "compare", "assign"),
+    ),
+    "messaging": Domain(
+        _things(
+            message=(GUEST, TOPIC, URGENT.with_default(False)),
+            poll=(
+                TOPIC,
+                HOURS,
+                flag("secret : whether votes are secret", "with secret votes", "with open votes").with_default(False),
+            ),
+            channel=(TOPIC, MEMBERS, PUBLIC.with_default(False)),
+        ),
+        ("find", "add", "count"),
+        ("share", "delete", "show"),
+    ),
+    "library": Domain(
+        _things(
+            book=(MAKER, LANGUAGE, PAGES.with_default(90)),
+            magazine=(TOPIC, DAY, LANGUAGE.with_default("english")),
+            desk=(HOUR, HOURS, QUIET.with_default(False)),
+        ),
+        ("find", "order", "rank"),
+        ("rate", "move", "assign"),
+    ),
+    "mapping": Domain(
+        _things(
+            route=(ORIGIN, GOAL, VEHICLE.with_default("car")),
+            garage=(CITY, HOURS, INDOOR.with_default(False)),
+            bridge=(CITY, DISTANCE, MATERIAL),
+        ),
+        ("find", "add", "count"),
+        ("show", "share", "compare"),
+    ),
+    "farming": Domain(
+        _things(
+            field=(
+                text("crop : what grows there", "with {} | growing {}", "wheat barley hops flax"),
+                DISTANCE,
+                flag("watered : whether it is watered", "with water", "without water").with_default(False),
+            ),
+            tractor=(OWNER, COLOUR, WEIGHT),
+            harvest=(DAY, WEIGHT, PARTNERS),
+        ),
+        ("find", "plan", "count"),
+        ("update", "cancel", "assign"),
+    ),
+    "museum": Domain(
+        _things(
+            painting=(
+                MAKER,
+                whole("century : the century", "from century {} | of century {}", range(12, 21)),
+                flag("framed : whether it has a frame", "with a frame", "without a frame").with_default(False),
+            ),
+            statue=(MATERIAL, HEIGHT, CITY),
+            exhibition=(TOPIC, DAY, GUESTS.with_default(10)),
+        ),
+        ("find", "book", "rank"),
+        ("show", "rate", "share"),
+    ),
+    "space": Domain(
+        _things(
+            rocket=(HEIGHT, WEIGHT, COLOUR),
+            mission=(text("planet : the planet", "to {} | towards {}", "mars venus saturn neptune"), YEARS, MEMBERS),
+            satellite=(OWNER, HOURS, LEVEL.with_default("normal")),
+        ),
+        ("find", "plan", "count"),
+        ("cancel", "compare", "update"),
+    ),
+}

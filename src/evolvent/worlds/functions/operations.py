@@ -167,4 +167,4 @@ OPERATIONS: Mapping[str, Operation] = {
     "move": Operation("put off {a}", ("move {the}", "put off {the}"), _postponed, _note, numbered=True),
     "assign": Operation("hand over {a}", ("assign {the}", "hand {the}", "give {the}"), _given, _note, numbered=True),
     "compare": Operation("compare {s} with each other", ("compare the {s}", "weigh the {s}"), _compared, _compare),
-}  # fmt: skip
+}

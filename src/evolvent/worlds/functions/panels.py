@@ -32,13 +32,33 @@ __all__ = ["NAME", "VERSION", "call_samples", "key_of", "panel", "task_from"]
 NAME = "functions"
 VERSION = "1"
 _TURNS: Mapping[str, tuple[str, ...]] = {
-    "seen": ("simple", "multiple", "irrelevant", "multiple", "simple", "multiple", "simple", "missing", "multiple",
-             "simple"),
+    "seen": (
+        "simple",
+        "multiple",
+        "irrelevant",
+        "multiple",
+        "simple",
+        "multiple",
+        "simple",
+        "missing",
+        "multiple",
+        "simple",
+    ),
     "evo": ("parallel", "parallel_multiple"),
-    "combo": ("simple", "multiple", "irrelevant", "parallel", "multiple", "simple", "parallel_multiple", "missing",
-              "multiple", "multiple"),
+    "combo": (
+        "simple",
+        "multiple",
+        "irrelevant",
+        "parallel",
+        "multiple",
+        "simple",
+        "parallel_multiple",
+        "missing",
+        "multiple",
+        "multiple",
+    ),
     "longer": ("multi_turn", "parallel_multiple", "multi_turn", "multi_turn", "parallel_multiple"),
-}  # fmt: skip
+}
 """The shapes of a tier in turn: task n has shape n, and so on from the beginning."""
 _TRIES = 500  # drafts that may be passed over for one task
 
@@ -73,8 +93,12 @@ def panel(split: str, tier: str, sizes: Sizes) -> tuple[Task, ...]:
             if key not in keys and (split == "train" or kinds[draft.kind] < sizes.per_kind):
                 break
         else:
-            raise ConfigError(f"the panel {split}/{tier} of {NAME!r} cannot be filled", value=len(tasks),
-                              expected=sizes.of(split), hint="use smaller panels, or more tasks of a kind")  # fmt: skip
+            raise ConfigError(
+                f"the panel {split}/{tier} of {NAME!r} cannot be filled",
+                value=len(tasks),
+                expected=sizes.of(split),
+                hint="use smaller panels, or more tasks of a kind",
+            )
         keys.add(key)
         kinds[draft.kind] += 1
         tasks.append(task_from(talk, kind=draft.kind, tier=tier, split=split))

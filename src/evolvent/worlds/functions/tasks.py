@@ -84,8 +84,11 @@ def read_talk(spec: Mapping[str, Any]) -> Talk:
     Raises:
         ConfigError: something is missing or malformed, or a call of a tool that is not offered.
     """
-    problems = [Problem(field, f"{spec.get(field)!r} is no list", "give a list") for field in _FIELDS
-                if not isinstance(spec.get(field), list)]  # fmt: skip
+    problems = [
+        Problem(field, f"{spec.get(field)!r} is no list", "give a list")
+        for field in _FIELDS
+        if not isinstance(spec.get(field), list)
+    ]
     if not problems and not spec["rounds"]:
         problems.append(Problem("rounds", "nobody is to answer", "give at least one round"))
     if problems:
@@ -97,14 +100,19 @@ def read_talk(spec: Mapping[str, Any]) -> Talk:
         for tool in tools:
             json_schema(tool.parameters)
     except SampleInvalid as error:
-        raise ConfigError("a conversation that cannot be played", value=str(error),
-                          expected="messages, tools and rounds") from error  # fmt: skip
+        raise ConfigError(
+            "a conversation that cannot be played", value=str(error), expected="messages, tools and rounds"
+        ) from error
     names = {tool.name for tool in tools}
     problems = [Problem("tools", f"{len(tools)} tools have {len(names)} names", "give each its own")] * (
         len(names) < len(tools)
     )
-    problems += [Problem("rounds", f"a call of {call.name!r}, which is not offered", "offer it")
-                 for turn in turns for call in turn.calls if call.name not in names]  # fmt: skip
+    problems += [
+        Problem("rounds", f"a call of {call.name!r}, which is not offered", "offer it")
+        for turn in turns
+        for call in turn.calls
+        if call.name not in names
+    ]
     if problems:
         raise ConfigError(problems)
     return Talk(messages, tools, turns)
@@ -124,8 +132,9 @@ def _call(row: Any) -> Call:
 def without_defaults(calls: Sequence[Call], tools: Sequence[Tool]) -> tuple[Call, ...]:
     """The calls without optional arguments that only repeat their default: said or not, they mean the same."""
     known = {tool.name: json_schema(tool.parameters) for tool in tools}
-    return tuple(replace(call, arguments=_told(call, known[call.name])) if call.name in known else call
-                 for call in calls)  # fmt: skip
+    return tuple(
+        replace(call, arguments=_told(call, known[call.name])) if call.name in known else call for call in calls
+    )
 
 
 def _told(call: Call, schema: Mapping[str, Any]) -> dict[str, Any]:

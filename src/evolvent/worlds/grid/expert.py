@@ -189,8 +189,11 @@ class _Expert:
     def thin_out(self, cell: int) -> None:
         """Carry away one of the things around a cell, else what is on it: there is no way to a place beside it."""
         places = [*(cell + step for step in self.steps()), cell]
-        crowd = [code for code in (self.pose.cells[at] for at in places)
-                 if self.board.things[code] and self.board.thing(code).type != DOOR]  # fmt: skip
+        crowd = [
+            code
+            for code in (self.pose.cells[at] for at in places)
+            if self.board.things[code] and self.board.thing(code).type != DOOR
+        ]
         if not crowd:
             raise _Stuck
         self.clear(crowd[0], frozenset(places))
@@ -213,8 +216,11 @@ class _Expert:
         """Fetch the key of a locked door, out of its box if need be, and open the door."""
         if not self.passable(code):
             colour = self.board.thing(code).colour
-            keys = {number for number, key in enumerate(self.board.things)
-                    if key is not None and key.type == KEY and key.colour == colour}  # fmt: skip
+            keys = {
+                number
+                for number, key in enumerate(self.board.things)
+                if key is not None and key.type == KEY and key.colour == colour
+            }
             if keys.isdisjoint(self.pose.cells):
                 self.go([box for box, held in self.board.inside.items() if held in keys], _GO)
                 self.do(_NAMES[TOGGLE])
@@ -257,8 +263,9 @@ class _Expert:
         if not careful:
             return True
         around = [pose.at, *(front + step for step in self.board.ahead)]
-        return all(self.board.things[pose.cells[at]] is None or self.board.thing(pose.cells[at]).type != DOOR
-                   for at in around)  # fmt: skip
+        return all(
+            self.board.things[pose.cells[at]] is None or self.board.thing(pose.cells[at]).type != DOOR for at in around
+        )
 
     def seen(self, pose: Pose, codes: Collection[int], verb: _Verb) -> tuple[str, ...]:
         """The actions that do it in a pose with the nearest of the things in view; none where that cannot be."""

@@ -13,11 +13,30 @@ from evolvent.worlds.grid.map import COLOURS, DOOR, TYPES
 from evolvent.worlds.grid.mission import PUT, SIDES, matches
 
 __all__ = [
-    "act_here", "any_mission", "go_to_ball", "go_to_locked", "go_to_thing", "open_any", "open_in_order", "open_one",
-    "open_red", "open_two", "pick_above", "pick_any", "pick_behind_lock", "pick_behind_locks", "pick_in_room",
-    "pick_off_corridor", "pick_somewhere", "pick_told", "put_across", "put_here", "put_two_across", "unlock",
+    "act_here",
+    "any_mission",
+    "go_to_ball",
+    "go_to_locked",
+    "go_to_thing",
+    "open_any",
+    "open_in_order",
+    "open_one",
+    "open_red",
+    "open_two",
+    "pick_above",
+    "pick_any",
+    "pick_behind_lock",
+    "pick_behind_locks",
+    "pick_in_room",
+    "pick_off_corridor",
+    "pick_somewhere",
+    "pick_told",
+    "put_across",
+    "put_here",
+    "put_two_across",
+    "unlock",
     "unlock_here",
-]  # fmt: skip
+]
 
 _KINDS = (*TYPES, DOOR)
 _VERBS = ("go to", "pick up", "open", PUT)

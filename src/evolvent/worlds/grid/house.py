@@ -53,8 +53,10 @@ class House:
         self._missing: set[frozenset[Place]] = set()
         self._gaps = {
             frozenset((room, other)): self._gap(room, side)
-            for room in self.rooms for side, other in enumerate(self._around(room)) if side < 2 and other
-        }  # fmt: skip
+            for room in self.rooms
+            for side, other in enumerate(self._around(room))
+            if side < 2 and other
+        }
 
     @property
     def rooms(self) -> list[Place]:

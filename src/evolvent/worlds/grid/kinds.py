@@ -29,19 +29,28 @@ from evolvent.trajectory import sample_seed
 
 __all__ = ["UNDEMONSTRATED", "AtomKind", "Kind", "kinds_of_tiers", "pairs_of"]
 
-UNDEMONSTRATED: frozenset[tuple[str, str]] = frozenset({
-    ("pick", "colour"), ("go", "lock"), ("side", "turn"), ("put", "turn"), ("put", "colour-"), ("open", "then"),
-    ("after", "pick"),
-})  # fmt: skip
+UNDEMONSTRATED: frozenset[tuple[str, str]] = frozenset(
+    {
+        ("pick", "colour"),
+        ("go", "lock"),
+        ("side", "turn"),
+        ("put", "turn"),
+        ("put", "colour-"),
+        ("open", "then"),
+        ("after", "pick"),
+    }
+)
 """Pairs of parts that no demonstration shows; each part is shown with others."""
 
 _FEW = ("full", "type", "colour")
-_SINGLES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = MappingProxyType({
-    "go": (_FEW, ("view", "turn", "door", "lock")),
-    "pick": (_FEW, ("view", "turn", "door", "lock")),
-    "open": (("full", "type"), ("view", "turn", "lock")),
-    "put": (tuple(f"{moved}-{fixed}" for moved, fixed in product(_FEW, _FEW)), ("view", "turn", "door")),
-})  # fmt: skip
+_SINGLES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = MappingProxyType(
+    {
+        "go": (_FEW, ("view", "turn", "door", "lock")),
+        "pick": (_FEW, ("view", "turn", "door", "lock")),
+        "open": (("full", "type"), ("view", "turn", "lock")),
+        "put": (tuple(f"{moved}-{fixed}" for moved, fixed in product(_FEW, _FEW)), ("view", "turn", "door")),
+    }
+)
 _SIDES = (("go", "view"), ("go", "turn"), ("pick", "view"), ("pick", "turn"), ("open", "view"), ("open", "turn"))
 _TWO_DOORS = ("door door", "door lock", "lock door")
 _JOINTS = ("and", "then", "after")

@@ -143,15 +143,51 @@ _TABLE |= {
 NAMES: tuple[str, ...] = tuple(f"BabyAI-{name}-v0" for name in _TABLE)
 """Every level that can be named."""
 
-LEVELS: tuple[str, ...] = tuple(f"BabyAI-{name}-v0" for name in (
-    "GoToRedBallGrey", "GoToRedBall", "GoToRedBallNoDists", "GoToObjS6", "GoToLocalS8N7", "GoToObjMazeS7",
-    "GoToImpUnlock", "GoToSeqS5R2", "GoToRedBlueBall", "GoToDoor", "GoToObjDoor", "Open", "OpenRedDoor", "OpenDoorLoc",
-    "OpenRedBlueDoorsDebug", "OpenDoorsOrderN4Debug", "Pickup", "UnblockPickup", "PickupLoc", "PickupDistDebug",
-    "PickupAbove", "PutNextLocalS6N4", "PutNextS7N4Carrying", "Unlock", "UnlockLocalDist", "KeyInBox",
-    "UnlockPickupDist", "BlockedUnlockPickup", "UnlockToUnlock", "ActionObjDoor", "FindObjS7", "KeyCorridorS6R3",
-    "OneRoomS20", "MoveTwoAcrossS8N9", "SynthS5R2", "SynthLoc", "SynthSeq", "MiniBossLevel", "BossLevel",
-    "BossLevelNoUnlock",
-))  # fmt: skip
+LEVELS: tuple[str, ...] = tuple(
+    f"BabyAI-{name}-v0"
+    for name in (
+        "GoToRedBallGrey",
+        "GoToRedBall",
+        "GoToRedBallNoDists",
+        "GoToObjS6",
+        "GoToLocalS8N7",
+        "GoToObjMazeS7",
+        "GoToImpUnlock",
+        "GoToSeqS5R2",
+        "GoToRedBlueBall",
+        "GoToDoor",
+        "GoToObjDoor",
+        "Open",
+        "OpenRedDoor",
+        "OpenDoorLoc",
+        "OpenRedBlueDoorsDebug",
+        "OpenDoorsOrderN4Debug",
+        "Pickup",
+        "UnblockPickup",
+        "PickupLoc",
+        "PickupDistDebug",
+        "PickupAbove",
+        "PutNextLocalS6N4",
+        "PutNextS7N4Carrying",
+        "Unlock",
+        "UnlockLocalDist",
+        "KeyInBox",
+        "UnlockPickupDist",
+        "BlockedUnlockPickup",
+        "UnlockToUnlock",
+        "ActionObjDoor",
+        "FindObjS7",
+        "KeyCorridorS6R3",
+        "OneRoomS20",
+        "MoveTwoAcrossS8N9",
+        "SynthS5R2",
+        "SynthLoc",
+        "SynthSeq",
+        "MiniBossLevel",
+        "BossLevel",
+        "BossLevelNoUnlock",
+    )
+)
 """The forty levels of AgentGym's BabyAI in its order."""
 
 

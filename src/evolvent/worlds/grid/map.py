@@ -22,10 +22,33 @@ from typing import NamedTuple
 from evolvent.errors import ConfigError, Problem
 
 __all__ = [
-    "BALL", "BOX", "CLOSED", "COLOURS", "DOOR", "DROP", "FIRST", "FLOOR", "FORWARD", "GOAL", "KEY", "LEFT", "LETTERS",
-    "LOCKED", "MARGIN", "OPEN", "PICKUP", "RIGHT", "TOGGLE", "TYPES", "WALL", "Board", "Pose", "Thing", "moved",
+    "BALL",
+    "BOX",
+    "CLOSED",
+    "COLOURS",
+    "DOOR",
+    "DROP",
+    "FIRST",
+    "FLOOR",
+    "FORWARD",
+    "GOAL",
+    "KEY",
+    "LEFT",
+    "LETTERS",
+    "LOCKED",
+    "MARGIN",
+    "OPEN",
+    "PICKUP",
+    "RIGHT",
+    "TOGGLE",
+    "TYPES",
+    "WALL",
+    "Board",
+    "Pose",
+    "Thing",
+    "moved",
     "read_map",
-]  # fmt: skip
+]
 
 COLOURS: tuple[str, ...] = ("red", "green", "blue", "purple", "yellow", "grey")
 KEY = "key"
@@ -53,9 +76,19 @@ DROP = 4
 TOGGLE = 5
 
 LETTERS: Mapping[str, str] = {
-    "red": "r", "green": "g", "blue": "b", "purple": "p", "yellow": "y", "grey": "e",
-    KEY: "k", BALL: "b", BOX: "x", OPEN: "o", CLOSED: "c", LOCKED: "l",
-}  # fmt: skip
+    "red": "r",
+    "green": "g",
+    "blue": "b",
+    "purple": "p",
+    "yellow": "y",
+    "grey": "e",
+    KEY: "k",
+    BALL: "b",
+    BOX: "x",
+    OPEN: "o",
+    CLOSED: "c",
+    LOCKED: "l",
+}
 """The letters of a map's text: of colours, then of things and of the states of doors."""
 
 MARGIN = 6  # how far an agent looks ahead

@@ -29,13 +29,14 @@ PICK = "pick up"
 OPEN_DOOR = "open"
 PUT = "put"
 SIDES: dict[str, tuple[int, int]] = {
-    "on your left": (0, -1), "on your right": (0, 1), "in front of you": (1, 0), "behind you": (-1, 0),
-}  # fmt: skip
+    "on your left": (0, -1),
+    "on your right": (0, 1),
+    "in front of you": (1, 0),
+    "behind you": (-1, 0),
+}
 """The sides of the agent: which of (ahead, right) is positive (1) or negative (-1)."""
 
-_WHAT = (
-    rf"(?:the|a|an) (?:({'|'.join(COLOURS)}) )?({'|'.join(TYPES)}|{DOOR}|object|goal)(?: ({'|'.join(SIDES)}))?"
-)  # fmt: skip
+_WHAT = rf"(?:the|a|an) (?:({'|'.join(COLOURS)}) )?({'|'.join(TYPES)}|{DOOR}|object|goal)(?: ({'|'.join(SIDES)}))?"
 _ATOM = re.compile(rf"(?:({GO}|{PICK}|{OPEN_DOOR}) {_WHAT})|(?:put {_WHAT} next to {_WHAT})")
 _EXPECTED = "such as 'go to the red ball' or 'open the door, then put a key next to the box on your left'"
 

@@ -40,8 +40,13 @@ from evolvent.worlds.grid.view import AGENT, SIDE, Seen, Sight
 __all__ = ["BESIDE", "FACE", "MOVES", "STAND", "Macro", "actions", "moves_of", "path"]
 
 MOVES: Mapping[str, int] = {
-    "turn left": LEFT, "turn right": RIGHT, "move forward": FORWARD, "pick up": PICKUP, "drop": DROP, "toggle": TOGGLE,
-}  # fmt: skip
+    "turn left": LEFT,
+    "turn right": RIGHT,
+    "move forward": FORWARD,
+    "pick up": PICKUP,
+    "drop": DROP,
+    "toggle": TOGGLE,
+}
 """The moves by name."""
 
 # where a walk ends: facing a cell, on it, or facing an empty cell beside it

@@ -116,8 +116,13 @@ def understand(turn: Turn, text: str) -> str | None:
     meant = {asked, f"{asked} 1"}
     for seen in turn.sight.things:
         names = (f" {seen.name} {seen.nth}", f" {seen.full} {seen.nth_full}")
-        meant |= {verb + name for one in tuple(meant) for other in names if (verb := one.removesuffix(other)) != one
-                  for name in names}  # fmt: skip
+        meant |= {
+            verb + name
+            for one in tuple(meant)
+            for other in names
+            if (verb := one.removesuffix(other)) != one
+            for name in names
+        }
     return next((action for action in turn.actions if _usual(action) in meant), None)
 
 
@@ -149,6 +154,14 @@ def refusal(turn: Turn, text: str) -> str:
 
 
 _VERBS = (
-    "turn left", "turn right", "move forward", "pick up", "drop next to", "drop", "toggle and go through", "toggle",
-    "go through", "go to",
-)  # fmt: skip
+    "turn left",
+    "turn right",
+    "move forward",
+    "pick up",
+    "drop next to",
+    "drop",
+    "toggle and go through",
+    "toggle",
+    "go through",
+    "go to",
+)

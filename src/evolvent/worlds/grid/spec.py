@@ -38,8 +38,9 @@ def build_scene(spec: Mapping[str, Any], *, plain: bool = True) -> Scene:
     problems = [Problem(str(name), "unknown", f"known: {', '.join(_KNOWN)}") for name in spec if name not in _KNOWN]
     problems += [
         Problem(name, f"{spec[name]!r} is no such number", "give a whole number of at least 1")
-        for name in ("tries", "moves", "strict") if name in spec and (type(spec[name]) is not int or spec[name] < 1)
-    ]  # fmt: skip
+        for name in ("tries", "moves", "strict")
+        if name in spec and (type(spec[name]) is not int or spec[name] < 1)
+    ]
     if not isinstance(rows, list):
         problems.append(Problem("map", f"{rows!r} is no map", "give a list of rows"))
     if not isinstance(spec.get("mission"), str):
@@ -76,8 +77,10 @@ def recoloured(spec: Mapping[str, Any], rng: Random) -> dict[str, Json]:
         rng.shuffle(drawn)
     names = dict(zip(COLOURS, drawn, strict=True))
     letters = {LETTERS[colour]: LETTERS[name] for colour, name in names.items()}
-    grid: Grid = [[letters.get(text[0], text[0]) + text[1] if _has_colour(text) else text for text in row]
-                  for row in cells_of(spec["map"])]  # fmt: skip
+    grid: Grid = [
+        [letters.get(text[0], text[0]) + text[1] if _has_colour(text) else text for text in row]
+        for row in cells_of(spec["map"])
+    ]
     for _ in range(rng.randrange(4)):
         grid = turned(grid)
     words = [names.get(word, word) for word in spec["mission"].split(" ")]
@@ -111,8 +114,11 @@ def _numbered(mission: str, grid: Grid) -> str:
     number = dict.fromkeys(LETTERS[colour] for colour in COLOURS)
     names = iter("012345")
     words = [_name(number, LETTERS[word], names) if word in COLOURS else word for word in mission.split(" ")]
-    cells = [_name(number, text[0], names) + text[1] if text[0] in number and text[1] != "." else text
-             for row in grid for text in (*row, "/")]  # fmt: skip
+    cells = [
+        _name(number, text[0], names) + text[1] if text[0] in number and text[1] != "." else text
+        for row in grid
+        for text in (*row, "/")
+    ]
     return " ".join(words) + "".join(cells)
 
 

@@ -141,8 +141,10 @@ def tell(board: Board, pose: Pose, sight: Sight) -> str:
     A thing is told with the side it is on (`ahead`: straight before the agent) and how many steps away it is.
     """
     held = board.things[pose.hold]
-    parts = [f"{s.name} {s.thing.state} {_where(s)}" if s.thing and s.thing.state else f"{s.name} {_where(s)}"
-             for s in sight.things]  # fmt: skip
+    parts = [
+        f"{s.name} {s.thing.state} {_where(s)}" if s.thing and s.thing.state else f"{s.name} {_where(s)}"
+        for s in sight.things
+    ]
     text = f"see {' , '.join(parts) or 'nothing'}"
     return f"hold {held.name} . {text}" if held else text
 
@@ -166,9 +168,14 @@ _NONE = "You cannot see any objects within sight."
 _WALLS = "The room has walls around you."
 _EMPTY = "You are not carrying anything."
 FULL_WORDS: tuple[str, ...] = (
-    _MANY, _NONE, _WALLS, _EMPTY, "There is a right in front of you steps away and to your left",
-    "You are facing a wall box steps away. You are carrying a", 'Available actions: ["',
-)  # fmt: skip
+    _MANY,
+    _NONE,
+    _WALLS,
+    _EMPTY,
+    "There is a right in front of you steps away and to your left",
+    "You are facing a wall box steps away. You are carrying a",
+    'Available actions: ["',
+)
 """Texts that hold every word of `tell_fully` but colours, types and numbers."""
 
 

@@ -47,11 +47,17 @@ _LONGEST = 300  # actions of an expert
 _DONE, _FAILED, _SPENT = "mission fulfilled", "mission failed", "no actions left"
 _COMPLETED = "The task is completed."
 _WORDS = (
-    *COLOURS, *TYPES, *REFUSALS, _DONE, _FAILED, _SPENT, "hold see nothing . , ahead left right",
+    *COLOURS,
+    *TYPES,
+    *REFUSALS,
+    _DONE,
+    _FAILED,
+    _SPENT,
+    "hold see nothing . , ahead left right",
     "open closed locked door",
     "go to the object on your left right behind you pick up open put next to and then after you",
     "turn left turn right move forward pick up drop toggle go to go through toggle and go through drop next to",
-)  # fmt: skip
+)
 _FULL_INSTRUCTIONS = (
     "Fulfil the goal in a house of rooms; you see what is in front of you. Actions: turn left, turn right, move "
     "forward, drop, toggle, go to red ball 1, pickup red ball 1, go through red open door 1, toggle and go through red "

@@ -23,9 +23,11 @@ from evolvent.worlds.panel import Sizes, check_names
 __all__ = ["Collection"]
 
 _PLACES: Mapping[str, tuple[str, str]] = {
-    "train": ("train", "seen"), "valid_train": ("dev", "seen"), "valid_seen": ("test", "seen"),
+    "train": ("train", "seen"),
+    "valid_train": ("dev", "seen"),
+    "valid_seen": ("test", "seen"),
     "valid_unseen": ("test", "combo"),
-}  # fmt: skip
+}
 
 
 class Collection:
@@ -100,8 +102,9 @@ class Collection:
         if not file.is_file():
             raise ConfigError("no such game in this folder", value=name, hint=f"the folder is {self.folder}")
         if self._digest(name) != task.spec["sha256"]:
-            raise VersionMismatch(f"another version of the game {name}", value=task.spec["sha256"],
-                                  expected=self._digest(name))  # fmt: skip
+            raise VersionMismatch(
+                f"another version of the game {name}", value=task.spec["sha256"], expected=self._digest(name)
+            )
         return read_game(file)
 
 

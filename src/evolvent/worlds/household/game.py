@@ -17,8 +17,17 @@ from typing import NamedTuple
 from evolvent.errors import ConfigError
 
 __all__ = [
-    "FAMILIES", "FLAGS", "TREATED_AT", "Family", "Game", "Goal", "Layout", "State", "bits", "names_of_ids",
-]  # fmt: skip
+    "FAMILIES",
+    "FLAGS",
+    "TREATED_AT",
+    "Family",
+    "Game",
+    "Goal",
+    "Layout",
+    "State",
+    "bits",
+    "names_of_ids",
+]
 
 FLAGS = ("hot", "cool", "clean", "toggled", "sliced")
 """What may become true of an object; each is a set of objects in a `State`."""
@@ -47,18 +56,30 @@ FAMILIES: Mapping[str, Family] = {
     family.name: family
     for family in (
         Family("put", "pick_and_place_simple", ("put a {obj} in {recep}", "put some {obj} on {recep}")),
-        Family("look", "look_at_obj_in_light",
-               ("look at {obj} under the {recep}", "examine the {obj} with the {recep}")),
-        Family("clean", "pick_clean_then_place_in_recep",
-               ("put a clean {obj} in {recep}", "clean some {obj} and put it in {recep}"), "clean"),
-        Family("heat", "pick_heat_then_place_in_recep",
-               ("put a hot {obj} in {recep}", "heat some {obj} and put it in {recep}"), "hot"),
-        Family("cool", "pick_cool_then_place_in_recep",
-               ("put a cool {obj} in {recep}", "cool some {obj} and put it in {recep}"), "cool"),
-        Family("two", "pick_two_obj_and_place",
-               ("put two {obj} in {recep}", "find two {obj} and put them in {recep}")),
+        Family(
+            "look", "look_at_obj_in_light", ("look at {obj} under the {recep}", "examine the {obj} with the {recep}")
+        ),
+        Family(
+            "clean",
+            "pick_clean_then_place_in_recep",
+            ("put a clean {obj} in {recep}", "clean some {obj} and put it in {recep}"),
+            "clean",
+        ),
+        Family(
+            "heat",
+            "pick_heat_then_place_in_recep",
+            ("put a hot {obj} in {recep}", "heat some {obj} and put it in {recep}"),
+            "hot",
+        ),
+        Family(
+            "cool",
+            "pick_cool_then_place_in_recep",
+            ("put a cool {obj} in {recep}", "cool some {obj} and put it in {recep}"),
+            "cool",
+        ),
+        Family("two", "pick_two_obj_and_place", ("put two {obj} in {recep}", "find two {obj} and put them in {recep}")),
     )
-}  # fmt: skip
+}
 """The six families by our name."""
 
 
@@ -208,9 +229,17 @@ class Game:
         opened = _mask(number[one] for one in layout.opened)
         hot, cool, clean, toggled, sliced = map(self.having, FLAGS)
         return State(
-            number[layout.start], -1, opened, tuple(contents), tuple(lying),
-            hot=hot, cool=cool, clean=clean, toggled=toggled, sliced=sliced,
-        )  # fmt: skip
+            number[layout.start],
+            -1,
+            opened,
+            tuple(contents),
+            tuple(lying),
+            hot=hot,
+            cool=cool,
+            clean=clean,
+            toggled=toggled,
+            sliced=sliced,
+        )
 
     def having(self, name: str) -> int:
         """The objects with a property ("pickupable", "cleanable", ...) or, at the start, a flag."""

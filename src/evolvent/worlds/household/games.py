@@ -66,9 +66,10 @@ def official_texts(source: str | Path | None = None) -> OfficialTexts:
         return OfficialTexts(domain.read_text(encoding="utf-8"), grammar.read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
-            "no texts of alfworld here", value=f"{path} ({type(error).__name__})",
+            "no texts of alfworld here",
+            value=f"{path} ({type(error).__name__})",
             expected="a game file, or a folder with alfred.pddl and alfred.twl2",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def _task(task: str) -> str:

@@ -32,14 +32,19 @@ from evolvent.worlds.panel import Candidate, Panels, Sizes
 __all__ = ["NOUNS", "HouseholdNouns", "swapped"]
 
 _FOOD = ("apple", "bread", "potato", "egg")
-NOUNS: Mapping[str, Mapping[str, tuple[str, tuple[str, ...]]]] = MappingProxyType({
-    "seen": {"pancake": ("heat", _FOOD)},
-    "combo": dict.fromkeys(("cheese", "hamburger", "applepie", "pizza"), ("heat", _FOOD)),
-    "longer": {
-        "dinnerplate": ("clean", ("plate",)), "saucer": ("clean", ("bowl",)), "teacup": ("clean", ("cup",)),
-        "shirt": ("clean", ("cloth",)), "sock": ("clean", ("cloth",)),
-    },
-})  # fmt: skip
+NOUNS: Mapping[str, Mapping[str, tuple[str, tuple[str, ...]]]] = MappingProxyType(
+    {
+        "seen": {"pancake": ("heat", _FOOD)},
+        "combo": dict.fromkeys(("cheese", "hamburger", "applepie", "pizza"), ("heat", _FOOD)),
+        "longer": {
+            "dinnerplate": ("clean", ("plate",)),
+            "saucer": ("clean", ("bowl",)),
+            "teacup": ("clean", ("cup",)),
+            "shirt": ("clean", ("cloth",)),
+            "sock": ("clean", ("cloth",)),
+        },
+    }
+)
 """Tier -> noun -> the family of its tasks, and the things whose places in a room it takes."""
 _ROOMS = {"small": "small", "alfworld": "large"}  # size of the world -> of its rooms
 _KNOWN_TASKS = 1024  # games kept ready
@@ -84,9 +89,14 @@ class HouseholdNouns:
     blocking = False
 
     def __init__(
-        self, dialect: str = "0.4", *, size: str = "small", penalty: float = 0.0, sizes: Sizes | None = None,
+        self,
+        dialect: str = "0.4",
+        *,
+        size: str = "small",
+        penalty: float = 0.0,
+        sizes: Sizes | None = None,
         horizon: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._base = HouseholdWorld(dialect, size=size, penalty=penalty, sizes=sizes, horizon=horizon)
         self.name = self._base.name.replace("household", "household-nouns")
         self.instructions, self.horizon = self._base.instructions, self._base.horizon

@@ -19,11 +19,21 @@ _TOKEN = re.compile(r";[^\n]*|[()]|[^\s();]+")
 _DEEPEST = 40
 _Tree: TypeAlias = "str | list[_Tree]"
 _FLAGS_OF_FACTS = {
-    "ishot": "hot", "iscool": "cool", "isclean": "clean", "istoggled": "toggled", "issliced": "sliced",
-}  # fmt: skip
+    "ishot": "hot",
+    "iscool": "cool",
+    "isclean": "clean",
+    "istoggled": "toggled",
+    "issliced": "sliced",
+}
 _PROPERTIES = (
-    "pickupable", "cleanable", "heatable", "coolable", "toggleable", "sliceable", "isreceptacleobject",
-)  # fmt: skip
+    "pickupable",
+    "cleanable",
+    "heatable",
+    "coolable",
+    "toggleable",
+    "sliceable",
+    "isreceptacleobject",
+)
 # The goals of the six families. Variables are numbered as they are bound; O and R stand for the types.
 _GOALS: Mapping[str, str] = {
     "put": """(and (exists (?r - receptacle) (exists (?o - object)
@@ -194,10 +204,20 @@ def problem_text(layout: Layout, goal: Goal, *, name: str, spelling: Mapping[str
 
     form = _GOALS[goal.family].replace(" O)", f" {kind(goal.object)})").replace(" R)", f" {kind(goal.target)})")
     lines = [
-        f"(define (problem {name})", "(:domain alfred)", "(:objects", "agent1 - agent",
-        *_declared(layout, goal, kind), ")", "(:init", *_facts(layout, kind), ")",
-        "(:goal", " ".join(form.split()), ")", ")",
-    ]  # fmt: skip
+        f"(define (problem {name})",
+        "(:domain alfred)",
+        "(:objects",
+        "agent1 - agent",
+        *_declared(layout, goal, kind),
+        ")",
+        "(:init",
+        *_facts(layout, kind),
+        ")",
+        "(:goal",
+        " ".join(form.split()),
+        ")",
+        ")",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -225,7 +245,9 @@ def _facts(layout: Layout, kind: Callable[[str], str]) -> Iterator[str]:
     for name, ids in sorted(layout.properties.items()):
         yield from (f"({spelled.get(name, name)} {one})" for one in sorted(ids))
     for relation, pairs in (
-        ("receptacleAtLocation", layout.stands.items()), ("objectAtLocation", layout.lies),
-        ("inReceptacle", layout.inside), ("inReceptacleObject", layout.within),
-    ):  # fmt: skip
+        ("receptacleAtLocation", layout.stands.items()),
+        ("objectAtLocation", layout.lies),
+        ("inReceptacle", layout.inside),
+        ("inReceptacleObject", layout.within),
+    ):
         yield from (f"({relation} {one} {other})" for one, other in sorted(pairs))

@@ -17,14 +17,22 @@ from evolvent.worlds.household.rules import Action, apply, won
 __all__ = ["explain", "explore", "plan", "thoughts_said"]
 
 _NEXT = {
-    "go": "go to {}", "open": "open {}", "view": "look at {}", "take": "take {} from {}", "put": "put {} {} {}",
-    "clean": "clean {} with {}", "heat": "heat {} with {}", "cool": "cool {} with {}", "use": "switch on {}",
-}  # fmt: skip
+    "go": "go to {}",
+    "open": "open {}",
+    "view": "look at {}",
+    "take": "take {} from {}",
+    "put": "put {} {} {}",
+    "clean": "clean {} with {}",
+    "heat": "heat {} with {}",
+    "cool": "cool {} with {}",
+    "use": "switch on {}",
+}
 _THOUGHTS = (
     "My task is to. I have to find a an another. I see no on in. What I see on will not do.",
     "I see. I have seen. I have. It has to be clean hot cool. It is now. I need the light of. The is closed.",
-    "Next, I need to", *_NEXT.values(),
-)  # fmt: skip
+    "Next, I need to",
+    *_NEXT.values(),
+)
 
 
 class _Walk:
@@ -130,8 +138,9 @@ def _ways_to_two(game: Game) -> Iterator[_Walk]:
 
 
 def _ways_to_look(game: Game) -> Iterator[_Walk]:
-    lights = [(o, r) for r, place in enumerate(game.place) if place >= 0
-              for o in bits(game.start.contents[r] & game.lights)]  # fmt: skip
+    lights = [
+        (o, r) for r, place in enumerate(game.place) if place >= 0 for o in bits(game.start.contents[r] & game.lights)
+    ]
     for thing, source in _sources(game, game.wanted):
         for light, stand in lights:
             walk = _Walk(game)
@@ -208,8 +217,9 @@ class _Search(_Walk):
 
     def switch_on(self, light: int, at: int) -> None:
         self._why, self._errand = (
-            f"{self._held(self.state.held)} I need the light of {self.game.object_names[light]}.", ""
-        )  # fmt: skip
+            f"{self._held(self.state.held)} I need the light of {self.game.object_names[light]}.",
+            "",
+        )
         super().switch_on(light, at)
 
     def look_into(self, receptacle: int) -> None:

@@ -66,21 +66,38 @@ DIALECTS: Mapping[str, Dialect] = {
 """The dialects by version."""
 
 _SAID = {
-    "go": "go to {}", "open": "open {}", "close": "close {}", "view": "examine {}",
-    "take": "take {} from {}", "clean": "clean {} with {}", "heat": "heat {} with {}", "cool": "cool {} with {}",
-    "use": "use {}", "feel": "examine {}", "slice": "slice {} with {}",
-}  # fmt: skip
+    "go": "go to {}",
+    "open": "open {}",
+    "close": "close {}",
+    "view": "examine {}",
+    "take": "take {} from {}",
+    "clean": "clean {} with {}",
+    "heat": "heat {} with {}",
+    "cool": "cool {} with {}",
+    "use": "use {}",
+    "feel": "examine {}",
+    "slice": "slice {} with {}",
+}
 _DONE = {
-    "close": "You close the {}.", "take": "You pick up the {} from the {}.",
-    "clean": "You clean the {} using the {}.", "heat": "You heat the {} using the {}.",
-    "cool": "You cool the {} using the {}.", "use": "You turn on the {}.", "slice": "You sliced the {} with the {}.",
-}  # fmt: skip
+    "close": "You close the {}.",
+    "take": "You pick up the {} from the {}.",
+    "clean": "You clean the {} using the {}.",
+    "heat": "You heat the {} using the {}.",
+    "cool": "You cool the {} using the {}.",
+    "use": "You turn on the {}.",
+    "slice": "You sliced the {} with the {}.",
+}
 _ONE = re.compile(r"(go to|open|close|examine|use) (.+)")
 _TWO = re.compile(r"(take|move|put|clean|heat|cool|slice) (.+?) (from|to|in/on|in|on|with) (.+)")
 _LINKS = {
-    "take": ("from",), "move": ("to",), "put": ("in/on", "in", "on"),
-    "clean": ("with",), "heat": ("with",), "cool": ("with",), "slice": ("with",),
-}  # fmt: skip
+    "take": ("from",),
+    "move": ("to",),
+    "put": ("in/on", "in", "on"),
+    "clean": ("with",),
+    "heat": ("with",),
+    "cool": ("with",),
+    "slice": ("with",),
+}
 _OF_RECEPTACLE = {"go to": "go", "open": "open", "close": "close", "examine": "view"}
 _OF_OBJECT = {"use": "use", "examine": "feel"}
 

@@ -126,11 +126,15 @@ _FURNITURE = {
     "laundryhamper 1 1 garbagecan 1 1",
     "livingroom": "sofa 2 2 armchair 3 3 coffeetable 2 2 sidetable 4 4 tvstand 1 1 drawer 4 6 shelf 5 6 cabinet 3 5 "
     "diningtable 2 2 ottoman 2 2 safe 1 1 garbagecan 1 1",
-}  # fmt: skip
+}
 _TABLES = {"kitchen": _KITCHEN, "bathroom": _BATHROOM, "bedroom": _BEDROOM, "livingroom": _LIVINGROOM}
 _ABILITIES = {
-    "c": "cleanable", "h": "heatable", "k": "coolable", "s": "sliceable", "r": "isreceptacleobject",
-}  # fmt: skip
+    "c": "cleanable",
+    "h": "heatable",
+    "k": "coolable",
+    "s": "sliceable",
+    "r": "isreceptacleobject",
+}
 
 
 def _rows(table: str) -> list[list[str]]:

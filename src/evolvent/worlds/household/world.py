@@ -194,9 +194,13 @@ class HouseholdWorld:
         most = max(counts[self.size == "alfworld"] for room in ROOMS.values() for counts in room.furniture.values())
         most = max(most, _MOST_THINGS, SIZES[rooms[1]][1] + 1 if self.dialect.by_place else 0)
         texts = (
-            *PROPERTIES, *(kind for room in ROOMS.values() for kind in room.furniture), *map(str, range(1, most + 1)),
-            words_said(self.dialect), *thoughts_said(), self.instructions,
-        )  # fmt: skip
+            *PROPERTIES,
+            *(kind for room in ROOMS.values() for kind in room.furniture),
+            *map(str, range(1, most + 1)),
+            words_said(self.dialect),
+            *thoughts_said(),
+            self.instructions,
+        )
         return sorted({word for text in texts for word in words_of(text)})
 
     def _speaker(self, task: Task) -> Speaker:
@@ -211,8 +215,9 @@ class HouseholdWorld:
     def _game(self, task: Task) -> Game:
         check_task(self, task)
         if task.spec.get("dialect") != self.dialect.name:
-            raise VersionMismatch("a task in another dialect", value=task.spec.get("dialect"),
-                                  expected=self.dialect.name)  # fmt: skip
+            raise VersionMismatch(
+                "a task in another dialect", value=task.spec.get("dialect"), expected=self.dialect.name
+            )
         if self.collection is not None:
             return self.collection.game(task)
         goal, seed, size = self._read(task)

@@ -17,13 +17,31 @@ from types import MappingProxyType
 
 from evolvent.trajectory import sample_seed
 
-__all__ = ["FOODS", "PARTS", "PREPARED", "Order", "food_of", "is_chopped", "orders_of_tiers", "read_part", "rounds",
-           "say_part"]  # fmt: skip
+__all__ = [
+    "FOODS",
+    "PARTS",
+    "PREPARED",
+    "Order",
+    "food_of",
+    "is_chopped",
+    "orders_of_tiers",
+    "read_part",
+    "rounds",
+    "say_part",
+]
 
 FOODS = (
-    "tomato", "lettuce", "onion", "carrot", "mushroom", "cucumber", "celery", "red pepper", "goat cheese",
+    "tomato",
+    "lettuce",
+    "onion",
+    "carrot",
+    "mushroom",
+    "cucumber",
+    "celery",
+    "red pepper",
+    "goat cheese",
     "spring onion",
-)  # fmt: skip
+)
 """The foods. Some have names of two words, so that the length of an action says nothing about its worth."""
 PREPARED = ("whole", "chopped")
 PARTS = range(2 * len(FOODS))
@@ -74,9 +92,9 @@ def orders_of_tiers() -> Mapping[str, tuple[Order, ...]]:
         "combo": sorted(apart),
         "longer": [three for three in combinations(shown, 3) if together.issuperset(combinations(three, 2))],
     }
-    return MappingProxyType({
-        tier: tuple(sorted(orders, key=lambda order: sample_seed("order", *order))) for tier, orders in tiers.items()
-    })  # fmt: skip
+    return MappingProxyType(
+        {tier: tuple(sorted(orders, key=lambda order: sample_seed("order", *order))) for tier, orders in tiers.items()}
+    )
 
 
 def _pairs(parts: list[int]) -> list[Order]:

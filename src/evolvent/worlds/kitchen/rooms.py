@@ -18,8 +18,23 @@ from typing import NamedTuple
 from evolvent.trajectory import Json, canonical_json, sample_seed
 from evolvent.worlds.kitchen.orders import PARTS, Order
 
-__all__ = ["BIN", "BOARDS", "HATCH", "LEVELS", "MAPS", "NAMES", "PLACES", "PLATES", "SHELVES", "SIDE", "Kitchen",
-           "Level", "State", "canonical_key", "draw_kitchen"]  # fmt: skip
+__all__ = [
+    "BIN",
+    "BOARDS",
+    "HATCH",
+    "LEVELS",
+    "MAPS",
+    "NAMES",
+    "PLACES",
+    "PLATES",
+    "SHELVES",
+    "SIDE",
+    "Kitchen",
+    "Level",
+    "State",
+    "canonical_key",
+    "draw_kitchen",
+]
 
 SIDE = 7
 SHELVES = range(3)
@@ -29,18 +44,29 @@ BIN = 7
 HATCH = 8
 """The numbers of the places."""
 PLACES = range(9)
-MAPS: Mapping[str, frozenset[tuple[int, int]]] = MappingProxyType({
-    "open": frozenset(),
-    "jutting": frozenset({(1, 3), (2, 3)}),
-    "divided": frozenset({(1, 3), (2, 3), (3, 3), (4, 3)}),
-})  # fmt: skip
+MAPS: Mapping[str, frozenset[tuple[int, int]]] = MappingProxyType(
+    {
+        "open": frozenset(),
+        "jutting": frozenset({(1, 3), (2, 3)}),
+        "divided": frozenset({(1, 3), (2, 3), (3, 3), (4, 3)}),
+    }
+)
 """Map -> cells of the floor that are taken by counters, (row, column)."""
-NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType({
-    "shelf": ("shelf", "left shelf", "shelf by the window", "shelf near the old door", "upper shelf", "white shelf",
-              "shelf behind the long blue curtain"),
-    "board": ("board", "wooden board", "board by the sink", "board with the broken handle", "first board"),
-    "plate": ("plate", "blue plate", "plate with the golden rim", "deep plate", "plate near the old stove"),
-})  # fmt: skip
+NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "shelf": (
+            "shelf",
+            "left shelf",
+            "shelf by the window",
+            "shelf near the old door",
+            "upper shelf",
+            "white shelf",
+            "shelf behind the long blue curtain",
+        ),
+        "board": ("board", "wooden board", "board by the sink", "board with the broken handle", "first board"),
+        "plate": ("plate", "blue plate", "plate with the golden rim", "deep plate", "plate near the old stove"),
+    }
+)
 """What the places of a task may be called: from one word to six, drawn for each task."""
 _HOLDS = 4  # things on a plate
 _HELPS = 0.5  # how often that is a part of the order

@@ -38,12 +38,13 @@ class Rewards:
         problems = [
             Problem(name, f"a reward of {value}", f"give {sign}")
             for name, value, kept, sign in (
-                ("subtask", self.subtask, self.subtask >= 0, "0 or more"), ("right", self.right, self.right > 0, "more "
-                "than 0"), ("wrong", self.wrong, self.wrong <= 0, "0 or less"), ("step", self.step, self.step <= 0,
-                "0 or less")
+                ("subtask", self.subtask, self.subtask >= 0, "0 or more"),
+                ("right", self.right, self.right > 0, "more than 0"),
+                ("wrong", self.wrong, self.wrong <= 0, "0 or less"),
+                ("step", self.step, self.step <= 0, "0 or less"),
             )
             if not (kept and isfinite(value))
-        ]  # fmt: skip
+        ]
         if problems:
             raise ConfigError(problems)
 

@@ -33,13 +33,19 @@ _MACRO = re.compile(
 )
 _NUMBERS = ("one", "two")
 _FIXED = ("shelf one", "shelf two", "shelf three", "board one", "board two", "plate one", "plate two", "bin", "hatch")
-FORMS: Mapping[str, str] = MappingProxyType({
-    "commands": "expected move the , chop the or deliver the",
-    "macro": "expected take , put , chop , clear or deliver",
-})  # fmt: skip
+FORMS: Mapping[str, str] = MappingProxyType(
+    {
+        "commands": "expected move the , chop the or deliver the",
+        "macro": "expected take , put , chop , clear or deliver",
+    }
+)
 """Form of actions -> what is answered to a text that is none."""
-_REFUSALS = {"absent": "there is no {part} on the {source}", "room": "the {target} has no room for that",
-             "chopped": "that is chopped already", "empty": "the {source} is empty"}  # fmt: skip
+_REFUSALS = {
+    "absent": "there is no {part} on the {source}",
+    "room": "the {target} has no room for that",
+    "chopped": "that is chopped already",
+    "empty": "the {source} is empty",
+}
 _HAND = ("that is not in hand", "put down what is in hand first")
 _THING, _PLACE = "there is no such thing", "there is no such place"
 
@@ -48,9 +54,15 @@ def words_said() -> set[str]:
     """Every word and mark of observations and actions, in both forms."""
     names = (*FOODS, *PREPARED, *(name for of in NAMES.values() for name in of), *_FIXED)
     sentences = (
-        DELIVERED, WRONG, *FORMS.values(), *_HAND, _THING, _PLACE, *_REFUSALS.values(), "order : , . : on the nothing "
-        "in hand done move the from to chop deliver take put on in the clear",
-    )  # fmt: skip
+        DELIVERED,
+        WRONG,
+        *FORMS.values(),
+        *_HAND,
+        _THING,
+        _PLACE,
+        *_REFUSALS.values(),
+        "order : , . : on the nothing in hand done move the from to chop deliver take put on in the clear",
+    )
     return {word for text in (*names, *sentences) for word in words_of(re.sub(r"\{\w+\}", "", text))}
 
 

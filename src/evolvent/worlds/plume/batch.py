@@ -61,11 +61,18 @@ class PlumeBatch:
         self._offsets = offsets(preset.moves, preset.step)
         low, high = zip(*preset.area, strict=True)
         self._low, self._high = np.array(low, dtype=np.float64), np.array(high, dtype=np.float64)
-        self.restore(PlumeState(
-            np.zeros((size, 3)), np.zeros(size), np.zeros(size, dtype=np.int64), np.zeros(size),
-            np.zeros(size, dtype=bool), np.ones((size, len(NAMES))), np.zeros((2, size, self.horizon + 1)),
-            (None,) * size,
-        ))  # fmt: skip
+        self.restore(
+            PlumeState(
+                np.zeros((size, 3)),
+                np.zeros(size),
+                np.zeros(size, dtype=np.int64),
+                np.zeros(size),
+                np.zeros(size, dtype=bool),
+                np.ones((size, len(NAMES))),
+                np.zeros((2, size, self.horizon + 1)),
+                (None,) * size,
+            )
+        )
 
     def begin(self, rows: Sequence[int], tasks: Sequence[Task], seeds: Sequence[int] | None = None) -> None:
         """Begin episodes of tasks in some rows, each with its first reading at the start.
@@ -132,8 +139,16 @@ class PlumeBatch:
 
     def snapshot(self) -> PlumeState:
         """Everything that changes, copied."""
-        return PlumeState(self.position.copy(), self.reading.copy(), self.steps.copy(), self.travelled.copy(),
-                          self.running.copy(), self.source.copy(), self.noise.copy(), tuple(self.priors))  # fmt: skip
+        return PlumeState(
+            self.position.copy(),
+            self.reading.copy(),
+            self.steps.copy(),
+            self.travelled.copy(),
+            self.running.copy(),
+            self.source.copy(),
+            self.noise.copy(),
+            tuple(self.priors),
+        )
 
     def restore(self, state: PlumeState) -> None:
         """Back to a snapshot, which stays as it is. BatchMismatch: one of another size or horizon."""

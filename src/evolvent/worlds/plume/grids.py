@@ -42,16 +42,22 @@ class ConcentrationGrid:
     def __post_init__(self) -> None:
         for name, axis in (("x", self.x), ("y", self.y)):
             if axis.ndim != 1 or len(axis) < 2 or not np.isfinite(axis).all() or not (np.diff(axis) > 0).all():
-                raise ConfigError(f"the axis {name} of a grid does not rise", value=axis.reshape(-1)[:5].tolist(),
-                                  expected="two finite numbers or more, in order")  # fmt: skip
+                raise ConfigError(
+                    f"the axis {name} of a grid does not rise",
+                    value=axis.reshape(-1)[:5].tolist(),
+                    expected="two finite numbers or more, in order",
+                )
         if self.values.shape != (len(self.y), len(self.x)):
             raise ConfigError("a grid of another shape", value=self.values.shape, expected=(len(self.y), len(self.x)))
         bad = np.argwhere(~(np.isfinite(self.values) & (self.values >= 0)))
         if len(bad):
             row, column = bad[0]
-            raise ConfigError("a concentration that cannot be", value=float(self.values[row, column]),
-                              expected="finite and 0 or more",
-                              hint=f"at x = {self.x[column]:g}, y = {self.y[row]:g}")  # fmt: skip
+            raise ConfigError(
+                "a concentration that cannot be",
+                value=float(self.values[row, column]),
+                expected="finite and 0 or more",
+                hint=f"at x = {self.x[column]:g}, y = {self.y[row]:g}",
+            )
 
     def __call__(self, position: Floats, source: Floats | None = None) -> Floats:
         """[M] concentrations at places [M, 3]; heights and sources do not matter: the grid is what was measured."""

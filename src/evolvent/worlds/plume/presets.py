@@ -32,11 +32,13 @@ __all__ = ["MOVES", "PRESETS", "Moves", "Preset", "draw_spec", "offsets", "prese
 Moves = Literal["four", "twelve", "heading"]
 _TURN = math.radians(10)
 _COMPASS = (("north", 0, 1), ("south", 0, -1), ("east", 1, 0), ("west", -1, 0))
-MOVES: Mapping[str, tuple[str, ...]] = MappingProxyType({
-    "four": tuple(name for name, _, _ in _COMPASS),
-    "twelve": tuple(f"{name} {times}" for name, _, _ in _COMPASS for times in (1, 2, 3)),
-    "heading": tuple(f"heading {degrees}" for degrees in range(0, 360, 45)),
-})  # fmt: skip
+MOVES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "four": tuple(name for name, _, _ in _COMPASS),
+        "twelve": tuple(f"{name} {times}" for name, _, _ in _COMPASS for times in (1, 2, 3)),
+        "heading": tuple(f"heading {degrees}" for degrees in range(0, 360, 45)),
+    }
+)
 """The names of moves; of headings, which are continuous, the eight that planners and lists offer."""
 
 
@@ -90,26 +92,76 @@ def _fixed(value: float) -> Marginal:
 
 
 _P25 = Preset(
-    name="plume/25", area=((0.0, 25.0), (0.0, 25.0)), start=(0.0, 0.0, 0.0), moves="four", step=1.0, horizon=100,
-    sensor=Sensor(), zeta=1.0, particles=1000, announced=(0.5, _TURN),
-    sources=(_between(5, 20), _between(5, 20), _between(0, 2), _between(3, 8), _between(1.5, 2.5),
-             _between(math.radians(30), math.radians(60)), _between(1.5, 2.5), _between(8, 12)),
+    name="plume/25",
+    area=((0.0, 25.0), (0.0, 25.0)),
+    start=(0.0, 0.0, 0.0),
+    moves="four",
+    step=1.0,
+    horizon=100,
+    sensor=Sensor(),
+    zeta=1.0,
+    particles=1000,
+    announced=(0.5, _TURN),
+    sources=(
+        _between(5, 20),
+        _between(5, 20),
+        _between(0, 2),
+        _between(3, 8),
+        _between(1.5, 2.5),
+        _between(math.radians(30), math.radians(60)),
+        _between(1.5, 2.5),
+        _between(8, 12),
+    ),
     beliefs=(_between(0, 5), Marginal("gamma", 2, 5), _between(1, 3), _between(5, 15)),
-)  # fmt: skip
+)
 _P75 = Preset(
-    name="plume/75", area=((0.0, 75.0), (0.0, 75.0)), start=(2.0, 2.0, 4.0), moves="twelve", step=2.0, horizon=100,
-    sensor=Sensor(), zeta=5.0, particles=20000, tolerance=5.0, announced=(2.0, _TURN),
-    sources=(_between(20, 60), _between(30, 70), _between(0, 2), _between(3, 8), _between(3, 5),
-             _between(math.radians(75), math.radians(105)), _between(0.8, 1.5), _between(6, 10)),
+    name="plume/75",
+    area=((0.0, 75.0), (0.0, 75.0)),
+    start=(2.0, 2.0, 4.0),
+    moves="twelve",
+    step=2.0,
+    horizon=100,
+    sensor=Sensor(),
+    zeta=5.0,
+    particles=20000,
+    tolerance=5.0,
+    announced=(2.0, _TURN),
+    sources=(
+        _between(20, 60),
+        _between(30, 70),
+        _between(0, 2),
+        _between(3, 8),
+        _between(3, 5),
+        _between(math.radians(75), math.radians(105)),
+        _between(0.8, 1.5),
+        _between(6, 10),
+    ),
     beliefs=(_between(0, 5), Marginal("gamma", 2, 5), _between(0.5, 3), _between(4, 12)),
-)  # fmt: skip
+)
 _AGDC = Preset(
-    name="plume/agdc", area=((0.0, 25.0), (0.0, 25.0)), start=(0.0, 0.0, 0.0), moves="heading", step=1.0, horizon=100,
-    sensor=Sensor(threshold=5e-10, noisy=False), zeta=0.2, particles=700, whole=True, announced=(2.0, _TURN),
-    sources=(_between(5, 20), _between(5, 20), _fixed(0.0), _fixed(5.0), _fixed(2.0), _fixed(math.pi / 4),
-             _fixed(2.0), _fixed(10.0)),
+    name="plume/agdc",
+    area=((0.0, 25.0), (0.0, 25.0)),
+    start=(0.0, 0.0, 0.0),
+    moves="heading",
+    step=1.0,
+    horizon=100,
+    sensor=Sensor(threshold=5e-10, noisy=False),
+    zeta=0.2,
+    particles=700,
+    whole=True,
+    announced=(2.0, _TURN),
+    sources=(
+        _between(5, 20),
+        _between(5, 20),
+        _fixed(0.0),
+        _fixed(5.0),
+        _fixed(2.0),
+        _fixed(math.pi / 4),
+        _fixed(2.0),
+        _fixed(10.0),
+    ),
     beliefs=None,
-)  # fmt: skip
+)
 PRESETS: Mapping[str, Preset] = MappingProxyType({each.name: each for each in (_P25, _P75, _AGDC)})
 
 
@@ -141,10 +193,12 @@ def draw_spec(preset: Preset, seed: int) -> dict[str, Any]:
         speed = abs(speed + preset.announced[0] * rng.standard_normal())
         turn = turn + preset.announced[1] * rng.standard_normal()
     return {
-        "preset": preset.name, "sensor": preset.sensor.id, "seed": seed,
+        "preset": preset.name,
+        "sensor": preset.sensor.id,
+        "seed": seed,
         "source": [round(float(value), 6) for value in source],
         "announced": [round(float(speed), 6), round(float(turn), 6)],
-    }  # fmt: skip
+    }
 
 
 def read_spec(preset: Preset, spec: Mapping[str, Any]) -> tuple[SourceTerm, PlumePrior]:
@@ -175,9 +229,11 @@ def read_spec(preset: Preset, spec: Mapping[str, Any]) -> tuple[SourceTerm, Plum
 
 
 def _numbers(values: object, count: int) -> bool:
-    return isinstance(values, (list, tuple)) and len(values) == count and all(
-        isinstance(value, (int, float)) and not isinstance(value, bool) for value in values
-    )  # fmt: skip
+    return (
+        isinstance(values, (list, tuple))
+        and len(values) == count
+        and all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+    )
 
 
 def _prior(preset: Preset, source: SourceTerm, wind: tuple[float, float]) -> PlumePrior:

@@ -60,10 +60,16 @@ class PlumePrior:
     def __post_init__(self) -> None:
         if len(self.marginals) != len(NAMES):
             raise ConfigError("a prior of eight unknowns", value=len(self.marginals), expected=", ".join(NAMES))
-        problems = [Problem(name, marginal.problem()) for name, marginal in zip(NAMES, self.marginals, strict=True)
-                    if marginal.problem()]  # fmt: skip
-        problems += [Problem(f"area {name}", "low is not below high", "give (low, high)")
-                     for name, (low, high) in zip("xy", self.area, strict=True) if not low < high]  # fmt: skip
+        problems = [
+            Problem(name, marginal.problem())
+            for name, marginal in zip(NAMES, self.marginals, strict=True)
+            if marginal.problem()
+        ]
+        problems += [
+            Problem(f"area {name}", "low is not below high", "give (low, high)")
+            for name, (low, high) in zip("xy", self.area, strict=True)
+            if not low < high
+        ]
         for name, marginal in zip(NAMES, self.marginals, strict=True):
             if name in _LEAST and marginal.family == "uniform" and (marginal.b < 0 or marginal.b == 0 == marginal.a):
                 problems.append(Problem(name, f"nothing of it is above 0: {marginal}"))

@@ -110,9 +110,12 @@ class PlumeEnv:
         x, y, z = self._batch.position[0]
         listed = (*self._open(), HERE) if self._batch.running[0] else ()
         return {
-            "admissible": listed, "position": (float(x), float(y), float(z)), "reading": float(self._batch.reading[0]),
-            "announced": tuple(self._task.spec["announced"]), "travelled_m": float(self._batch.travelled[0]),
-        }  # fmt: skip
+            "admissible": listed,
+            "position": (float(x), float(y), float(z)),
+            "reading": float(self._batch.reading[0]),
+            "announced": tuple(self._task.spec["announced"]),
+            "travelled_m": float(self._batch.travelled[0]),
+        }
 
     def _seen(self, before: str = "") -> Value:
         x, y, z = self._batch.position[0]
@@ -165,9 +168,15 @@ class PlumeWorld:
     blocking = False
 
     def __init__(
-        self, preset: str | Preset = "plume/25", *, observe: Literal["text", "array"] = "text",
-        sensor: Sensor | None = None, penalty: float = 0.0, horizon: int | None = None, sizes: Sizes | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        preset: str | Preset = "plume/25",
+        *,
+        observe: Literal["text", "array"] = "text",
+        sensor: Sensor | None = None,
+        penalty: float = 0.0,
+        horizon: int | None = None,
+        sizes: Sizes | None = None,
+    ) -> None:
         found = preset_named(preset) if isinstance(preset, str) else preset
         self.preset = found if sensor is None else replace(found, sensor=sensor)
         self.horizon = self.preset.horizon if horizon is None else horizon
@@ -209,8 +218,10 @@ class PlumeWorld:
 
     def _key(self, spec: Any) -> str:
         """The part of the area, one of 100 x 100: sources of two splits never lie in the same."""
-        parts = [int(_CELLS * (value - low) / (high - low))
-                 for value, (low, high) in zip(spec["source"][:2], self.preset.area, strict=True)]  # fmt: skip
+        parts = [
+            int(_CELLS * (value - low) / (high - low))
+            for value, (low, high) in zip(spec["source"][:2], self.preset.area, strict=True)
+        ]
         return f"{self.preset.name} {parts[0]} {parts[1]}"
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
@@ -252,7 +263,12 @@ class PlumeWorld:
     def vocabulary(self) -> Sequence[str]:
         """Every word and mark of observations and of the listed actions, sorted."""
         texts = (
-            "wind from degrees at , . - + reading none source here expected", _RIGHT, _WRONG, *MOVES[self.preset.moves],
-            *(str(n) for n in range(1000)), *(f"{n:02}" for n in range(100)), *(f"{n}e" for n in range(10)),
-        )  # fmt: skip
+            "wind from degrees at , . - + reading none source here expected",
+            _RIGHT,
+            _WRONG,
+            *MOVES[self.preset.moves],
+            *(str(n) for n in range(1000)),
+            *(f"{n:02}" for n in range(100)),
+            *(f"{n}e" for n in range(10)),
+        )
         return sorted({word for text in texts for word in text.split()})

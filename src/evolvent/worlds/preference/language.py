@@ -16,17 +16,34 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 __all__ = [
-    "ADJECTIVES", "ADVERBS", "DETERMINERS", "NOUNS", "OPPOSITE", "PREPOSITIONS", "STOP", "TOPICS", "TOPIC_OF",
-    "TRANSITIVE", "VERBS", "WORDS", "Phrase", "Sentence", "is_plural", "read_sentence", "sentences_of",
-]  # fmt: skip
+    "ADJECTIVES",
+    "ADVERBS",
+    "DETERMINERS",
+    "NOUNS",
+    "OPPOSITE",
+    "PREPOSITIONS",
+    "STOP",
+    "TOPICS",
+    "TOPIC_OF",
+    "TRANSITIVE",
+    "VERBS",
+    "WORDS",
+    "Phrase",
+    "Sentence",
+    "is_plural",
+    "read_sentence",
+    "sentences_of",
+]
 
 STOP = "."
-TOPICS: Mapping[str, tuple[str, ...]] = MappingProxyType({
-    "sea": ("boat", "gull", "sailor", "wave", "island", "net"),
-    "farm": ("cow", "barn", "field", "farmer", "goat", "cart"),
-    "town": ("bridge", "tower", "market", "baker", "tram", "lamp"),
-    "school": ("pupil", "teacher", "desk", "book", "bell", "map"),
-})  # fmt: skip
+TOPICS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "sea": ("boat", "gull", "sailor", "wave", "island", "net"),
+        "farm": ("cow", "barn", "field", "farmer", "goat", "cart"),
+        "town": ("bridge", "tower", "market", "baker", "tram", "lamp"),
+        "school": ("pupil", "teacher", "desk", "book", "bell", "map"),
+    }
+)
 """The nouns of each topic in the singular; the plural has an s."""
 NOUNS: tuple[str, ...] = tuple(noun for nouns in TOPICS.values() for noun in nouns)
 TOPIC_OF: Mapping[str, str] = MappingProxyType(
@@ -47,9 +64,21 @@ DETERMINERS: Mapping[str, tuple[bool, ...]] = MappingProxyType(
 """Determiner -> the numbers that it goes with (True: plural)."""
 _VERB_OF = {form: (verb, form == verb) for verb in (*VERBS, *TRANSITIVE) for form in (verb, f"{verb}s")}
 _COPULA = {"is": False, "are": True}
-WORDS: tuple[str, ...] = tuple(sorted({
-    *TOPIC_OF, *ADJECTIVES, *_VERB_OF, *_COPULA, *PREPOSITIONS, *ADVERBS, *DETERMINERS, "and", STOP,
-}))  # fmt: skip
+WORDS: tuple[str, ...] = tuple(
+    sorted(
+        {
+            *TOPIC_OF,
+            *ADJECTIVES,
+            *_VERB_OF,
+            *_COPULA,
+            *PREPOSITIONS,
+            *ADVERBS,
+            *DETERMINERS,
+            "and",
+            STOP,
+        }
+    )
+)
 
 
 def is_plural(noun: str) -> bool:

@@ -21,9 +21,16 @@ __all__ = ["LENGTH", "WEIGHTS", "Prompt", "quality", "read_prompt", "true_reward
 
 LENGTH = 64
 """Words of a continuation, as in TS-LLM."""
-WEIGHTS: Mapping[str, float] = MappingProxyType({
-    "coverage": 0.3, "agreement": 0.2, "consistency": 0.15, "thread": 0.15, "topic": 0.1, "closing": 0.1,
-})  # fmt: skip
+WEIGHTS: Mapping[str, float] = MappingProxyType(
+    {
+        "coverage": 0.3,
+        "agreement": 0.2,
+        "consistency": 0.15,
+        "thread": 0.15,
+        "topic": 0.1,
+        "closing": 0.1,
+    }
+)
 """What each part weighs; the sum is 1, and `form` and `variety` multiply it."""
 
 

@@ -86,12 +86,16 @@ def prompt(forms: Sequence[str], rng: Random) -> str:
         other = f"the {rng.choice(nouns[len(forms) :])}"
         determiner = rng.choice([one for one, numbers in DETERMINERS.items() if plural in numbers])
         verb = rng.choice(TRANSITIVE if form == "many see" else VERBS)
-        told.append({
-            "is": f"{determiner} {noun} is {adjective}", "are": f"{determiner} {noun} are {adjective}",
-            "does": f"{determiner} {adjective} {noun} {verb}s", "do": f"{determiner} {adjective} {noun} {verb}",
-            "near": f"{determiner} {adjective} {noun} is {rng.choice(PREPOSITIONS)} {other}",
-            "see": f"{determiner} {adjective} {noun} {verb} {other}",
-        }[form.split()[1]])  # fmt: skip
+        told.append(
+            {
+                "is": f"{determiner} {noun} is {adjective}",
+                "are": f"{determiner} {noun} are {adjective}",
+                "does": f"{determiner} {adjective} {noun} {verb}s",
+                "do": f"{determiner} {adjective} {noun} {verb}",
+                "near": f"{determiner} {adjective} {noun} is {rng.choice(PREPOSITIONS)} {other}",
+                "see": f"{determiner} {adjective} {noun} {verb} {other}",
+            }[form.split()[1]]
+        )
     return f" {STOP} ".join(told) + f" {STOP}"
 
 

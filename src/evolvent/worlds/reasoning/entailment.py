@@ -31,9 +31,27 @@ LINKS: tuple[str, ...] = ("all", "all of", "no", "some", "some not", "some not o
 _TRUTHS = (True, None, False)
 _OF_EACH = 2  # statements of each form in a premise
 _THINGS = (
-    "bakers", "cooks", "divers", "farmers", "guards", "hikers", "judges", "knights", "lawyers", "miners", "nurses",
-    "pilots", "poets", "priests", "sailors", "scouts", "singers", "smiths", "tailors", "weavers",
-)  # fmt: skip
+    "bakers",
+    "cooks",
+    "divers",
+    "farmers",
+    "guards",
+    "hikers",
+    "judges",
+    "knights",
+    "lawyers",
+    "miners",
+    "nurses",
+    "pilots",
+    "poets",
+    "priests",
+    "sailors",
+    "scouts",
+    "singers",
+    "smiths",
+    "tailors",
+    "weavers",
+)
 
 
 def _statement(link: str, place: int) -> Statement:
@@ -114,8 +132,10 @@ class Entailment(Generated):
 def _others(forms: Sequence[str], first: int) -> list[Statement]:
     """Statements about other things, so that there are two of each form in all."""
     missing = [form for form in FORMS for _ in range(_OF_EACH - forms.count(form))]
-    return [Statement(form, f"{{things{first + place}}}", f"{{things{first + place + 1}}}")
-            for place, form in enumerate(missing)]  # fmt: skip
+    return [
+        Statement(form, f"{{things{first + place}}}", f"{{things{first + place + 1}}}")
+        for place, form in enumerate(missing)
+    ]
 
 
 def _rationale(premises: Sequence[Statement], claim: Statement, truth: bool | None) -> tuple[str, ...]:

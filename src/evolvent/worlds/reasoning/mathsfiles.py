@@ -97,9 +97,15 @@ def read_maths_row(entry: object, file: str, place: int) -> MathsRow:
         raise SampleInvalid("a row without answer", value=solution[-80:], expected="answer, or a box in the solution")
     level = _LEVEL.fullmatch(str(entry.get("level", "")).strip())
     return MathsRow(
-        file, place, problem, solution, answer, _text(entry, "subject") or _text(entry, "type"),
-        int(level[1]) if level else None, bool(_HELD_OUT.match(_text(entry, "unique_id"))),
-    )  # fmt: skip
+        file,
+        place,
+        problem,
+        solution,
+        answer,
+        _text(entry, "subject") or _text(entry, "type"),
+        int(level[1]) if level else None,
+        bool(_HELD_OUT.match(_text(entry, "unique_id"))),
+    )
 
 
 def _text(entry: Mapping[str, Any], name: str) -> str:

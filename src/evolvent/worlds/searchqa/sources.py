@@ -164,8 +164,10 @@ class Collection:
 
     def _task(self, question: Question) -> Task:
         spec: dict[str, Json] = {
-            "corpus": self._library.digest, "question": question.text, "answers": list(question.answers)
-        }  # fmt: skip
+            "corpus": self._library.digest,
+            "question": question.text,
+            "answers": list(question.answers),
+        }
         if question.queries:
             spec["queries"] = list(question.queries)
         split = question.split or split_of({"key": normalised(question.text)}, salt=self.name)

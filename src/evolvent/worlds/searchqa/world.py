@@ -109,9 +109,14 @@ class SearchQA:
 
     @classmethod
     def from_files(
-        cls, corpus: str | Path, questions: str | Path, *, until_right: bool = False, penalty: float = 0.0,
+        cls,
+        corpus: str | Path,
+        questions: str | Path,
+        *,
+        until_right: bool = False,
+        penalty: float = 0.0,
         sizes: Sizes | None = None,
-    ) -> SearchQA:  # fmt: skip
+    ) -> SearchQA:
         """The world of a user's files of JSON lines; see `read_library` for what is read.
 
         `world.library.invalid` names the rows that were left out. For other options: `SearchQA(read_library(...))`.

@@ -94,8 +94,11 @@ class _Reading:
         """The question of a row, or what is wrong with it."""
         if not isinstance(entry, Mapping):
             return f"{type(entry).__name__} where an object was expected"
-        wrong = [f"no {name} ({what})" for name, what in _FIELDS.items()
-                 if not isinstance(entry.get(name), str) or not entry[name].strip()]  # fmt: skip
+        wrong = [
+            f"no {name} ({what})"
+            for name, what in _FIELDS.items()
+            if not isinstance(entry.get(name), str) or not entry[name].strip()
+        ]
         if wrong:
             return ", ".join(wrong)
         path = self.database(entry["db_id"])

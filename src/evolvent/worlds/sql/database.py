@@ -40,10 +40,18 @@ FUNCTIONS: frozenset[str] = frozenset(_PURE.split())
 """What a query may call: functions that depend on their arguments alone."""
 
 _SCHEMA_TABLES = frozenset({"sqlite_master", "sqlite_schema", "sqlite_sequence"})
-_BROKEN = frozenset({
-    sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_LOCKED,
-    sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_PERM, sqlite3.SQLITE_PROTOCOL,
-})  # fmt: skip
+_BROKEN = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_PROTOCOL,
+    }
+)
 _HEAP = 1 << 30  # bytes; SQLite has this limit for a whole process, and only ever lowers it
 _SETTINGS = "PRAGMA temp_store = MEMORY; PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA mmap_size = 0"
 _STEPS = "the query takes too many steps"
@@ -82,8 +90,18 @@ class Limits:
 
 MEMORY = Limits()
 """For generated databases of some ten rows: a query ends within some milliseconds and some megabytes."""
-FILE = Limits(text=20_000, length=200_000, steps=500_000_000, stride=1_000, seconds=30.0, rows=100_000,
-              size=20_000_000, columns=1_000, expansion=1_000_000, clock=True)  # fmt: skip
+FILE = Limits(
+    text=20_000,
+    length=200_000,
+    steps=500_000_000,
+    stride=1_000,
+    seconds=30.0,
+    rows=100_000,
+    size=20_000_000,
+    columns=1_000,
+    expansion=1_000_000,
+    clock=True,
+)
 """For databases of a benchmark: BIRD's own limit of 30 s, and up to a gigabyte. One instruction over long text can take
 hundredths of a second, so that a larger stride would read the clock too late."""
 

@@ -16,10 +16,37 @@ __all__ = ["DOMAINS", "KEYS", "TERMS", "VALUES", "Entity"]
 
 _COLOURS = ("red", "blue", "green", "white", "black", "brown", "pink", "silver")
 _THINGS = (
-    "amber", "anchor", "arrow", "beacon", "breeze", "bridge", "castle", "cedar", "comet", "coral", "crown", "ember",
-    "falcon", "fern", "flint", "forest", "harbor", "island", "lantern", "lotus", "maple", "meadow", "mirror", "orbit",
-    "pearl", "raven", "shadow", "summit", "thunder", "willow",
-)  # fmt: skip
+    "amber",
+    "anchor",
+    "arrow",
+    "beacon",
+    "breeze",
+    "bridge",
+    "castle",
+    "cedar",
+    "comet",
+    "coral",
+    "crown",
+    "ember",
+    "falcon",
+    "fern",
+    "flint",
+    "forest",
+    "harbor",
+    "island",
+    "lantern",
+    "lotus",
+    "maple",
+    "meadow",
+    "mirror",
+    "orbit",
+    "pearl",
+    "raven",
+    "shadow",
+    "summit",
+    "thunder",
+    "willow",
+)
 _POOLS = {"person": PEOPLE, "city": CITIES, "country": COUNTRIES, "colour": _COLOURS, "thing": _THINGS}
 _PERSONS = "boss captain coach doctor editor guide keeper mayor owner pilot teacher writer"
 
@@ -66,56 +93,58 @@ def _domain(*rows: str) -> tuple[Entity, ...]:
     return tuple(found)
 
 
-DOMAINS: Mapping[str, tuple[Entity, ...]] = MappingProxyType({
-    "airline": _domain(
-        "airline - thing | country city boss colour | planes staff age",
-        "plane airline thing | colour city captain owner | seats speed weight age",
-        "flight plane thing | pilot city country guide | price hours seats delay",
-    ),
-    "farm": _domain(
-        "farm - thing | owner city country keeper | size staff age cost",
-        "field farm thing | keeper colour owner boss | size depth cost value",
-        "animal field thing | colour keeper doctor owner | age weight height value",
-    ),
-    "fleet": _domain(
-        "port - city | country mayor boss colour | depth staff size cost",
-        "ship port thing | captain colour owner country | length speed weight age",
-        "cargo ship thing | owner colour city country | weight value size cost",
-    ),
-    "league": _domain(
-        "league - thing | country boss city owner | prize age teams",
-        "team league city | coach colour owner country | wins seats points cost",
-        "player team person | country city doctor teacher | age height goals points",
-    ),
-    "library": _domain(
-        "author - person | country city teacher editor | age prize points",
-        "book author thing | editor colour owner country | pages price age copies",
-        "loan book thing | owner city keeper country | days price delay",
-    ),
-    "museum": _domain(
-        "museum - thing | city country boss owner | rooms staff age price",
-        "painting museum thing | writer colour country owner | height length value age",
-        "visit painting thing | guide city country teacher | hours price delay points",
-    ),
-    "school": _domain(
-        "school - thing | city boss country colour | rooms size age staff",
-        "course school thing | teacher writer guide colour | hours price points pages",
-        "student course person | city country doctor coach | age height marks delay",
-    ),
-    "shop": _domain(
-        "maker - thing | city country boss owner | staff age size",
-        "product maker thing | colour editor guide country | price stock weight length",
-        "sale product thing | owner city country keeper | copies price value days",
-    ),
-    "studio": _domain(
-        "studio - thing | city country owner boss | staff rooms age cost",
-        "film studio thing | writer editor coach country | length prize cost hours",
-        "role film person | city teacher country doctor | pages price points age",
-    ),
-    "clinic": _domain(
-        "clinic - city | country owner boss colour | rooms staff cost",
-        "ward clinic thing | doctor keeper colour guide | size rooms height age",
-        "patient ward person | city country teacher coach | age weight height days",
-    ),
-})  # fmt: skip
+DOMAINS: Mapping[str, tuple[Entity, ...]] = MappingProxyType(
+    {
+        "airline": _domain(
+            "airline - thing | country city boss colour | planes staff age",
+            "plane airline thing | colour city captain owner | seats speed weight age",
+            "flight plane thing | pilot city country guide | price hours seats delay",
+        ),
+        "farm": _domain(
+            "farm - thing | owner city country keeper | size staff age cost",
+            "field farm thing | keeper colour owner boss | size depth cost value",
+            "animal field thing | colour keeper doctor owner | age weight height value",
+        ),
+        "fleet": _domain(
+            "port - city | country mayor boss colour | depth staff size cost",
+            "ship port thing | captain colour owner country | length speed weight age",
+            "cargo ship thing | owner colour city country | weight value size cost",
+        ),
+        "league": _domain(
+            "league - thing | country boss city owner | prize age teams",
+            "team league city | coach colour owner country | wins seats points cost",
+            "player team person | country city doctor teacher | age height goals points",
+        ),
+        "library": _domain(
+            "author - person | country city teacher editor | age prize points",
+            "book author thing | editor colour owner country | pages price age copies",
+            "loan book thing | owner city keeper country | days price delay",
+        ),
+        "museum": _domain(
+            "museum - thing | city country boss owner | rooms staff age price",
+            "painting museum thing | writer colour country owner | height length value age",
+            "visit painting thing | guide city country teacher | hours price delay points",
+        ),
+        "school": _domain(
+            "school - thing | city boss country colour | rooms size age staff",
+            "course school thing | teacher writer guide colour | hours price points pages",
+            "student course person | city country doctor coach | age height marks delay",
+        ),
+        "shop": _domain(
+            "maker - thing | city country boss owner | staff age size",
+            "product maker thing | colour editor guide country | price stock weight length",
+            "sale product thing | owner city country keeper | copies price value days",
+        ),
+        "studio": _domain(
+            "studio - thing | city country owner boss | staff rooms age cost",
+            "film studio thing | writer editor coach country | length prize cost hours",
+            "role film person | city teacher country doctor | pages price points age",
+        ),
+        "clinic": _domain(
+            "clinic - city | country owner boss colour | rooms staff cost",
+            "ward clinic thing | doctor keeper colour guide | size rooms height age",
+            "patient ward person | city country teacher coach | age weight height days",
+        ),
+    }
+)
 """The domains by name."""

@@ -34,11 +34,23 @@ LINKS: tuple[str, ...] = ("own", "parent", "grand")
 UNSHOWN = "clinic"
 """The domain that no demonstration is of."""
 
-UNDEMONSTRATED: frozenset[tuple[str, str]] = frozenset({
-    ("list", "mean"), ("count", "hint"), ("distinct", "both"), ("total", "below"), ("average", "above"),
-    ("most", "either"), ("least", "equal"), ("top", "hint"), ("group", "both"), ("having", "mean"),
-    ("either", "parent"), ("distinct", "parent"), ("least", "parent"),
-})  # fmt: skip
+UNDEMONSTRATED: frozenset[tuple[str, str]] = frozenset(
+    {
+        ("list", "mean"),
+        ("count", "hint"),
+        ("distinct", "both"),
+        ("total", "below"),
+        ("average", "above"),
+        ("most", "either"),
+        ("least", "equal"),
+        ("top", "hint"),
+        ("group", "both"),
+        ("having", "mean"),
+        ("either", "parent"),
+        ("distinct", "parent"),
+        ("least", "parent"),
+    }
+)
 """Pairs of parts that no demonstration shows; each part is shown with others."""
 
 _POINTLESS = frozenset({"list", "count", "most", "least"})  # without a condition the same query solves too many tasks

@@ -14,21 +14,42 @@ from typing import NamedTuple
 from evolvent.worlds.sql.schema import Link
 
 __all__ = [
-    "FIXED_WORDS", "SELECTS", "Condition", "Query", "Values", "hint_of", "neighbours", "question_of", "sql_of",
+    "FIXED_WORDS",
+    "SELECTS",
+    "Condition",
+    "Query",
+    "Values",
+    "hint_of",
+    "neighbours",
+    "question_of",
+    "sql_of",
     "variants",
-]  # fmt: skip
+]
 
 Values = Mapping[tuple[str, str], Sequence[str | int]]
 """(table, column) -> some of its values."""
 
 SELECTS: tuple[str, ...] = (
-    "list", "count", "distinct", "total", "average", "most", "least", "top", "group", "having",
-)  # fmt: skip
+    "list",
+    "count",
+    "distinct",
+    "total",
+    "average",
+    "most",
+    "least",
+    "top",
+    "group",
+    "having",
+)
 """What a query can ask for."""
 
 _AGGREGATES = {"total": "SUM", "average": "AVG", "most": "MAX", "least": "MIN"}
-_OTHER_AGGREGATES = {"total": ("average", "most"), "average": ("total", "least"), "most": ("least", "total"),
-                     "least": ("most", "average")}  # fmt: skip
+_OTHER_AGGREGATES = {
+    "total": ("average", "most"),
+    "average": ("total", "least"),
+    "most": ("least", "total"),
+    "least": ("most", "average"),
+}
 _ADJECTIVES = {"total": "total", "average": "average", "most": "highest", "least": "lowest"}
 _OPERATORS = {"=": "is", ">": "is above", "<": "is below"}
 
@@ -137,8 +158,11 @@ def question_of(query: Query, plurals: Mapping[str, str]) -> str:
 
 def hint_of(query: Query, plurals: Mapping[str, str]) -> str:
     """What the term in the question means; empty where it uses none."""
-    hints = [f"Hint: {test.term} {plurals[test.table]} are those whose {_told(test, plurals)}."
-             for test in query.conditions if test.term]  # fmt: skip
+    hints = [
+        f"Hint: {test.term} {plurals[test.table]} are those whose {_told(test, plurals)}."
+        for test in query.conditions
+        if test.term
+    ]
     return " ".join(hints)
 
 

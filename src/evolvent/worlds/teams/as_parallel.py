@@ -99,9 +99,12 @@ class TeamParallel:
         self._view = seen
         info: _Told = {} if result.success is None or not over else {"success": bool(result.success[0])}
         return (
-            self._told(seen, asked), dict.fromkeys(asked, float(result.reward[0])), ended,
-            {name: gone[name] and not ended[name] for name in asked}, {name: dict(info) for name in asked},
-        )  # fmt: skip
+            self._told(seen, asked),
+            dict.fromkeys(asked, float(result.reward[0])),
+            ended,
+            {name: gone[name] and not ended[name] for name in asked},
+            {name: dict(info) for name in asked},
+        )
 
     def state(self) -> Any:
         """`[S]` float32, the central state. ConfigError: this world has none."""

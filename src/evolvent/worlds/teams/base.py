@@ -30,13 +30,29 @@ from evolvent.errors import (
     NonFinite,
     Problem,
     ShapeMismatch,
-)  # fmt: skip
+)
 from evolvent.trajectory import Task
 
 __all__ = [
-    "Actions", "Continuous", "Discrete", "Drawn", "Mark", "Multi", "Optimum", "Resumable", "Scene", "TeamBatch",
-    "TeamSpec", "TeamStep", "TeamView", "TeamWorld", "check_actions", "check_fit", "check_view", "episode_of",
-]  # fmt: skip
+    "Actions",
+    "Continuous",
+    "Discrete",
+    "Drawn",
+    "Mark",
+    "Multi",
+    "Optimum",
+    "Resumable",
+    "Scene",
+    "TeamBatch",
+    "TeamSpec",
+    "TeamStep",
+    "TeamView",
+    "TeamWorld",
+    "check_actions",
+    "check_fit",
+    "check_view",
+    "episode_of",
+]
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -110,8 +126,11 @@ class TeamSpec:
 
     def __post_init__(self) -> None:
         least = {"agents": 1, "observation": 1, "state": 0, "horizon": 1}
-        wrong = [Problem(f"spec.{name}", f"got {getattr(self, name)}", f"expected {low} or more")
-                 for name, low in least.items() if getattr(self, name) < low]  # fmt: skip
+        wrong = [
+            Problem(f"spec.{name}", f"got {getattr(self, name)}", f"expected {low} or more")
+            for name, low in least.items()
+            if getattr(self, name) < low
+        ]
         if wrong:
             raise ConfigError(wrong)
 
@@ -139,10 +158,13 @@ class TeamView:
     def rows(self, at: NDArray[np.int64]) -> TeamView:
         """The view of some rows `[K]` only, copied."""
         return TeamView(
-            observation=self.observation[at], alive=self.alive[at],
+            observation=self.observation[at],
+            alive=self.alive[at],
             available=None if self.available is None else self.available[at],
-            state=None if self.state is None else self.state[at], number=self.number[at], time=self.time[at],
-        )  # fmt: skip
+            state=None if self.state is None else self.state[at],
+            number=self.number[at],
+            time=self.time[at],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -307,8 +329,10 @@ def check_view(view: TeamView, spec: TeamSpec) -> None:
     """
     rows = len(view.number)
     expected: dict[str, tuple[int, ...]] = {
-        "observation": (rows, spec.agents, spec.observation), "alive": (rows, spec.agents), "time": (rows,),
-    }  # fmt: skip
+        "observation": (rows, spec.agents, spec.observation),
+        "alive": (rows, spec.agents),
+        "time": (rows,),
+    }
     if not isinstance(spec.actions, Continuous) and view.available is not None:
         expected["available"] = (rows, spec.agents, spec.actions.logits)
     if spec.state:
@@ -337,9 +361,10 @@ def _check_masks(view: TeamView, actions: Discrete | Multi) -> None:
             row, agent = np.argwhere(empty)[0]
             where = _where(view, int(row), int(agent))
             raise NoLegalAction(
-                f"an agent that may do nothing ({where}, part {part})", value=f"an empty mask of {size} actions",
+                f"an agent that may do nothing ({where}, part {part})",
+                value=f"an empty mask of {size} actions",
                 expected="one available action or more; action 0 for an agent that is not alive",
-            )  # fmt: skip
+            )
         begin += size
 
 
@@ -391,7 +416,10 @@ def check_fit(trained: TeamSpec, given: TeamSpec) -> None:
         ShapeMismatch: other observations, actions or states; all differences at once.
     """
     names = ("observation", "actions", "state")
-    wrong = [f"{name}: trained on {getattr(trained, name)}, here {getattr(given, name)}"
-             for name in names if getattr(trained, name) != getattr(given, name)]  # fmt: skip
+    wrong = [
+        f"{name}: trained on {getattr(trained, name)}, here {getattr(given, name)}"
+        for name in names
+        if getattr(trained, name) != getattr(given, name)
+    ]
     if wrong:
         raise ShapeMismatch(f"spaces that do not match the checkpoint ({'; '.join(wrong)})")

@@ -95,9 +95,14 @@ class ArrayTeam(ABC):
             self._start(ended)
         view = self._seen(self._look(np.arange(self.size)))
         return TeamStep(
-            view=view, reward=reward, terminated=terminated.copy(), truncated=truncated, ended=ended, final=final,
+            view=view,
+            reward=reward,
+            terminated=terminated.copy(),
+            truncated=truncated,
+            ended=ended,
+            final=final,
             success=success & over,
-        )  # fmt: skip
+        )
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
         """`number`, `time` and the arrays of `kept`, copied."""

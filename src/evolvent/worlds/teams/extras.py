@@ -70,8 +70,13 @@ class TupleParallel:
         observations, rewards, terminated, truncated, info = self._env.step([actions[name] for name in names])
         ended, cut = bool(np.all(terminated)), bool(np.all(truncated))
         self.agents = [] if ended or cut else list(names)
-        return (dict(zip(names, observations, strict=True)), dict(zip(names, rewards, strict=True)),
-                dict.fromkeys(names, ended), dict.fromkeys(names, cut), dict.fromkeys(names, info))  # fmt: skip
+        return (
+            dict(zip(names, observations, strict=True)),
+            dict(zip(names, rewards, strict=True)),
+            dict.fromkeys(names, ended),
+            dict.fromkeys(names, cut),
+            dict.fromkeys(names, info),
+        )
 
     def close(self) -> None:
         """See `Parallel`."""
@@ -122,20 +127,42 @@ def _mamujoco(*, scenario: str = "HalfCheetah", parts: str = "6x1", sees: int | 
 
 def _foraging(*, size: int = 8, agents: int = 2, food: int = 2, sight: int = 8, cooperate: bool = True) -> Parallel:
     foraging = _extra("lbforaging", "level-based foraging").module("lbforaging.foraging")
-    return TupleParallel(_Foraging(foraging.ForagingEnv(
-        players=agents, field_size=(size, size), max_num_food=food, min_player_level=1, max_player_level=2, sight=sight,
-        min_food_level=1, max_food_level=None, max_episode_steps=_NO_LIMIT, force_coop=cooperate,
-    )))  # fmt: skip
+    return TupleParallel(
+        _Foraging(
+            foraging.ForagingEnv(
+                players=agents,
+                field_size=(size, size),
+                max_num_food=food,
+                min_player_level=1,
+                max_player_level=2,
+                sight=sight,
+                min_food_level=1,
+                max_food_level=None,
+                max_episode_steps=_NO_LIMIT,
+                force_coop=cooperate,
+            )
+        )
+    )
 
 
-def _warehouse(*, columns: int = 3, rows: int = 1, height: int = 8, agents: int = 2,
-               requests: int | None = None) -> Parallel:  # fmt: skip
+def _warehouse(
+    *, columns: int = 3, rows: int = 1, height: int = 8, agents: int = 2, requests: int | None = None
+) -> Parallel:
     rware = _extra("rware", "the robotic warehouse").module("rware.warehouse")
-    return TupleParallel(rware.Warehouse(
-        shelf_columns=columns, shelf_rows=rows, column_height=height, n_agents=agents, msg_bits=0, sensor_range=1,
-        request_queue_size=requests or agents, max_inactivity_steps=None, max_steps=None,
-        reward_type=rware.RewardType.GLOBAL,
-    ))  # fmt: skip
+    return TupleParallel(
+        rware.Warehouse(
+            shelf_columns=columns,
+            shelf_rows=rows,
+            column_height=height,
+            n_agents=agents,
+            msg_bits=0,
+            sensor_range=1,
+            request_queue_size=requests or agents,
+            max_inactivity_steps=None,
+            max_steps=None,
+            reward_type=rware.RewardType.GLOBAL,
+        )
+    )
 
 
 def _particles(*, scenario: str = "simple_spread_v3", agents: int | None = 3, continuous: bool = True) -> Parallel:
@@ -147,8 +174,15 @@ def _particles(*, scenario: str = "simple_spread_v3", agents: int | None = 3, co
 
 def _vmas(*, scenario: str = "balance", agents: int = 3) -> Parallel:
     vmas = _extra("vmas", "VMAS").module("vmas")
-    made = vmas.make_env(scenario, num_envs=1, continuous_actions=True, max_steps=None, terminated_truncated=True,
-                         clamp_actions=True, n_agents=agents)  # fmt: skip
+    made = vmas.make_env(
+        scenario,
+        num_envs=1,
+        continuous_actions=True,
+        max_steps=None,
+        terminated_truncated=True,
+        clamp_actions=True,
+        n_agents=agents,
+    )
     return TupleParallel(_Vmas(made))
 
 
@@ -206,9 +240,13 @@ class ForeignWorld:
     tiers = ("seen",)
 
     def __init__(
-        self, maker: str, *, horizon: int, settings: Mapping[str, Any] | None = None,
+        self,
+        maker: str,
+        *,
+        horizon: int,
+        settings: Mapping[str, Any] | None = None,
         row: Mapping[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         wrong = [unknown("setting of a row", name, _OF_ROW) for name in row or {} if name not in _OF_ROW]
         if maker in MAKERS:
             known = signature(MAKERS[maker][0]).parameters
@@ -227,8 +265,12 @@ class ForeignWorld:
 
     def task(self, *, split: str = "train", row: Mapping[str, Any] | None = None, **settings: Any) -> Task:
         """A task with settings changed, such as `task(row={"disabled": [2]})`."""
-        spec = {"maker": self.maker, "settings": {**self._settings, **settings}, "row": {**self._row, **(row or {})},
-                "split": split}  # fmt: skip
+        spec = {
+            "maker": self.maker,
+            "settings": {**self._settings, **settings},
+            "row": {**self._row, **(row or {})},
+            "split": split,
+        }
         return Task(self.name, self.version, spec, self.maker, "seen", split)
 
     def batch(self, tasks: Sequence[Task], size: int, *, host: RowHost | None = None) -> RowTeam:

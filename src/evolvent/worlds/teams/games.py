@@ -104,8 +104,9 @@ class GameBatch(ArrayTeam):
 
     def __init__(self, game: Game, tasks: Sequence[Task], size: int, *, agents: int, rounds: int) -> None:
         width = 3 + game.actions**2
-        super().__init__(tasks, size, spec=TeamSpec(agents=agents, observation=width, actions=Discrete(game.actions),
-                                                    horizon=rounds))  # fmt: skip
+        super().__init__(
+            tasks, size, spec=TeamSpec(agents=agents, observation=width, actions=Discrete(game.actions), horizon=rounds)
+        )
         self._game = game
         self.meaning = np.zeros((size, agents, game.actions), dtype=np.int64)
         self.offsets = np.zeros((size, agents), dtype=np.int64)
@@ -138,9 +139,12 @@ class GameBatch(ArrayTeam):
         seen[..., 2] = self.offsets[rows] / _CHAIN
         seen[..., 3:] = (self.meaning[rows][..., None] == np.arange(kinds)).reshape(len(rows), n, -1)
         return TeamView(
-            observation=np.where(playing[..., None], seen, np.float32(0)), alive=playing.copy(),
-            available=self.free[rows], number=self.number[rows], time=self.time[rows],
-        )  # fmt: skip
+            observation=np.where(playing[..., None], seen, np.float32(0)),
+            alive=playing.copy(),
+            available=self.free[rows],
+            number=self.number[rows],
+            time=self.time[rows],
+        )
 
 
 class GameWorld:
@@ -162,8 +166,13 @@ class GameWorld:
             raise ConfigError(wrong)
         self.name, self.game, self.horizon = f"team_{game}", GAMES[game], rounds
         self.tiers = ("seen", "longer") if self.game.many else ("seen",)
-        self._panels = Panels(self.name, self.version, self.tiers, draw=self._draw,
-                              sizes=sizes or Sizes(train=16, dev=4, test=8, per_kind=8))  # fmt: skip
+        self._panels = Panels(
+            self.name,
+            self.version,
+            self.tiers,
+            draw=self._draw,
+            sizes=sizes or Sizes(train=16, dev=4, test=8, per_kind=8),
+        )
 
     def tasks(self, split: str, tier: str) -> tuple[Task, ...]:
         """The panel of a split and tier. Games without shuffled labels have one task a size, which is in "train"

@@ -59,11 +59,13 @@ class Moment:
     def view(self, number: int, time: int) -> TeamView:
         """As a view of one row."""
         return TeamView(
-            observation=self.observation[None], alive=self.alive[None],
+            observation=self.observation[None],
+            alive=self.alive[None],
             available=None if self.available is None else self.available[None],
             state=None if self.state is None else self.state[None],
-            number=np.array([number], dtype=np.int64), time=np.array([time], dtype=np.int64),
-        )  # fmt: skip
+            number=np.array([number], dtype=np.int64),
+            time=np.array([time], dtype=np.int64),
+        )
 
 
 class Row(Protocol):
@@ -104,9 +106,16 @@ class ParallelRow:
     """
 
     def __init__(
-        self, env: Parallel, *, horizon: int, share: Share = "mean", identity: bool = False,
-        disabled: Sequence[int] = (), success: str | None = None, masked: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        env: Parallel,
+        *,
+        horizon: int,
+        share: Share = "mean",
+        identity: bool = False,
+        disabled: Sequence[int] = (),
+        success: str | None = None,
+        masked: bool = False,
+    ) -> None:
         self._env, self._share, self._identity, self._success = env, share, identity, success
         self.names = list(env.possible_agents)
         self._place = {name: at for at, name in enumerate(self.names)}
@@ -119,9 +128,12 @@ class ParallelRow:
         self._sizes = [_sizes(space) for space in self._spaces]
         self._bounds = [_bounds(space) for space in self._spaces]
         self.spec = TeamSpec(
-            agents=len(self.names), observation=max(self._widths) + len(self.names) * identity,
-            actions=self._actions(), horizon=horizon, state=self._state_width(),
-        )  # fmt: skip
+            agents=len(self.names),
+            observation=max(self._widths) + len(self.names) * identity,
+            actions=self._actions(),
+            horizon=horizon,
+            state=self._state_width(),
+        )
         uneven = len({tuple(size) for size in self._sizes}) > 1
         told = any(_holds_mask(env.observation_space(name)) for name in self.names)
         self._masked = not isinstance(self.spec.actions, Continuous) and (masked or uneven or told)
@@ -166,9 +178,15 @@ class ParallelRow:
             self._env.close()
 
     def _moment(
-        self, observations: Mapping[Any, Any], infos: Mapping[Any, Any], shown: Sequence[Any], *, reward: float = 0.0,
-        over: bool = False, truncated: bool = False,
-    ) -> Moment:  # fmt: skip
+        self,
+        observations: Mapping[Any, Any],
+        infos: Mapping[Any, Any],
+        shown: Sequence[Any],
+        *,
+        reward: float = 0.0,
+        over: bool = False,
+        truncated: bool = False,
+    ) -> Moment:
         self._check_names(shown)
         seen = np.zeros((len(self.names), self.spec.observation), dtype=np.float32)
         alive = np.zeros(len(self.names), dtype=bool)
@@ -189,9 +207,15 @@ class ParallelRow:
         if available is not None:
             available[~alive] = np.arange(available.shape[1]) == 0
         moment = Moment(
-            observation=seen, alive=alive, available=available, state=self._state(), reward=reward,
-            terminated=over and not truncated, truncated=truncated, success=self._won(infos),
-        )  # fmt: skip
+            observation=seen,
+            alive=alive,
+            available=available,
+            state=self._state(),
+            reward=reward,
+            terminated=over and not truncated,
+            truncated=truncated,
+            success=self._won(infos),
+        )
         check_view(moment.view(0, 0), self.spec)
         return moment
 

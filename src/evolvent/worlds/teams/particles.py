@@ -50,10 +50,16 @@ class ParticleBatch(ArrayTeam):
 
     kept = ("place", "speed", "prey")
 
-    def __init__(self, kind: Literal["spread", "hunt"], tasks: Sequence[Task], size: int, *, agents: int,
-                 horizon: int) -> None:  # fmt: skip
-        spec = TeamSpec(agents=agents, observation=_OBSERVATION, actions=Continuous(2), horizon=horizon,
-                        state=5 * MOST_AGENTS + 2 * MOST_AGENTS + 1)  # fmt: skip
+    def __init__(
+        self, kind: Literal["spread", "hunt"], tasks: Sequence[Task], size: int, *, agents: int, horizon: int
+    ) -> None:
+        spec = TeamSpec(
+            agents=agents,
+            observation=_OBSERVATION,
+            actions=Continuous(2),
+            horizon=horizon,
+            state=5 * MOST_AGENTS + 2 * MOST_AGENTS + 1,
+        )
         super().__init__(tasks, size, spec=spec)
         self.kind = kind
         goals = agents if kind == "spread" else 1
@@ -110,9 +116,12 @@ class ParticleBatch(ArrayTeam):
         mates = _nearest(place, place, team, itself=True)
         seen = np.concatenate([self.speed[rows], place, left, goals, mates], -1).astype(np.float32)
         return TeamView(
-            observation=np.where(team[..., None], seen, np.float32(0)), alive=team.copy(),
-            state=self._state(rows, left[:, 0]), number=self.number[rows], time=self.time[rows],
-        )  # fmt: skip
+            observation=np.where(team[..., None], seen, np.float32(0)),
+            alive=team.copy(),
+            state=self._state(rows, left[:, 0]),
+            number=self.number[rows],
+            time=self.time[rows],
+        )
 
     def _state(self, rows: Ints, left: Floats) -> NDArray[np.float32]:
         """Places, speeds and presence of 12 agents, places of 12 goals, time left; zeros where there is none."""
@@ -165,8 +174,14 @@ class ParticleWorld:
     version = "1"
     tiers = ("seen", "longer")
 
-    def __init__(self, kind: Literal["spread", "hunt"] = "spread", *, horizon: int = 50, agents: int | None = None,
-                 sizes: Sizes | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        kind: Literal["spread", "hunt"] = "spread",
+        *,
+        horizon: int = 50,
+        agents: int | None = None,
+        sizes: Sizes | None = None,
+    ) -> None:
         wrong = [] if kind in ("spread", "hunt") else [Problem("kind", f"got {kind!r}", "expected spread or hunt")]
         wrong += [] if horizon >= 1 else [Problem("horizon", f"got {horizon}", "expected 1 or more")]
         if agents is not None and not 1 <= agents <= MOST_AGENTS:
@@ -174,8 +189,13 @@ class ParticleWorld:
         if wrong:
             raise ConfigError(wrong)
         self.name, self.kind, self.horizon, self.agents = f"team_{kind}", kind, horizon, agents
-        self._panels = Panels(self.name, self.version, self.tiers, draw=self._draw,
-                              sizes=sizes or Sizes(train=48, dev=6, test=12, per_kind=4))  # fmt: skip
+        self._panels = Panels(
+            self.name,
+            self.version,
+            self.tiers,
+            draw=self._draw,
+            sizes=sizes or Sizes(train=48, dev=6, test=12, per_kind=4),
+        )
 
     def tasks(self, split: str, tier: str) -> tuple[Task, ...]:
         """The panel of a split and tier."""

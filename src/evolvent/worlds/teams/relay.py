@@ -69,15 +69,28 @@ class RelayBatch(ArrayTeam):
         place, holder, playing = self.place[rows], self.holder[rows][:, None], self.playing[rows]
         size = playing.sum(-1)
         left = np.broadcast_to((1.0 - self.time[rows] / self.spec.horizon)[:, None], place.shape)
-        seen = np.stack([place == holder, place == holder + 1, abs(place - holder) > 1, place / MOST_AGENTS, left,
-                         place == size[:, None] - 1], -1).astype(np.float32)  # fmt: skip
+        seen = np.stack(
+            [
+                place == holder,
+                place == holder + 1,
+                abs(place - holder) > 1,
+                place / MOST_AGENTS,
+                left,
+                place == size[:, None] - 1,
+            ],
+            -1,
+        ).astype(np.float32)
         alive = playing & ~self.out[rows]
         state = np.stack([self.holder[rows] / size, self.out[rows].sum(-1) / size], -1).astype(np.float32)
         available = np.stack([np.ones_like(alive), alive], -1)
         return TeamView(
-            observation=np.where(alive[..., None], seen, np.float32(0)), alive=alive, available=available, state=state,
-            number=self.number[rows], time=self.time[rows],
-        )  # fmt: skip
+            observation=np.where(alive[..., None], seen, np.float32(0)),
+            alive=alive,
+            available=available,
+            state=state,
+            number=self.number[rows],
+            time=self.time[rows],
+        )
 
 
 class RelayWorld:
@@ -94,8 +107,13 @@ class RelayWorld:
         if horizon < MOST_AGENTS:
             raise ConfigError("a relay's horizon", value=horizon, expected=f"{MOST_AGENTS} steps or more")
         self.horizon = horizon
-        self._panels = Panels(self.name, self.version, self.tiers, draw=self._draw,
-                              sizes=sizes or Sizes(train=8, dev=2, test=4, per_kind=4))  # fmt: skip
+        self._panels = Panels(
+            self.name,
+            self.version,
+            self.tiers,
+            draw=self._draw,
+            sizes=sizes or Sizes(train=8, dev=2, test=4, per_kind=4),
+        )
 
     def tasks(self, split: str, tier: str) -> tuple[Task, ...]:
         """The panel of a split and tier."""

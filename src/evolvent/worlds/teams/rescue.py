@@ -92,15 +92,25 @@ class RescueBatch(ArrayTeam):
     def _look(self, rows: Ints) -> TeamView:
         alive, waits = self.alive[rows], self.fate[rows] == WAITS
         near = self._windows(rows, waits)
-        shares = np.stack([(1.0 - self.time[rows] / self.spec.horizon), self.team[rows] / MOST_AGENTS,
-                           (self.fate[rows] == RESCUED).mean(-1), waits.sum(-1) / MOST_VICTIMS], -1)  # fmt: skip
+        shares = np.stack(
+            [
+                (1.0 - self.time[rows] / self.spec.horizon),
+                self.team[rows] / MOST_AGENTS,
+                (self.fate[rows] == RESCUED).mean(-1),
+                waits.sum(-1) / MOST_VICTIMS,
+            ],
+            -1,
+        )
         own = np.concatenate([self.place[rows] / self.grid, np.repeat(shares[:, None], alive.shape[1], 1)], -1)
         seen = np.concatenate([near.reshape(*alive.shape, -1), own], -1).astype(np.float32)
         return TeamView(
-            observation=np.where(alive[..., None], seen, np.float32(0)), alive=alive,
-            available=self._available(rows, alive, waits), state=self._state(rows, alive, waits, shares),
-            number=self.number[rows], time=self.time[rows],
-        )  # fmt: skip
+            observation=np.where(alive[..., None], seen, np.float32(0)),
+            alive=alive,
+            available=self._available(rows, alive, waits),
+            state=self._state(rows, alive, waits, shares),
+            number=self.number[rows],
+            time=self.time[rows],
+        )
 
     def _windows(self, rows: Ints, waits: NDArray[np.bool_]) -> Floats32:
         """`[K, n, 5, 5, 4]`: what each agent sees around it."""
@@ -130,14 +140,16 @@ class RescueBatch(ArrayTeam):
         found[..., 0] = True
         return found
 
-    def _state(self, rows: Ints, alive: NDArray[np.bool_], waits: NDArray[np.bool_],
-               shares: NDArray[np.float64]) -> Floats32:  # fmt: skip
+    def _state(
+        self, rows: Ints, alive: NDArray[np.bool_], waits: NDArray[np.bool_], shares: NDArray[np.float64]
+    ) -> Floats32:
         """Where everybody is (12 times y, x, alive), the victims (4 times y, x, need, waits), time left, rescued."""
         agents = np.zeros((len(rows), MOST_AGENTS, 3), dtype=np.float32)
         agents[:, : alive.shape[1], :2] = self.place[rows] / self.grid * alive[..., None]
         agents[:, : alive.shape[1], 2] = alive
-        victims = np.concatenate([self.victims[rows, :, :2] / self.grid, self.victims[rows, :, 2:] / 2,
-                                  waits[..., None]], -1)  # fmt: skip
+        victims = np.concatenate(
+            [self.victims[rows, :, :2] / self.grid, self.victims[rows, :, 2:] / 2, waits[..., None]], -1
+        )
         parts = (agents.reshape(len(rows), -1), victims.reshape(len(rows), -1), shares[:, [0, 2]])
         return np.concatenate(parts, -1).astype(np.float32)
 
@@ -150,8 +162,10 @@ class RescueBatch(ArrayTeam):
             if need and fate == WAITS:
                 marks.append(Mark("square", x + 0.5, y + 0.5, 0.15 + 0.1 * need, "goal"))
         living = np.flatnonzero(self.alive[row])
-        marks += [Mark("circle", float(self.place[row, at, 1]) + 0.5, float(self.place[row, at, 0]) + 0.5, 0.3, "agent")
-                  for at in living]  # fmt: skip
+        marks += [
+            Mark("circle", float(self.place[row, at, 1]) + 0.5, float(self.place[row, at, 0]) + 0.5, 0.3, "agent")
+            for at in living
+        ]
         return Scene((0.0, 0.0, float(self.grid), float(self.grid)), tuple(marks))
 
 
@@ -169,8 +183,9 @@ class RescueWorld:
     name, version = "team_rescue", "1"
     tiers = ("seen", "combo", "longer")
 
-    def __init__(self, *, grid: int = 9, horizon: int = 40, agents: int | None = None,
-                 sizes: Sizes | None = None) -> None:  # fmt: skip
+    def __init__(
+        self, *, grid: int = 9, horizon: int = 40, agents: int | None = None, sizes: Sizes | None = None
+    ) -> None:
         wrong = [] if grid >= 5 else [Problem("grid", f"got {grid}", "expected 5 or more")]
         wrong += [] if horizon >= 1 else [Problem("horizon", f"got {horizon}", "expected 1 or more")]
         if agents is not None and not 1 <= agents <= MOST_AGENTS:
@@ -178,8 +193,13 @@ class RescueWorld:
         if wrong:
             raise ConfigError(wrong)
         self.grid, self.horizon, self.agents = grid, horizon, agents
-        self._panels = Panels(self.name, self.version, self.tiers, draw=self._draw,
-                              sizes=sizes or Sizes(train=32, dev=6, test=12, per_kind=4))  # fmt: skip
+        self._panels = Panels(
+            self.name,
+            self.version,
+            self.tiers,
+            draw=self._draw,
+            sizes=sizes or Sizes(train=32, dev=6, test=12, per_kind=4),
+        )
 
     def tasks(self, split: str, tier: str) -> tuple[Task, ...]:
         """The panel of a split and tier."""
@@ -213,8 +233,13 @@ class RescueWorld:
         for row in range(batch.size):
             living = np.flatnonzero(batch.alive[row])
             waiting = batch.victims[row][batch.fate[row] == WAITS]
-            found[row, living] = orders(batch.walls[row], batch.burns[row], int(batch.time[row]),
-                                        agents=batch.place[row, living], victims=waiting)  # fmt: skip
+            found[row, living] = orders(
+                batch.walls[row],
+                batch.burns[row],
+                int(batch.time[row]),
+                agents=batch.place[row, living],
+                victims=waiting,
+            )
         return found
 
     def _draw(self, tier: str) -> Iterator[Candidate]:

@@ -51,8 +51,13 @@ class Robot:
         names = self.possible_agents
         seen, paid, ended, cut, _ = self.single.step(self._env.map_local_actions_to_global_action(actions))
         self.agents = [] if ended or cut else list(names)
-        return (dict.fromkeys(names, seen), dict.fromkeys(names, paid), dict.fromkeys(names, bool(ended)),
-                dict.fromkeys(names, bool(cut)), {name: {} for name in names})  # fmt: skip
+        return (
+            dict.fromkeys(names, seen),
+            dict.fromkeys(names, paid),
+            dict.fromkeys(names, bool(ended)),
+            dict.fromkeys(names, bool(cut)),
+            {name: {} for name in names},
+        )
 
     def close(self) -> None:
         """See `Parallel`."""
@@ -68,9 +73,7 @@ class RobotRow:
         ConfigError: a `disabled` that is no agent.
     """
 
-    def __init__(
-        self, robot: Robot, *, horizon: int, identity: bool = False, disabled: Sequence[int] = ()
-    ) -> None:  # fmt: skip
+    def __init__(self, robot: Robot, *, horizon: int, identity: bool = False, disabled: Sequence[int] = ()) -> None:
         self._robot, agents = robot, len(robot.possible_agents)
         wrong = sorted(set(disabled) - set(range(agents)))
         if wrong:
@@ -85,9 +88,11 @@ class RobotRow:
             np.eye(agents if identity else 0, dtype=np.float32) if identity else np.zeros((agents, 0), np.float32)
         )
         self.spec = TeamSpec(
-            agents=agents, observation=self._width + self._who.shape[1], horizon=horizon,
+            agents=agents,
+            observation=self._width + self._who.shape[1],
+            horizon=horizon,
             actions=Continuous(max(len(own) for own in robot.joints)),
-        )  # fmt: skip
+        )
 
     def begin(self, seed: int) -> Moment:
         """Begin an episode. EnvLost: the simulator raised."""
@@ -109,9 +114,7 @@ class RobotRow:
         with boundary(EnvLost, "a team environment failed to close"):
             self._robot.close()
 
-    def _moment(
-        self, seen: Any, *, reward: float = 0.0, terminated: bool = False, truncated: bool = False
-    ) -> Moment:  # fmt: skip
+    def _moment(self, seen: Any, *, reward: float = 0.0, terminated: bool = False, truncated: bool = False) -> Moment:
         state = np.asarray(seen, dtype=np.float32).reshape(-1)
         if not (np.isfinite(state).all() and np.isfinite(reward)):
             raise NonFinite("a robot's observation or reward that is not finite", value=reward)
@@ -119,5 +122,10 @@ class RobotRow:
         view = np.concatenate([np.broadcast_to(state, (agents, self._width)), self._who], -1)
         if terminated:
             view = np.zeros_like(view)
-        return Moment(observation=view, alive=np.full(agents, not terminated), reward=reward, terminated=terminated,
-                      truncated=truncated)  # fmt: skip
+        return Moment(
+            observation=view,
+            alive=np.full(agents, not terminated),
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+        )

@@ -26,7 +26,7 @@ from evolvent.errors import (
     SessionGone,
     WorldError,
     boundary,
-)  # fmt: skip
+)
 from evolvent.trajectory import Task, sample_seed
 from evolvent.worlds.teams.base import TeamSpec, TeamStep, TeamView, check_actions, check_view, episode_of
 from evolvent.worlds.teams.batch import check_numbers
@@ -173,9 +173,15 @@ class RowTeam:
         self.number[ended] += self.size
         self._begin(ended.tolist())
         return TeamStep(
-            view=self._seen(), reward=reward, terminated=terminated, truncated=truncated, ended=ended,
-            final=final, success=success, errors=errors,
-        )  # fmt: skip
+            view=self._seen(),
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            ended=ended,
+            final=final,
+            success=success,
+            errors=errors,
+        )
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
         """Numbers `[E]`, steps `[E]`, actions of the running episodes `[E, most steps, ...]`, what was seen last."""
@@ -188,8 +194,12 @@ class RowTeam:
         for row, done in enumerate(self._done):
             if done:
                 actions[row, : len(done)] = np.stack(done)
-        return {"number": self.number.copy(), "time": self._view.time.copy(), "actions": actions,
-                "observation": self._view.observation.copy()}  # fmt: skip
+        return {
+            "number": self.number.copy(),
+            "time": self._view.time.copy(),
+            "actions": actions,
+            "observation": self._view.observation.copy(),
+        }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> TeamView:
         """Play the episodes of a snapshot again. BatchMismatch: of another batch. WorldError: an environment that does
@@ -241,7 +251,7 @@ class RowTeam:
 
     def _replay(
         self, rows: list[int], answers: dict[int, Moment | ErrorRecord | Interrupted], *, compare: bool
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Play the running episodes of some rows from their beginning to now, all together.
 
         compare: whether what was seen before the last of these decisions is in `_now` and has to come out the same.
@@ -251,8 +261,9 @@ class RowTeam:
         starts = {row: episode_of(int(self.number[row]), self.tasks) for row in rows}
         found = dict(self._host.begin({row: (task, episode_seed(task, n)) for row, (task, n) in starts.items()}))
         for at in range(max((len(self._done[row]) for row in rows), default=0)):
-            going = {row: self._done[row][at] for row in rows
-                     if isinstance(found[row], Moment) and at < len(self._done[row])}  # fmt: skip
+            going = {
+                row: self._done[row][at] for row in rows if isinstance(found[row], Moment) and at < len(self._done[row])
+            }
             if compare:
                 self._compare(at, going, found)
             found.update(self._host.step({row: own for row, own in going.items() if isinstance(found[row], Moment)}))
@@ -277,8 +288,9 @@ class RowTeam:
             alive=np.stack([moment.alive for moment in moments]),
             available=None if any(mask is None for mask in masks) else np.stack([m for m in masks if m is not None]),
             state=None if any(own is None for own in states) else np.stack([own for own in states if own is not None]),
-            number=self.number.copy(), time=time.copy(),
-        )  # fmt: skip
+            number=self.number.copy(),
+            time=time.copy(),
+        )
 
     def _seen(self) -> TeamView:
         view = self._stack(self._now, np.array([len(done) for done in self._done], dtype=np.int64))

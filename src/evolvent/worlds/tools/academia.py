@@ -26,10 +26,11 @@ from evolvent.worlds.tools.world import ToolWorld
 __all__ = ["Academia"]
 
 _CITED: Mapping[str, tuple[str, bool, str]] = {  # the field that is compared, whether the larger one is meant
-    "older": ("year", False, "the older paper cited by"), "newer": ("year", True, "the newer paper cited by"),
+    "older": ("year", False, "the older paper cited by"),
+    "newer": ("year", True, "the newer paper cited by"),
     "more": ("n_citation", True, "the more cited paper cited by"),
     "less": ("n_citation", False, "the less cited paper cited by"),
-}  # fmt: skip
+}
 _WRITER: Mapping[str, tuple[int, str]] = {"first": (0, "the first author of"), "last": (-1, "the last author of")}
 _FRIEND: Mapping[str, tuple[bool, str]] = {
     "closest": (True, "the most frequent collaborator of"),
@@ -37,9 +38,11 @@ _FRIEND: Mapping[str, tuple[bool, str]] = {
 }
 _JOINT = "joint"  # the only paper of an author and a named collaborator
 _OF_PAPER: Mapping[str, tuple[str, str]] = {
-    "year": ("year", "year"), "venue": ("venue", "venue"), "citations": ("n_citation", "number of citations"),
+    "year": ("year", "year"),
+    "venue": ("venue", "venue"),
+    "citations": ("n_citation", "number of citations"),
     "keyword": ("keywords", "keyword"),
-}  # fmt: skip
+}
 _OF_AUTHOR = "org"
 _CALLS = {**dict.fromkeys(_CITED, 3), **dict.fromkeys(_WRITER, 1), **dict.fromkeys(_FRIEND, 4), _JOINT: 1}
 
@@ -228,8 +231,12 @@ def _follow(asker: Asker, relation: str, name: str, *, other: str | None) -> str
 def _guesses(library: Library, answer: Json) -> list[Json]:
     """Answers of the same sort as the right one, from the same graphs."""
     sorts: list[list[Json]] = [
-        [paper.title for paper in library.papers], [author.name for author in library.authors],
-        [paper.year for paper in library.papers], [paper.citations for paper in library.papers],
-        [paper.venue for paper in library.papers], [paper.keyword for paper in library.papers], [*ORGS],
-    ]  # fmt: skip
+        [paper.title for paper in library.papers],
+        [author.name for author in library.authors],
+        [paper.year for paper in library.papers],
+        [paper.citations for paper in library.papers],
+        [paper.venue for paper in library.papers],
+        [paper.keyword for paper in library.papers],
+        [*ORGS],
+    ]
     return next(sort for sort in sorts if answer in sort)

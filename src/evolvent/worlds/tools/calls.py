@@ -33,8 +33,10 @@ _THOUGHT = re.compile(r"^\s*Thought:\s*")
 _DATE = r"[0-9]{4}\s?-\s?[0-9]{2}\s?-\s?[0-9]{2}(?![\w-])"
 _NUMBER = r"-?\s?[0-9]+(?:\s?\.\s?[0-9]+)?(?![\w.])"
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
-_TOKENS = re.compile(rf"\s*(?:(?P<date>{_DATE})|(?P<number>{_NUMBER})|(?P<quoted>{_QUOTED})|(?P<mark>[\[\],])|"
-                     r"(?P<word>[^\s\[\],]+))")  # fmt: skip
+_TOKENS = re.compile(
+    rf"\s*(?:(?P<date>{_DATE})|(?P<number>{_NUMBER})|(?P<quoted>{_QUOTED})|(?P<mark>[\[\],])|"
+    r"(?P<word>[^\s\[\],]+))"
+)
 _BARE = re.compile(r"[A-Za-z]\w*(?: [A-Za-z]\w*)*")
 _TIGHT, _DIGITS = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}"), re.compile("[0-9]{1,9}")
 _RESERVED: Mapping[str, Any] = {"null": None, "None": None, "true": True, "false": False, "True": True, "False": False}

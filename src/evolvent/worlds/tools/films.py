@@ -21,17 +21,69 @@ __all__ = ["CHARACTERS", "JOBS", "TITLES", "TOOLS", "VALUES", "Archive", "Film",
 
 TITLES = NAMES
 CHARACTERS: tuple[str, ...] = (
-    "baker", "captain", "clown", "detective", "doctor", "farmer", "ghost", "hunter", "judge", "king",
-    "knight", "nurse", "pilot", "pirate", "queen", "robot", "sailor", "singer", "spy", "thief",
-)  # fmt: skip
+    "baker",
+    "captain",
+    "clown",
+    "detective",
+    "doctor",
+    "farmer",
+    "ghost",
+    "hunter",
+    "judge",
+    "king",
+    "knight",
+    "nurse",
+    "pilot",
+    "pirate",
+    "queen",
+    "robot",
+    "sailor",
+    "singer",
+    "spy",
+    "thief",
+)
 VALUES: Mapping[str, tuple[str, ...]] = {
-    "genre": ("action", "comedy", "crime", "drama", "family", "fantasy", "history", "horror", "music", "mystery",
-              "romance", "thriller", "war", "western"),
+    "genre": (
+        "action",
+        "comedy",
+        "crime",
+        "drama",
+        "family",
+        "fantasy",
+        "history",
+        "horror",
+        "music",
+        "mystery",
+        "romance",
+        "thriller",
+        "war",
+        "western",
+    ),
     "company": ("alpha", "beta", "delta", "gamma", "kappa", "lambda", "omega", "sigma", "tau", "theta", "zeta"),
     "country": COUNTRIES,
-    "keyword": ("airport", "betrayal", "bridge", "desert", "dream", "escape", "festival", "fire", "forest", "island",
-                "letter", "mountain", "prison", "race", "river", "school", "storm", "train", "village", "winter"),
-}  # fmt: skip
+    "keyword": (
+        "airport",
+        "betrayal",
+        "bridge",
+        "desert",
+        "dream",
+        "escape",
+        "festival",
+        "fire",
+        "forest",
+        "island",
+        "letter",
+        "mountain",
+        "prison",
+        "race",
+        "river",
+        "school",
+        "storm",
+        "train",
+        "village",
+        "winter",
+    ),
+}
 """What films are described by, and the words for it."""
 JOBS = ("Director", "Writer", "Producer")
 _COUNT = 7
@@ -90,21 +142,33 @@ def draw_archive(draw: Draw) -> Archive:
     titles, ids = draw.some(_COUNT, TITLES), draw.some(2 * _COUNT, range(1, 100))
     names, imdb = draw.some(_COUNT, PEOPLE), draw.some(_COUNT, range(10, 50))
     films = tuple(
-        _film(draw, ids[film], titles[film], people=(
-            draw.some(3, [(jobs[job][film], JOBS[job]) for job in range(3)]),
-            [(first[film], parts[film][0]), (second[film], parts[film][1])],
-        ))
+        _film(
+            draw,
+            ids[film],
+            titles[film],
+            people=(
+                draw.some(3, [(jobs[job][film], JOBS[job]) for job in range(3)]),
+                [(first[film], parts[film][0]), (second[film], parts[film][1])],
+            ),
+        )
         for film in everyone
-    )  # fmt: skip
+    )
     people = tuple(
         Person(
-            ids[_COUNT + one], names[one], _date(draw, 1960), draw.choice(CITIES), f"nm{imdb[one]}",
+            ids[_COUNT + one],
+            names[one],
+            _date(draw, 1960),
+            draw.choice(CITIES),
+            f"nm{imdb[one]}",
             tuple(draw.some(3, [(jobs[job].index(one), JOBS[job]) for job in range(3)])),
-            tuple(draw.some(2, [(film, parts[film][at]) for at, of in ((0, first), (1, second))
-                                for film in (of.index(one),)])),
+            tuple(
+                draw.some(
+                    2, [(film, parts[film][at]) for at, of in ((0, first), (1, second)) for film in (of.index(one),)]
+                )
+            ),
         )
         for one in everyone
-    )  # fmt: skip
+    )
     by_id = {**{("film", film.id): film for film in films}, **{("person", one.id): one for one in people}}
     by_name = {**{("film", film.title): film for film in films}, **{("person", one.name): one for one in people}}
     return Archive(films, people, by_id, by_name)
@@ -147,8 +211,14 @@ def _of(
 
 
 def _film_details(_: Archive, film: Film) -> Json:
-    return {"title": film.title, "release_date": film.released, "budget": film.budget, "revenue": film.revenue,
-            "vote_average": film.rating, "genres": [film.described["genre"]]}  # fmt: skip
+    return {
+        "title": film.title,
+        "release_date": film.released,
+        "budget": film.budget,
+        "revenue": film.revenue,
+        "vote_average": film.rating,
+        "genres": [film.described["genre"]],
+    }
 
 
 def _people_rows(archive: Archive, rows: Sequence[tuple[int, str]], key: str) -> Json:
@@ -165,27 +235,44 @@ def _titles(film: Film, country: str) -> Json:
 
 _FILM_TOOLS: tuple[tuple[str, str, Callable[[Archive, Film], Json]], ...] = (
     ("details", "Title, release date, budget, revenue, vote average and genres.", _film_details),
-    ("production_companies", "Who produced it.",
-     lambda _, film: {"production_companies": [film.described["company"]]}),
-    ("production_countries", "Where it was produced.",
-     lambda _, film: {"production_countries": [film.described["country"]]}),
-    ("cast", "Its actors and their characters, the first actor first.",
-     lambda archive, film: {"cast": _people_rows(archive, film.cast, "character")}),
-    ("crew", "Its director, writer and producer.",
-     lambda archive, film: {"crew": _people_rows(archive, film.crew, "job")}),
+    ("production_companies", "Who produced it.", lambda _, film: {"production_companies": [film.described["company"]]}),
+    (
+        "production_countries",
+        "Where it was produced.",
+        lambda _, film: {"production_countries": [film.described["country"]]},
+    ),
+    (
+        "cast",
+        "Its actors and their characters, the first actor first.",
+        lambda archive, film: {"cast": _people_rows(archive, film.cast, "character")},
+    ),
+    (
+        "crew",
+        "Its director, writer and producer.",
+        lambda archive, film: {"crew": _people_rows(archive, film.crew, "job")},
+    ),
     ("keywords", "Its keywords.", lambda _, film: {"keywords": [film.described["keyword"]]}),
     ("alternative_titles", "Its French title.", lambda _, film: {"titles": _titles(film, "FR")}),
     ("translation", "Its Dutch title.", lambda _, film: {"translations": _titles(film, "NL")}),
-)  # fmt: skip
+)
 _PERSON_TOOLS: tuple[tuple[str, str, Callable[[Archive, Person], Json]], ...] = (
-    ("details", "Name, birthday and place of birth.",
-     lambda _, one: {"name": one.name, "birthday": one.birthday, "place_of_birth": one.birthplace}),
-    ("cast", "The films they act in and their characters.",
-     lambda archive, one: {"cast": _film_rows(archive, one.cast, "character")}),
-    ("crew", "The films they direct, write or produce.",
-     lambda archive, one: {"crew": _film_rows(archive, one.crew, "job")}),
+    (
+        "details",
+        "Name, birthday and place of birth.",
+        lambda _, one: {"name": one.name, "birthday": one.birthday, "place_of_birth": one.birthplace},
+    ),
+    (
+        "cast",
+        "The films they act in and their characters.",
+        lambda archive, one: {"cast": _film_rows(archive, one.cast, "character")},
+    ),
+    (
+        "crew",
+        "The films they direct, write or produce.",
+        lambda archive, one: {"crew": _film_rows(archive, one.crew, "job")},
+    ),
     ("external_ids", "Their id at IMDb.", lambda _, one: {"imdb_id": one.imdb}),
-)  # fmt: skip
+)
 
 TOOLS: tuple[ToolSpec, ...] = (
     tool(_search("film", "movie_name", "title"), "get_search_movie(movie_name: string)", "Find a film by its title."),

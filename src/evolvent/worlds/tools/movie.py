@@ -26,30 +26,54 @@ from evolvent.worlds.tools.world import ToolWorld
 __all__ = ["Movie"]
 
 _TO_PERSON: Mapping[str, str] = {
-    "director": "the director of", "writer": "the writer of", "producer": "the producer of",
-    "first": "the first actor of", "actor": "the actor of the {} in",
-}  # fmt: skip
+    "director": "the director of",
+    "writer": "the writer of",
+    "producer": "the producer of",
+    "first": "the first actor of",
+    "actor": "the actor of the {} in",
+}
 _TO_FILM: Mapping[str, str] = {
-    "directed": "the film directed by", "written": "the film written by", "produced": "the film produced by",
+    "directed": "the film directed by",
+    "written": "the film written by",
+    "produced": "the film produced by",
     "played": "the film with the {} played by",
-}  # fmt: skip
+}
 _OF_FILM: Mapping[str, tuple[str, str]] = {  # the tool's last words, and the question's
-    "released": ("details", "release date"), "budget": ("details", "budget"), "revenue": ("details", "revenue"),
-    "rating": ("details", "vote average"), "genre": ("details", "genre"),
+    "released": ("details", "release date"),
+    "budget": ("details", "budget"),
+    "revenue": ("details", "revenue"),
+    "rating": ("details", "vote average"),
+    "genre": ("details", "genre"),
     "company": ("production_companies", "production company"),
-    "country": ("production_countries", "production country"), "keyword": ("keywords", "keyword"),
-    "french": ("alternative_titles", "french title"), "dutch": ("translation", "dutch title"),
-}  # fmt: skip
+    "country": ("production_countries", "production country"),
+    "keyword": ("keywords", "keyword"),
+    "french": ("alternative_titles", "french title"),
+    "dutch": ("translation", "dutch title"),
+}
 _OF_PERSON: Mapping[str, tuple[str, str]] = {
-    "birthday": ("details", "birthday"), "birthplace": ("details", "place of birth"),
+    "birthday": ("details", "birthday"),
+    "birthplace": ("details", "place of birth"),
     "imdb": ("external_ids", "imdb id"),
-}  # fmt: skip
+}
 _BACK = {("director", "directed"), ("writer", "written"), ("producer", "produced")}
 _BACK |= {(then, first) for first, then in _BACK}
-_JOB = {"director": "Director", "writer": "Writer", "producer": "Producer",
-        "directed": "Director", "written": "Writer", "produced": "Producer"}  # fmt: skip
-_SHOWN = {"released": "release_date", "budget": "budget", "revenue": "revenue", "rating": "vote_average",
-          "birthday": "birthday", "birthplace": "place_of_birth", "imdb": "imdb_id"}  # fmt: skip
+_JOB = {
+    "director": "Director",
+    "writer": "Writer",
+    "producer": "Producer",
+    "directed": "Director",
+    "written": "Writer",
+    "produced": "Producer",
+}
+_SHOWN = {
+    "released": "release_date",
+    "budget": "budget",
+    "revenue": "revenue",
+    "rating": "vote_average",
+    "birthday": "birthday",
+    "birthplace": "place_of_birth",
+    "imdb": "imdb_id",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,12 +250,16 @@ def _value(asker: Asker, relation: str, identity: int) -> Json:
 def _guesses(archive: Archive, answer: Json) -> Sequence[Json]:
     """Answers of the same sort as the right one, from the same archive."""
     sorts: list[Sequence[Json]] = [
-        [film.title for film in archive.films], [one.name for one in archive.people],
-        [film.released for film in archive.films], [one.birthday for one in archive.people],
+        [film.title for film in archive.films],
+        [one.name for one in archive.people],
+        [film.released for film in archive.films],
+        [one.birthday for one in archive.people],
         [film.budget for film in archive.films] + [film.revenue for film in archive.films],
-        [film.rating for film in archive.films], [one.birthplace for one in archive.people],
-        [one.imdb for one in archive.people], [film.titles["FR"] for film in archive.films],
+        [film.rating for film in archive.films],
+        [one.birthplace for one in archive.people],
+        [one.imdb for one in archive.people],
+        [film.titles["FR"] for film in archive.films],
         [film.titles["NL"] for film in archive.films],
         *([film.described[what] for film in archive.films] for what in VALUES),
-    ]  # fmt: skip
+    ]
     return next(sort for sort in sorts if answer in sort)

@@ -22,18 +22,73 @@ __all__ = ["KEYWORDS", "ORGS", "PAPERS", "TOOLS", "TYPES", "VENUES", "Author", "
 
 PAPERS = NAMES
 VENUES: tuple[str, ...] = (
-    "acta", "annals", "archive", "bulletin", "forum", "gazette", "journal", "letters", "notes", "proceedings",
-    "quarterly", "record", "review", "symposium", "transactions", "workshop",
-)  # fmt: skip
+    "acta",
+    "annals",
+    "archive",
+    "bulletin",
+    "forum",
+    "gazette",
+    "journal",
+    "letters",
+    "notes",
+    "proceedings",
+    "quarterly",
+    "record",
+    "review",
+    "symposium",
+    "transactions",
+    "workshop",
+)
 ORGS: tuple[str, ...] = (
-    "academy", "agency", "bureau", "centre", "clinic", "college", "foundation", "hospital", "institute", "laboratory",
-    "ministry", "museum", "observatory", "school", "society", "university",
-)  # fmt: skip
+    "academy",
+    "agency",
+    "bureau",
+    "centre",
+    "clinic",
+    "college",
+    "foundation",
+    "hospital",
+    "institute",
+    "laboratory",
+    "ministry",
+    "museum",
+    "observatory",
+    "school",
+    "society",
+    "university",
+)
 KEYWORDS: tuple[str, ...] = (
-    "algebra", "climate", "clouds", "crystals", "energy", "enzymes", "fluids", "galaxies", "genes", "graphs",
-    "language", "lasers", "logic", "magnets", "markets", "memory", "motion", "neurons", "optics", "plants",
-    "plasma", "polymers", "proteins", "robots", "soil", "sound", "traffic", "vaccines", "vision", "waves",
-)  # fmt: skip
+    "algebra",
+    "climate",
+    "clouds",
+    "crystals",
+    "energy",
+    "enzymes",
+    "fluids",
+    "galaxies",
+    "genes",
+    "graphs",
+    "language",
+    "lasers",
+    "logic",
+    "magnets",
+    "markets",
+    "memory",
+    "motion",
+    "neurons",
+    "optics",
+    "plants",
+    "plasma",
+    "polymers",
+    "proteins",
+    "robots",
+    "soil",
+    "sound",
+    "traffic",
+    "vaccines",
+    "vision",
+    "waves",
+)
 TYPES = ("Conference", "Journal")
 _PAPERS, _AUTHORS = 9, 6
 
@@ -84,10 +139,18 @@ def draw_nets(draw: Draw) -> Nets:
     years, counts = draw.some(_PAPERS, range(1990, 2020)), draw.some(_PAPERS, range(1, 100))
     groups = [tuple(draw.some(draw.between(2, 3), range(_AUTHORS))) for _ in range(_PAPERS)]
     papers = tuple(
-        Paper(titles[at], groups[at], years[at], draw.choice(VENUES), counts[at], draw.choice(KEYWORDS),
-              draw.choice(TYPES), tuple(draw.some(2, [other for other in range(_PAPERS) if other != at])))
+        Paper(
+            titles[at],
+            groups[at],
+            years[at],
+            draw.choice(VENUES),
+            counts[at],
+            draw.choice(KEYWORDS),
+            draw.choice(TYPES),
+            tuple(draw.some(2, [other for other in range(_PAPERS) if other != at])),
+        )
         for at in range(_PAPERS)
-    )  # fmt: skip
+    )
     joint: list[dict[int, tuple[int, ...]]] = [{} for _ in names]
     for place, group in enumerate(groups):
         for one, other in combinations(group, 2):
@@ -132,9 +195,13 @@ def _neighbours(nets: Nets, given: Mapping[str, Any]) -> tuple[Nets, Json]:
 def _paper(nets: Nets, given: Mapping[str, Any]) -> tuple[Nets, Json]:
     paper = nets.library.papers[_node(nets, "PaperNet", given["node"])]
     return nets, {
-        "authors": [nets.library.authors[author].name for author in paper.authors], "year": paper.year,
-        "venue": paper.venue, "n_citation": paper.citations, "keywords": [paper.keyword], "doc_type": paper.type,
-    }  # fmt: skip
+        "authors": [nets.library.authors[author].name for author in paper.authors],
+        "year": paper.year,
+        "venue": paper.venue,
+        "n_citation": paper.citations,
+        "keywords": [paper.keyword],
+        "doc_type": paper.type,
+    }
 
 
 def _author(nets: Nets, given: Mapping[str, Any]) -> tuple[Nets, Json]:
@@ -165,12 +232,13 @@ TOOLS: tuple[ToolSpec, ...] = (
     _load("PaperNet"),
     _load("AuthorNet"),
     tool(
-        _neighbours, "neighbourCheck(graph: string, node: string)",
+        _neighbours,
+        "neighbourCheck(graph: string, node: string)",
         "The papers that a paper cites (PaperNet) or the collaborators of an author (AuthorNet).",
     ),
     tool(_paper, "paperNodeCheck(node: string)", "What is known of a paper."),
     tool(_author, "authorNodeCheck(node: string)", "What is known of an author."),
     tool(_paper_edge, "paperEdgeCheck(node1: string, node2: string)", "What is known of a citation."),
     tool(_author_edge, "authorEdgeCheck(node1: string, node2: string)", "The papers that two authors wrote together."),
-)  # fmt: skip
+)
 """The tools of the academia world under their original names."""

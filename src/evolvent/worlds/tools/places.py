@@ -23,8 +23,12 @@ __all__ = ["LEVELS", "REACH", "TOOLS", "WORST", "Atlas", "Place", "draw_atlas"]
 REACH = 7
 """How many days before and after its own day a task knows."""
 LEVELS: tuple[tuple[int, str], ...] = (
-    (20, "good"), (40, "fair"), (60, "moderate"), (80, "poor"), (100, "very poor"),
-)  # fmt: skip
+    (20, "good"),
+    (40, "fair"),
+    (60, "moderate"),
+    (80, "poor"),
+    (100, "very poor"),
+)
 """The European air quality index: below which value which level."""
 WORST = "extremely poor"
 """The level from 100 on."""
@@ -190,9 +194,10 @@ TOOLS: tuple[ToolSpec, ...] = (
     tool(_find, "get_latitude_longitude(name: string)", "Where a place lies."),
     tool(_elevation, "get_elevation(latitude: number, longitude: number)", "Height of a place in metres."),
     tool(
-        _distance, "get_distance(latitude1: number, longitude1: number, latitude2: number, longitude2: number)",
+        _distance,
+        "get_distance(latitude1: number, longitude1: number, latitude2: number, longitude2: number)",
         "Kilometres between two places.",
     ),
     tool(_level, "get_air_quality_level(air_quality_index: number)", "The level that an index means."),
-)  # fmt: skip
+)
 """The tools of the weather world under their original names."""

@@ -16,10 +16,46 @@ from evolvent.worlds.tools.kinds import Draw
 
 __all__ = ["PROJECTS", "THINGS", "TOOLS", "VERBS", "Agenda", "Item", "Project", "draw_agenda"]
 
-PROJECTS: tuple[str, ...] = ("attic", "balcony", "cellar", "church", "club", "garage", "garden", "harbour", "kitchen",
-                             "library", "office", "orchard", "stable", "studio", "theatre", "workshop")  # fmt: skip
-VERBS: tuple[str, ...] = ("borrow", "buy", "carry", "check", "clean", "count", "draw", "find", "fix", "hide", "label",
-                          "move", "order", "pack", "paint", "repair", "return", "sell", "sort", "wash")  # fmt: skip
+PROJECTS: tuple[str, ...] = (
+    "attic",
+    "balcony",
+    "cellar",
+    "church",
+    "club",
+    "garage",
+    "garden",
+    "harbour",
+    "kitchen",
+    "library",
+    "office",
+    "orchard",
+    "stable",
+    "studio",
+    "theatre",
+    "workshop",
+)
+VERBS: tuple[str, ...] = (
+    "borrow",
+    "buy",
+    "carry",
+    "check",
+    "clean",
+    "count",
+    "draw",
+    "find",
+    "fix",
+    "hide",
+    "label",
+    "move",
+    "order",
+    "pack",
+    "paint",
+    "repair",
+    "return",
+    "sell",
+    "sort",
+    "wash",
+)
 THINGS = NAMES
 _PER_PROJECT, _PROJECTS = 3, 3
 
@@ -158,13 +194,16 @@ TOOLS: tuple[ToolSpec, ...] = (
     tool(lambda agenda, given: (agenda, agenda.today), "get_user_current_date()", "The user's date."),
     tool(lambda agenda, given: (agenda, agenda.city), "get_user_current_location()", "The user's city."),
     tool(_projects, "get_projects()", "All projects."),
-    tool(_update_project, "update_project(project_id: integer, is_favorite: boolean)",
-         "Make a project a favorite, or no favorite."),
+    tool(
+        _update_project,
+        "update_project(project_id: integer, is_favorite: boolean)",
+        "Make a project a favorite, or no favorite.",
+    ),
     tool(_tasks, "get_tasks(project_id: integer)", "The open tasks of a project."),
     tool(_description, "get_task_description(task_id: integer)", "The description of a task."),
     tool(_duration, "get_task_duration(task_id: integer)", "How many minutes a task takes."),
     tool(_take_away("completed"), "complete_task(task_id: integer)", "Mark a task as completed."),
     tool(_update_task, "update_task(task_id: integer, due_date: string)", "Give a task another due date."),
     tool(_take_away("deleted"), "delete_task(task_id: integer)", "Delete a task."),
-)  # fmt: skip
+)
 """The tools of the todo world under their original names."""

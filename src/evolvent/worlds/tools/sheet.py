@@ -30,13 +30,19 @@ __all__ = ["Sheet"]
 
 _START = "sheet"
 _CHANGES: Mapping[str, str] = {
-    "up": "sort by {0} in ascending order", "down": "sort by {0} in descending order",
-    "drop": "delete the row of {0}", "drop_kind": "delete all rows of kind {0}", "drop_col": "delete the column {0}",
-    "add": "add the row {0} at the end", "add_first": "add the row {0} as first row",
-    "add_col": "add the column {0} with {1} at the end", "set": "set {0} of {1} to {2}",
-    "note": "set {0} of {1} to what its note says", "fill": "set the column {0} to {1}",
+    "up": "sort by {0} in ascending order",
+    "down": "sort by {0} in descending order",
+    "drop": "delete the row of {0}",
+    "drop_kind": "delete all rows of kind {0}",
+    "drop_col": "delete the column {0}",
+    "add": "add the row {0} at the end",
+    "add_first": "add the row {0} as first row",
+    "add_col": "add the column {0} with {1} at the end",
+    "set": "set {0} of {1} to {2}",
+    "note": "set {0} of {1} to what its note says",
+    "fill": "set the column {0} to {1}",
     "merge": "merge item and kind of {0}",
-}  # fmt: skip
+}
 _LAST: Mapping[str, str] = {"total": "put the {1} of {0} below it"}
 _OPERATIONS: Mapping[str, str] = {"sum": "SUM", "largest": "MAX", "smallest": "MIN", "number": "COUNT"}
 _EMPTY = "_"
@@ -154,8 +160,15 @@ class Sheet(ToolWorld):
         for kind in sorted({str(row[1]) for row in table.rows[1:]}):
             yield Call("filter_cells", {"query": kind})
         for letter in "CD":
-            yield Call("update_cell_by_formula", {"start_position": f"{letter}2", "end_position": f"{letter}5",
-                                                  "result_position": f"{letter}6", "operator": "SUM"})  # fmt: skip
+            yield Call(
+                "update_cell_by_formula",
+                {
+                    "start_position": f"{letter}2",
+                    "end_position": f"{letter}5",
+                    "result_position": f"{letter}6",
+                    "operator": "SUM",
+                },
+            )
         for change in changes:
             if change.what in ("add", "add_first"):
                 new = [*change.said[0]]

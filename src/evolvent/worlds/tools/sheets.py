@@ -21,8 +21,24 @@ __all__ = ["COLUMNS", "ITEMS", "KINDS", "SHEETS", "TOOLS", "Book", "draw_book"]
 
 ITEMS = NAMES
 SHEETS = tuple(f"Sheet{number}" for number in range(1, 10))
-COLUMNS: tuple[str, ...] = ("age", "cost", "height", "length", "level", "points", "price", "profit", "rank", "score",
-                            "size", "sold", "speed", "stock", "weight", "width")  # fmt: skip
+COLUMNS: tuple[str, ...] = (
+    "age",
+    "cost",
+    "height",
+    "length",
+    "level",
+    "points",
+    "price",
+    "profit",
+    "rank",
+    "score",
+    "size",
+    "sold",
+    "speed",
+    "stock",
+    "weight",
+    "width",
+)
 KINDS: tuple[str, ...] = ("cloth", "clay", "glass", "metal", "paper", "stone", "wax", "wood")
 _ROWS, _LARGEST = (3, 4), 20
 
@@ -210,31 +226,61 @@ TOOLS: tuple[ToolSpec, ...] = (
     tool(_open, "open_sheet(name: string)", "Open a sheet; needed before anything else."),
     tool(_delete_sheet, "del_sheet(name: string)", "Delete a sheet."),
     tool(_freeze, "freeze_data(dimension: string, num: integer)", "Freeze the first rows or columns."),
-    tool(lambda book, given: (book, name_of((given["row"] - 1, given["col"] - 1))),
-         "get_A1_annotation(row: integer, col: integer)", "The A1 position of a row and a column."),
-    tool(_changing(lambda table, given: table.inserted(_grid(given["values_list"]), given["col_idx"] - 1, rows=False)),
-         "insert_cols(values_list: array, col_idx: integer)", "Insert columns before a column."),
-    tool(_changing(lambda table, given: table.inserted(_grid(given["values_list"]), given["row_idx"] - 1, rows=True)),
-         "insert_rows(values_list: array, row_idx: integer)", "Insert rows before a row."),
-    tool(_changing(_delete), "delete_batch_data(dimension: string, index_list: array)",
-         "Delete rows (row) or columns (col) by their numbers."),
-    tool(_changing(lambda table, given: table.written([(position_of(given["position"]), given["value"])])),
-         "update_cell(position: string, value: any)", "Set a cell."),
+    tool(
+        lambda book, given: (book, name_of((given["row"] - 1, given["col"] - 1))),
+        "get_A1_annotation(row: integer, col: integer)",
+        "The A1 position of a row and a column.",
+    ),
+    tool(
+        _changing(lambda table, given: table.inserted(_grid(given["values_list"]), given["col_idx"] - 1, rows=False)),
+        "insert_cols(values_list: array, col_idx: integer)",
+        "Insert columns before a column.",
+    ),
+    tool(
+        _changing(lambda table, given: table.inserted(_grid(given["values_list"]), given["row_idx"] - 1, rows=True)),
+        "insert_rows(values_list: array, row_idx: integer)",
+        "Insert rows before a row.",
+    ),
+    tool(
+        _changing(_delete),
+        "delete_batch_data(dimension: string, index_list: array)",
+        "Delete rows (row) or columns (col) by their numbers.",
+    ),
+    tool(
+        _changing(lambda table, given: table.written([(position_of(given["position"]), given["value"])])),
+        "update_cell(position: string, value: any)",
+        "Set a cell.",
+    ),
     tool(_reading(_formula), f"get_value_by_formula({_CELLS}, operator: string)", "Compute something of cells."),
-    tool(_changing(_write_formula), f"update_cell_by_formula({_CELLS}, result_position: string, operator: string)",
-         "Set a cell to something computed of cells."),
+    tool(
+        _changing(_write_formula),
+        f"update_cell_by_formula({_CELLS}, result_position: string, operator: string)",
+        "Set a cell to something computed of cells.",
+    ),
     tool(_changing(_update_range), f"update_range({_SPAN}, values_list: array)", "Set the cells of a range."),
-    tool(_changing(_sort), "sort_sheet_by_col(col_num: integer, order: string)",
-         "Sort the rows below the head, asc or des."),
+    tool(
+        _changing(_sort),
+        "sort_sheet_by_col(col_num: integer, order: string)",
+        "Sort the rows below the head, asc or des.",
+    ),
     tool(_changing(_merge), f"merge_cells({_SPAN})", "Merge the cells of a range."),
     tool(_write_note, "update_note(position: string, content: string)", "Put a note on a cell."),
-    tool(_reading(lambda table, given: table.at(position_of(given["position"]))), "get_cell_value(position: string)",
-         "The value of a cell."),
-    tool(_reading(lambda table, given: table.note(position_of(given["position"]))), "get_note(position: string)",
-         "The note on a cell."),
+    tool(
+        _reading(lambda table, given: table.at(position_of(given["position"]))),
+        "get_cell_value(position: string)",
+        "The value of a cell.",
+    ),
+    tool(
+        _reading(lambda table, given: table.note(position_of(given["position"]))),
+        "get_note(position: string)",
+        "The note on a cell.",
+    ),
     tool(_reading(lambda table, given: _values(table)), "get_all_values()", "All values of the open sheet."),
     tool(_reading(_range), f"get_range_values({_SPAN})", "The values of a range."),
-    tool(_reading(_filter), "filter_cells(query: string, in_row?: integer, in_column?: integer)",
-         "The positions of cells that hold a text (a|b: one of several)."),
-)  # fmt: skip
+    tool(
+        _reading(_filter),
+        "filter_cells(query: string, in_row?: integer, in_column?: integer)",
+        "The positions of cells that hold a text (a|b: one of several).",
+    ),
+)
 """The tools of the sheet world under their original names."""

@@ -27,19 +27,26 @@ from evolvent.worlds.tools.world import DONE, ToolWorld
 __all__ = ["Todo"]
 
 _WHICH: Mapping[str, str] = {
-    "named": "the task {}", "first": "the task with the earliest due date", "last": "the task with the latest due date",
-    "urgent": "the task with the highest priority", "longest": "the task with the longest duration",
+    "named": "the task {}",
+    "first": "the task with the earliest due date",
+    "last": "the task with the latest due date",
+    "urgent": "the task with the highest priority",
+    "longest": "the task with the longest duration",
     "shortest": "the task with the shortest duration",
-}  # fmt: skip
+}
 _DO: Mapping[str, str] = {
-    "complete": "complete {}", "delete": "delete {}", "move": "set the due date of {} to {}",
+    "complete": "complete {}",
+    "delete": "delete {}",
+    "move": "set the due date of {} to {}",
     "tomorrow": "set the due date of {} to tomorrow",
-}  # fmt: skip
+}
 _MARK: Mapping[str, str] = {"favor": "make {} a favorite", "unfavor": "make {} no favorite"}
 _TELL: Mapping[str, str] = {
-    "due": "tell the due date of {}", "duration": "tell the duration of {}",
-    "description": "tell the description of {}", "content": "tell the name of {}",
-}  # fmt: skip
+    "due": "tell the due date of {}",
+    "duration": "tell the duration of {}",
+    "description": "tell the description of {}",
+    "content": "tell the name of {}",
+}
 _PROJECT = "project"
 _MOST_CALLS = 12  # with three tasks in a project; fewer words for small models
 
@@ -74,8 +81,10 @@ class Todo(ToolWorld):
     def kinds(self) -> Iterator[Kind]:
         """One to three clauses, each (what, which); within the horizon."""
         edits: list[Kind] = [*product(_DO, _WHICH), *((mark, _PROJECT) for mark in _MARK)]
-        every: list[Kind] = [*edits, *((tell, which) for tell, which in product(_TELL, _WHICH)
-                                       if (tell, which) != ("content", "named"))]  # fmt: skip
+        every: list[Kind] = [
+            *edits,
+            *((tell, which) for tell, which in product(_TELL, _WHICH) if (tell, which) != ("content", "named")),
+        ]
         for last in every:
             yield last
             for first in edits:

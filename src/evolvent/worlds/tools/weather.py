@@ -28,9 +28,14 @@ __all__ = ["Weather"]
 
 _WHERE = {"here": 0, "named": 1, "higher": 2, "lower": 2, "nearer": 3, "farther": 3}  # how many places are named
 _DAYS: Mapping[str, tuple[int, str]] = {
-    "ago3": (-3, "3 days ago"), "ago2": (-2, "2 days ago"), "yesterday": (-1, "yesterday"), "today": (0, "today"),
-    "tomorrow": (1, "tomorrow"), "in2": (2, "in 2 days"), "in3": (3, "in 3 days"),
-}  # fmt: skip
+    "ago3": (-3, "3 days ago"),
+    "ago2": (-2, "2 days ago"),
+    "yesterday": (-1, "yesterday"),
+    "today": (0, "today"),
+    "tomorrow": (1, "tomorrow"),
+    "in2": (2, "in 2 days"),
+    "in3": (3, "in 3 days"),
+}
 _QUANTITIES: Mapping[str, tuple[str, str, str]] = {  # the tool's word, the field of its result, the question's words
     "highest": ("temp", "temperature_2m_max", "highest temperature"),
     "lowest": ("temp", "temperature_2m_min", "lowest temperature"),
@@ -181,8 +186,12 @@ def _distance(asker: Asker, one: Mapping[str, Any], other: Mapping[str, Any]) ->
 
 
 def _ends(one: Place, other: Place) -> dict[str, int]:
-    return {"latitude1": one.latitude, "longitude1": one.longitude,
-            "latitude2": other.latitude, "longitude2": other.longitude}  # fmt: skip
+    return {
+        "latitude1": one.latitude,
+        "longitude1": one.longitude,
+        "latitude2": other.latitude,
+        "longitude2": other.longitude,
+    }
 
 
 def _find(asker: Asker, where: str, names: tuple[str, ...]) -> dict[str, Any]:
@@ -243,7 +252,12 @@ def _tries(atlas: Atlas, place: Place) -> Iterator[Call]:
     """A few readings of one place."""
     point = {"latitude": place.latitude, "longitude": place.longitude}
     yield Call("get_elevation", point)
-    for name, offset in (("get_historical_temp", -1), ("get_historical_rain", -2), ("get_temp_forecast", 1),
-                         ("get_snow_forecast", 2), ("get_historical_air_quality_index", -3)):  # fmt: skip
+    for name, offset in (
+        ("get_historical_temp", -1),
+        ("get_historical_rain", -2),
+        ("get_temp_forecast", 1),
+        ("get_snow_forecast", 2),
+        ("get_historical_air_quality_index", -3),
+    ):
         yield Call(name, {**point, "start_date": atlas.day(offset), "end_date": atlas.day(offset)})
     yield Call("get_current_temp", {**point, "current_date": atlas.day(0)})

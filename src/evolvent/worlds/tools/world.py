@@ -36,10 +36,17 @@ _KNOWN_TASKS = 4096  # scenes kept ready
 _KNOWN_MOVES = 1024  # (state, text) pairs of one scene whose outcome is kept
 _RIGHT, _WRONG = "right", "wrong"
 _SENTENCES = (
-    UNKNOWN_TOOL, "expected the name of a tool and its arguments", "expected a JSON object of arguments",
-    "expected ] at the end of an array", "unexpected mark among the arguments", _RIGHT, _WRONG, DONE, "nothing alone",
+    UNKNOWN_TOOL,
+    "expected the name of a tool and its arguments",
+    "expected a JSON object of arguments",
+    "expected ] at the end of an array",
+    "unexpected mark among the arguments",
+    _RIGHT,
+    _WRONG,
+    DONE,
+    "nothing alone",
     'Thought: Action: with Action Input: {"a"} [] ? ; : , . - null true false',
-)  # fmt: skip
+)
 
 
 class ToolWorld(ABC):

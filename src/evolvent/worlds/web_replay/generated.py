@@ -57,28 +57,77 @@ class Site:
 
 
 SITES: tuple[Site, ...] = (
-    Site("travel", "car rental", ("wheelbase", "roadside", "motorway"), "rent a car", "pick up city", _CITIES,
-         "car type", ("compact", "van", "estate", "sports car"), "find a car",
-         ("blue arrow", "red comet", "green fox", "white swan", "black bear"), "reserve",
-         "reserve the {thing} , a {option} in {text}"),
-    Site("shopping", "furniture", ("oakroom", "homeward", "fourlegs"), "furniture", "what are you looking for",
-         ("desk [oak]", "chair", "lamp [led]", "shelf", "sofa", "table [round]"), "colour",
-         ("white", "black", "brown", "grey"), "search", ("nordic", "classic", "studio", "garden", "compact plus"),
-         "add to basket", "put the {thing} {text} in {option} into the basket"),
-    Site("entertainment", "cinema", ("filmhouse", "bigscreen", "popcorn"), "tickets", "city or cinema", _CITIES, "day",
-         ("monday", "tuesday", "friday", "sunday"), "show films",
-         ("the lighthouse", "two rivers", "night train", "the last map", "silver rain"), "buy tickets",
-         "buy tickets for {thing} in {text} on {option}"),
-    Site("services", "clinics", ("wellpoint", "openhand", "citycare"), "book a visit", "your city", _CITIES,
-         "speciality", ("dentist", "eye doctor", "skin doctor", "family doctor"), "find a doctor",
-         ("dr adams", "dr baker", "dr clark", "dr davis", "dr evans"), "book",
-         "book a visit with {thing} , {option} in {text}"),
-    Site("education", "libraries", ("readwell", "stacks", "bookway"), "catalogue", "title or author",
-         ("maps of the sea", "a short walk", "the clockmaker", "winter bread", "eleven doors"), "format",
-         ("paper", "audio", "large print", "digital"), "look it up",
-         ("main branch", "north branch", "harbour branch", "school branch", "park branch"), "place a hold",
-         "place a hold on {text} as {option} at the {thing}"),
-)  # fmt: skip
+    Site(
+        "travel",
+        "car rental",
+        ("wheelbase", "roadside", "motorway"),
+        "rent a car",
+        "pick up city",
+        _CITIES,
+        "car type",
+        ("compact", "van", "estate", "sports car"),
+        "find a car",
+        ("blue arrow", "red comet", "green fox", "white swan", "black bear"),
+        "reserve",
+        "reserve the {thing} , a {option} in {text}",
+    ),
+    Site(
+        "shopping",
+        "furniture",
+        ("oakroom", "homeward", "fourlegs"),
+        "furniture",
+        "what are you looking for",
+        ("desk [oak]", "chair", "lamp [led]", "shelf", "sofa", "table [round]"),
+        "colour",
+        ("white", "black", "brown", "grey"),
+        "search",
+        ("nordic", "classic", "studio", "garden", "compact plus"),
+        "add to basket",
+        "put the {thing} {text} in {option} into the basket",
+    ),
+    Site(
+        "entertainment",
+        "cinema",
+        ("filmhouse", "bigscreen", "popcorn"),
+        "tickets",
+        "city or cinema",
+        _CITIES,
+        "day",
+        ("monday", "tuesday", "friday", "sunday"),
+        "show films",
+        ("the lighthouse", "two rivers", "night train", "the last map", "silver rain"),
+        "buy tickets",
+        "buy tickets for {thing} in {text} on {option}",
+    ),
+    Site(
+        "services",
+        "clinics",
+        ("wellpoint", "openhand", "citycare"),
+        "book a visit",
+        "your city",
+        _CITIES,
+        "speciality",
+        ("dentist", "eye doctor", "skin doctor", "family doctor"),
+        "find a doctor",
+        ("dr adams", "dr baker", "dr clark", "dr davis", "dr evans"),
+        "book",
+        "book a visit with {thing} , {option} in {text}",
+    ),
+    Site(
+        "education",
+        "libraries",
+        ("readwell", "stacks", "bookway"),
+        "catalogue",
+        "title or author",
+        ("maps of the sea", "a short walk", "the clockmaker", "winter bread", "eleven doors"),
+        "format",
+        ("paper", "audio", "large print", "digital"),
+        "look it up",
+        ("main branch", "north branch", "harbour branch", "school branch", "park branch"),
+        "place a hold",
+        "place a hold on {text} as {option} at the {thing}",
+    ),
+)
 """The sorts of sites that tasks are made of."""
 
 
@@ -139,8 +188,9 @@ def _form(site: Site, text: str, option: str, *, at: int) -> _Action:
         _node("input", type="text", placeholder=site.typed, mark="" if at else "target", **typed),
         _node("label", site.chosen),
         _node("select", *options, name=site.chosen, mark="target" if at == 1 else ""),
-        button, role="search",
-    )  # fmt: skip
+        button,
+        role="search",
+    )
     body = (_node("main", _node("h1", site.section), form, _node("p", f"tell us {site.typed} and {site.chosen}")),)
     if at == 0:
         thought = f"{site.typed} is still empty . next i have to type {text}"
@@ -154,10 +204,14 @@ def _form(site: Site, text: str, option: str, *, at: int) -> _Action:
 
 def _results(draw: Draw, site: Site, thing: str) -> _Action:
     rows = [
-        _node("article", _node("h2", one), _node("p", f"{draw.between(5, 99)} euro"),
-              _node("button", site.take, title=one, mark="target" if one == thing else ""))
+        _node(
+            "article",
+            _node("h2", one),
+            _node("p", f"{draw.between(5, 99)} euro"),
+            _node("button", site.take, title=one, mark="target" if one == thing else ""),
+        )
         for one in draw.some(len(site.things), site.things)
-    ]  # fmt: skip
+    ]
     body = (_node("main", _node("h1", f"{len(rows)} results"), _node("section", *rows, class_="results")),)
     thought = f"the results are shown and {thing} is one of them . next i have to press {site.take} beside it"
     return _Action("CLICK", "", f"[button] {site.take} -> CLICK", thought, body)
@@ -176,7 +230,7 @@ def _page(draw: Draw, site: str, body: Sequence[_Node]) -> _Node:
             *body,
             _node("footer", _node("ul", *map(_link, draw.some(3, _FOOTER)))),
         ),
-    )  # fmt: skip
+    )
 
 
 _ACTIVE = frozenset({"a", "button", "input", "select"})
@@ -237,17 +291,32 @@ def _recorded(draw: Draw, action: _Action, *, site: str, uid: str) -> tuple[dict
         for place, node in nodes:
             if node.mark == mark and (mark or node.tag in _ACTIVE):
                 attributes: dict[str, Any] = {**node.attributes, "backend_node_id": str(ids[place])}
-                rows["pos" if mark else "neg"].append({
-                    "tag": node.tag, "attributes": json.dumps(attributes), "backend_node_id": str(ids[place]),
-                    **(dict.fromkeys(("is_original_target", "is_top_level_target"), mark == "target") if mark else {}),
-                })  # fmt: skip
-    ranks = _ranked(draw, [str(row["backend_node_id"]) for row in (*rows["pos"], *rows["neg"])],
-                    str(rows["pos"][0]["backend_node_id"]))  # fmt: skip
+                rows["pos" if mark else "neg"].append(
+                    {
+                        "tag": node.tag,
+                        "attributes": json.dumps(attributes),
+                        "backend_node_id": str(ids[place]),
+                        **(
+                            dict.fromkeys(("is_original_target", "is_top_level_target"), mark == "target")
+                            if mark
+                            else {}
+                        ),
+                    }
+                )
+    ranks = _ranked(
+        draw,
+        [str(row["backend_node_id"]) for row in (*rows["pos"], *rows["neg"])],
+        str(rows["pos"][0]["backend_node_id"]),
+    )
     return {
-        "action_uid": uid, "raw_html": _written(page, ids, uid=uid), "cleaned_html": _written(page, ids, uid=""),
+        "action_uid": uid,
+        "raw_html": _written(page, ids, uid=uid),
+        "cleaned_html": _written(page, ids, uid=""),
         "operation": {"original_op": action.operation, "op": action.operation, "value": action.value},
-        "pos_candidates": [*rows["pos"]], "neg_candidates": [*rows["neg"]], "thought": action.thought,
-    }, ranks  # fmt: skip
+        "pos_candidates": [*rows["pos"]],
+        "neg_candidates": [*rows["neg"]],
+        "thought": action.thought,
+    }, ranks
 
 
 def generate_row(seed: int, number: int) -> tuple[dict[str, Json], dict[str, dict[str, int]]]:
@@ -274,10 +343,14 @@ def generate_row(seed: int, number: int) -> tuple[dict[str, Json], dict[str, dic
         rows.append(row)
     told = site.told if length > 3 else "look for " + f"{site.typed} {{text}} and {site.chosen} {{option}}"
     return {
-        "annotation_id": annotation, "website": name, "domain": site.domain, "subdomain": site.subdomain,
+        "annotation_id": annotation,
+        "website": name,
+        "domain": site.domain,
+        "subdomain": site.subdomain,
         "confirmed_task": told.format(text=text, option=option, thing=thing),
-        "action_reprs": [action.said for action in actions], "actions": [*rows],
-    }, ranks  # fmt: skip
+        "action_reprs": [action.said for action in actions],
+        "actions": [*rows],
+    }, ranks
 
 
 def generate_rows(pages: int, seed: int) -> tuple[list[dict[str, Json]], dict[str, dict[str, int]]]:

@@ -96,9 +96,10 @@ class Folder:
     ) -> None:
         self.path, self._sizes = Path(path), sizes
         files = [
-            (file, name) for file, name in row_files(self.path, "**/*")
+            (file, name)
+            for file, name in row_files(self.path, "**/*")
             if name.endswith(".json") and not file.name.startswith(("ranks", "scores"))
-        ]  # fmt: skip
+        ]
         if not files:
             raise ConfigError("no recorded tasks here", value=str(path), expected="a folder of Mind2Web's .json files")
         self._files = {name: file for file, name in files}
@@ -222,8 +223,11 @@ class Generated:
         number = task.spec.get("number")
         found = self._recorded[number] if type(number) is int and 0 <= number < len(self._recorded) else None
         if found is None or dict(task.spec) != {"seed": self.seed, "number": number, "steps": len(found.steps)}:
-            raise ConfigError("no generated task of this seed and number", value=dict(task.spec),
-                              expected=f"seed {self.seed}, a number below {len(self._recorded)}")  # fmt: skip
+            raise ConfigError(
+                "no generated task of this seed and number",
+                value=dict(task.spec),
+                expected=f"seed {self.seed}, a number below {len(self._recorded)}",
+            )
         return found
 
     def words(self) -> Sequence[str] | None:

@@ -22,9 +22,23 @@ __all__ = ["ATTRIBUTES", "Element", "parse_page", "prune", "render"]
 
 MOST_CHARACTERS, MOST_ELEMENTS, MOST_DEPTH = 20_000_000, 200_000, 500
 ATTRIBUTES: tuple[str, ...] = (
-    "role", "aria_role", "type", "alt", "aria_description", "aria_label", "label", "title", "name", "text_value",
-    "value", "placeholder", "input_checked", "input_value", "option_selected", "class",
-)  # fmt: skip
+    "role",
+    "aria_role",
+    "type",
+    "alt",
+    "aria_description",
+    "aria_label",
+    "label",
+    "title",
+    "name",
+    "text_value",
+    "value",
+    "placeholder",
+    "input_checked",
+    "input_value",
+    "option_selected",
+    "class",
+)
 """The attributes that are told, in this order; `aria-label` counts as `aria_label`."""
 _SILENT = frozenset({"hidden", "none", "presentation", "null", "undefined"})
 _EACH, _ALL, _LONG, _TEXT = 5, 20, 15, 20  # words of an attribute, of all of them, letters of a word, words of a text
@@ -110,8 +124,11 @@ def parse_page(source: str) -> Element:
             open_ones.append((tag, inner))
             known[tag] += 1
         if count > MOST_ELEMENTS or len(open_ones) > MOST_DEPTH:
-            raise SampleInvalid("a page that is too large", value=(count, len(open_ones)),
-                                expected=f"{MOST_ELEMENTS} elements, a depth of {MOST_DEPTH}")  # fmt: skip
+            raise SampleInvalid(
+                "a page that is too large",
+                value=(count, len(open_ones)),
+                expected=f"{MOST_ELEMENTS} elements, a depth of {MOST_DEPTH}",
+            )
     _add_text(open_ones[-1][1], source[at:])
     return page
 

@@ -84,14 +84,22 @@ def read_task(row: object) -> WebTask:
     actions = row.get("actions")
     wrong = [name for name in ("annotation_id", "confirmed_task") if not _text(row, name)]
     if wrong or not isinstance(actions, list) or not actions:
-        raise SampleInvalid("a row that is no recorded task", value=sorted(map(str, row))[:12],
-                            expected="annotation_id, confirmed_task and a list of actions")  # fmt: skip
+        raise SampleInvalid(
+            "a row that is no recorded task",
+            value=sorted(map(str, row))[:12],
+            expected="annotation_id, confirmed_task and a list of actions",
+        )
     said = row.get("action_reprs")
     return WebTask(
-        _text(row, "annotation_id"), _text(row, "website"), _text(row, "domain"), _text(row, "subdomain"),
+        _text(row, "annotation_id"),
+        _text(row, "website"),
+        _text(row, "domain"),
+        _text(row, "subdomain"),
         " ".join(_text(row, "confirmed_task").split()),
-        tuple(map(str, said)) if isinstance(said, list) else (), tuple(map(_step, actions)), _digest(row),
-    )  # fmt: skip
+        tuple(map(str, said)) if isinstance(said, list) else (),
+        tuple(map(_step, actions)),
+        _digest(row),
+    )
 
 
 def _digest(row: object) -> str:
@@ -121,9 +129,16 @@ def _step(action: object) -> WebStep:
     ranks = {one: rank for one, rank in {**ranked, **right}.items() if rank is not None}
     every = sorted({**ranked, **right}, key=lambda one: (len(one), one))
     return WebStep(
-        _text(row, "action_uid"), page, op, _text(operation, "value"), tuple(right), tuple(every), ranks or None,
-        next((why for why, holds in reasons if holds), ""), _text(row, "thought"),
-    )  # fmt: skip
+        _text(row, "action_uid"),
+        page,
+        op,
+        _text(operation, "value"),
+        tuple(right),
+        tuple(every),
+        ranks or None,
+        next((why for why, holds in reasons if holds), ""),
+        _text(row, "thought"),
+    )
 
 
 def _candidates(rows: object) -> dict[str, int | None]:
@@ -162,8 +177,12 @@ def read_ranks(path: str | Path, *, first: int) -> Ranks:
     """
     file = Path(path)
     if file.suffix.lower() in _PICKLES:
-        raise UnsafeFile("ranks are not read from a pickle, which can run code", value=file.name,
-                         expected="JSON or Parquet", hint="convert it where you trust it")  # fmt: skip
+        raise UnsafeFile(
+            "ranks are not read from a pickle, which can run code",
+            value=file.name,
+            expected="JSON or Parquet",
+            hint="convert it where you trust it",
+        )
     try:
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
         rows = _parquet_ranks(file) if file.suffix.lower() == ".parquet" else _json_ranks(file)

@@ -117,8 +117,13 @@ class WebReplayEnv:
 
     def _info(self) -> dict[str, object]:
         found = self._recorded
-        info: dict[str, object] = {"task": found.told, "website": found.website, "domain": found.domain,
-                                   "subdomain": found.subdomain, "step": len(self._scores)}  # fmt: skip
+        info: dict[str, object] = {
+            "task": found.told,
+            "website": found.website,
+            "domain": found.domain,
+            "subdomain": found.subdomain,
+            "step": len(self._scores),
+        }
         return info | ({"scores": [asdict(score) for score in self._scores]} if self._scores else {})
 
     def step(self, action: Value) -> Reply:
@@ -293,8 +298,9 @@ class WebReplayWorld:
             targets = self.targets(one.task)
             done = [_read(str(step.action)) for step in one.steps[: len(targets)]]
             missing = [ParseFailure("", "the episode broke off")] * (len(targets) - len(done))
-            scores.append([score_step(action, target, chosen)
-                           for action, target in zip([*done, *missing], targets, strict=True)])  # fmt: skip
+            scores.append(
+                [score_step(action, target, chosen) for action, target in zip([*done, *missing], targets, strict=True)]
+            )
         return aggregate(scores)
 
     def expert(self, task: Task) -> Sequence[str]:

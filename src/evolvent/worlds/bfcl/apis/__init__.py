@@ -12,9 +12,20 @@ from evolvent.worlds.bfcl.apis.travel import Travel
 from evolvent.worlds.bfcl.apis.vehicle import Vehicle
 
 __all__ = [
-    "APIS", "Api", "Files", "Maths", "Messages", "Operation", "Padding", "Posting", "Tickets", "Trading", "Travel",
-    "Vehicle", "rendered",
-]  # fmt: skip
+    "APIS",
+    "Api",
+    "Files",
+    "Maths",
+    "Messages",
+    "Operation",
+    "Padding",
+    "Posting",
+    "Tickets",
+    "Trading",
+    "Travel",
+    "Vehicle",
+    "rendered",
+]
 
 APIS: dict[str, type[Api]] = {
     one.wire: one for one in (Files, Maths, Messages, Posting, Tickets, Trading, Travel, Vehicle)

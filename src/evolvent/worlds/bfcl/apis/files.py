@@ -15,8 +15,10 @@ __all__ = ["Files"]
 
 _FORBIDDEN = set('|/\\?%*:"><')
 _COUNTED: Mapping[str, tuple[str, Callable[[str], Sequence[str]]]] = {
-    "l": ("lines", str.splitlines), "w": ("words", str.split), "c": ("characters", list),
-}  # fmt: skip
+    "l": ("lines", str.splitlines),
+    "w": ("words", str.split),
+    "c": ("characters", list),
+}
 _NODES, _LEVELS = 10_000, 100  # a tree may hold; a directory copied into itself doubles with every call
 _UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 

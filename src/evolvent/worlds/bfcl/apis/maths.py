@@ -17,10 +17,17 @@ __all__ = ["Maths"]
 _DIGITS = 1000  # of precision, and of a power's result: more is no question but a way to keep a process busy
 _METRES = {"km": 1000, "m": 1, "cm": 0.01, "mm": 0.001, "um": 1e-6, "nm": 1e-9}
 _FACTORS = {
-    ("cm", "in"): 0.393701, ("in", "cm"): 2.54, ("m", "ft"): 3.28084, ("ft", "m"): 0.3048, ("m", "yd"): 1.09361,
-    ("yd", "m"): 0.9144, ("km", "miles"): 0.621371, ("miles", "km"): 1.60934, ("kg", "lb"): 2.20462,
+    ("cm", "in"): 0.393701,
+    ("in", "cm"): 2.54,
+    ("m", "ft"): 3.28084,
+    ("ft", "m"): 0.3048,
+    ("m", "yd"): 1.09361,
+    ("yd", "m"): 0.9144,
+    ("km", "miles"): 0.621371,
+    ("miles", "km"): 1.60934,
+    ("kg", "lb"): 2.20462,
     ("lb", "kg"): 0.453592,
-}  # fmt: skip
+}
 _TEMPERATURES: dict[tuple[str, str], Callable[[float], float]] = {
     ("celsius", "fahrenheit"): lambda value: value * 1.8 + 32,
     ("fahrenheit", "celsius"): lambda value: (value - 32) * (5 / 9),

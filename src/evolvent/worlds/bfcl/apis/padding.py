@@ -15,16 +15,49 @@ from evolvent.trajectory import sample_rng
 
 __all__ = ["SHORT_FILES", "Padding"]
 
-SHORT_FILES = frozenset({
-    "log.txt", "report.txt", "report.csv", "DataSet1.csv", "file1.txt", "finance_report.txt", "config.py",
-    "Q4_summary.doc", "file3.txt",
-})  # fmt: skip
+SHORT_FILES = frozenset(
+    {
+        "log.txt",
+        "report.txt",
+        "report.csv",
+        "DataSet1.csv",
+        "file1.txt",
+        "finance_report.txt",
+        "config.py",
+        "Q4_summary.doc",
+        "file3.txt",
+    }
+)
 """Files of which items ask for the last lines; the leaderboard appends nothing to them."""
 
 _WORDS = (
-    "the", "of", "a", "report", "year", "team", "market", "growth", "result", "region", "steady", "plan", "cost", "and",
-    "figure", "shows", "remains", "strong", "value", "service", "change", "before", "after", "several", "part", "new",
-)  # fmt: skip
+    "the",
+    "of",
+    "a",
+    "report",
+    "year",
+    "team",
+    "market",
+    "growth",
+    "result",
+    "region",
+    "steady",
+    "plan",
+    "cost",
+    "and",
+    "figure",
+    "shows",
+    "remains",
+    "strong",
+    "value",
+    "service",
+    "change",
+    "before",
+    "after",
+    "several",
+    "part",
+    "new",
+)
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _TOWNS = ("New", "Old", "Fort", "Lake", "Port", "East", "West"), ("ham", "ton", "field", "burg", "ford", "mouth")
 _STEMS = ("Ash", "Birch", "Clay", "Elm", "Fern", "Glen", "Holly", "Ivy", "Lark", "Mill", "Oak", "Stone", "Wren")
@@ -91,10 +124,13 @@ class Padding:
         kinds, amounts = rng.integers(0, 2, size=1000), rng.uniform(1, 10_000, size=1000)
         drawn = zip(kinds, amounts, rng.integers(1, 29, size=1000), strict=True)
         return [
-            {"type": ("deposit", "withdrawal")[int(kind)], "amount": round(float(amount), 2),
-             "timestamp": f"2023-{1 + at % 12:02d}-{int(day):02d} 12:00:00"}
+            {
+                "type": ("deposit", "withdrawal")[int(kind)],
+                "amount": round(float(amount), 2),
+                "timestamp": f"2023-{1 + at % 12:02d}-{int(day):02d} 12:00:00",
+            }
             for at, (kind, amount, day) in enumerate(drawn)
-        ]  # fmt: skip
+        ]
 
     @cached_property
     def towns(self) -> list[str]:
@@ -107,12 +143,14 @@ class Padding:
         """Credit cards that the item does not name."""
         return {
             f"{70000000000000 + at * 1111}": {
-                "card_number": f"{7000000000000000 + at * 111111}", "expiration_date": f"{1 + at % 12:02d}/2028",
-                "cardholder_name": f"{_STEMS[at % 13]} {_STEMS[at * 5 % 13]}", "card_verification_number": 100 + at,
+                "card_number": f"{7000000000000000 + at * 111111}",
+                "expiration_date": f"{1 + at % 12:02d}/2028",
+                "cardholder_name": f"{_STEMS[at % 13]} {_STEMS[at * 5 % 13]}",
+                "card_verification_number": 100 + at,
                 "balance": 1000.0 + 250 * at,
             }
             for at in range(22)
-        }  # fmt: skip
+        }
 
     @cached_property
     def bookings(self) -> dict[str, dict[str, Any]]:
@@ -120,12 +158,16 @@ class Padding:
         cards = list(self.cards)
         return {
             f"earlier_{at:03d}": {
-                "card_id": cards[at], "travel_date": f"2024-{1 + at % 12:02d}-15", "travel_from": _CODES[at % 5],
-                "travel_to": _CODES[(at + 1) % 5], "travel_class": "economy", "travel_cost": 200.0 + 10 * at,
+                "card_id": cards[at],
+                "travel_date": f"2024-{1 + at % 12:02d}-15",
+                "travel_from": _CODES[at % 5],
+                "travel_to": _CODES[(at + 1) % 5],
+                "travel_class": "economy",
+                "travel_cost": 200.0 + 10 * at,
                 "transaction_id": f"earlier_payment_{at:03d}",
             }
             for at in range(16)
-        }  # fmt: skip
+        }
 
     @cached_property
     def days(self) -> dict[str, dict[str, float]]:

@@ -18,26 +18,49 @@ _DAY_S = 24 * 60 * 60
 _STAMP = "%Y-%m-%d %H:%M:%S"
 _LOGGED_OUT = "nobody is logged in"
 _SYMBOLS = {
-    "Apple": "AAPL", "Google": "GOOG", "Tesla": "TSLA", "Microsoft": "MSFT", "Nvidia": "NVDA", "Zeta Corp": "ZETA",
-    "Alpha Tech": "ALPH", "Omega Industries": "OMEG", "Quasar Ltd.": "QUAS", "Neptune Systems": "NEPT",
-    "Synex Solutions": "SYNX", "Amazon": "AMZN", "Gorilla": "GORI",
-}  # fmt: skip
+    "Apple": "AAPL",
+    "Google": "GOOG",
+    "Tesla": "TSLA",
+    "Microsoft": "MSFT",
+    "Nvidia": "NVDA",
+    "Zeta Corp": "ZETA",
+    "Alpha Tech": "ALPH",
+    "Omega Industries": "OMEG",
+    "Quasar Ltd.": "QUAS",
+    "Neptune Systems": "NEPT",
+    "Synex Solutions": "SYNX",
+    "Amazon": "AMZN",
+    "Gorilla": "GORI",
+}
 _SECTORS = {"Technology": ["AAPL", "GOOG", "MSFT", "NVDA"], "Automobile": ["TSLA", "F", "GM"]}
 _FIGURES = ("price", "percent_change", "volume", "MA(5)", "MA(20)")
 _QUOTES = {
-    "AAPL": (227.16, 0.17, 2.552, 227.11, 227.09), "GOOG": (2840.34, 0.24, 1.123, 2835.67, 2842.15),
-    "TSLA": (667.92, -0.12, 1.654, 671.15, 668.20), "MSFT": (310.23, 0.09, 3.234, 309.88, 310.11),
-    "NVDA": (220.34, 0.34, 1.234, 220.45, 220.67), "ALPH": (1320.45, -0.08, 1.567, 1321.12, 1325.78),
-    "OMEG": (457.23, 0.12, 2.345, 456.78, 458.12), "QUAS": (725.89, -0.03, 1.789, 726.45, 728.00),
-    "NEPT": (88.34, 0.19, 0.654, 88.21, 88.67), "SYNX": (345.67, 0.11, 2.112, 345.34, 346.12),
+    "AAPL": (227.16, 0.17, 2.552, 227.11, 227.09),
+    "GOOG": (2840.34, 0.24, 1.123, 2835.67, 2842.15),
+    "TSLA": (667.92, -0.12, 1.654, 671.15, 668.20),
+    "MSFT": (310.23, 0.09, 3.234, 309.88, 310.11),
+    "NVDA": (220.34, 0.34, 1.234, 220.45, 220.67),
+    "ALPH": (1320.45, -0.08, 1.567, 1321.12, 1325.78),
+    "OMEG": (457.23, 0.12, 2.345, 456.78, 458.12),
+    "QUAS": (725.89, -0.03, 1.789, 726.45, 728.00),
+    "NEPT": (88.34, 0.19, 0.654, 88.21, 88.67),
+    "SYNX": (345.67, 0.11, 2.112, 345.34, 346.12),
     "ZETA": (22.09, -0.05, 0.789, 22.12, 22.34),
-}  # fmt: skip
+}
 _ORDERS = {
     "12345": {"id": 12345, "order_type": "Buy", "symbol": "AAPL", "price": 210.65, "amount": 10, "status": "Completed"},
     "12446": {"id": 12446, "order_type": "Sell", "symbol": "GOOG", "price": 2840.56, "amount": 5, "status": "Pending"},
 }
-_CHAPTERS = ("company_overview", "market_analysis", "technical_analysis", "financial_highlights", "risks",
-             "future_outlook", "historical_performance", "sustainability_initiatives")  # fmt: skip
+_CHAPTERS = (
+    "company_overview",
+    "market_analysis",
+    "technical_analysis",
+    "financial_highlights",
+    "risks",
+    "future_outlook",
+    "historical_performance",
+    "sustainability_initiatives",
+)
 
 
 class Trading(Api):
@@ -131,8 +154,12 @@ class Trading(Api):
         self.state["order_counter"] += 1
         # The answer says Pending: the order is open from the next look on.
         return {
-            "order_id": number, "order_type": order_type, "status": "Pending", "price": float(price), "amount": amount,
-        }  # fmt: skip
+            "order_id": number,
+            "order_type": order_type,
+            "status": "Pending",
+            "price": float(price),
+            "amount": amount,
+        }
 
     def _withdraw(self, amount: Any) -> Json:
         if not self.state["authenticated"]:

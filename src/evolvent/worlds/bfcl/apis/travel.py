@@ -17,12 +17,30 @@ __all__ = ["Travel"]
 
 _TODAY = date(2024, 9, 1)  # ages are counted to a day of the data set, so that a verdict does not change with the year
 _AIRPORTS = {
-    "Rivermist": "RMS", "Stonebrook": "SBK", "Maplecrest": "MPC", "Silverpine": "SVP", "Shadowridge": "SHD",
-    "Paris": "CDG", "London": "LHR", "Sunset Valley": "SSV", "Oakendale": "OKD", "Willowbend": "WLB", "Beijing": "PEK",
-    "Tokyo": "HND", "Hong Kong": "HKG", "Rome": "CIA", "Crescent Hollow": "CRH", "Autumnville": "ATV",
-    "Pinehaven": "PHV", "Greenfield": "GFD", "San Francisco": "SFO", "Los Angeles": "LAX", "New York": "JFK",
-    "Chicago": "ORD", "Boston": "BOS",
-}  # fmt: skip
+    "Rivermist": "RMS",
+    "Stonebrook": "SBK",
+    "Maplecrest": "MPC",
+    "Silverpine": "SVP",
+    "Shadowridge": "SHD",
+    "Paris": "CDG",
+    "London": "LHR",
+    "Sunset Valley": "SSV",
+    "Oakendale": "OKD",
+    "Willowbend": "WLB",
+    "Beijing": "PEK",
+    "Tokyo": "HND",
+    "Hong Kong": "HKG",
+    "Rome": "CIA",
+    "Crescent Hollow": "CRH",
+    "Autumnville": "ATV",
+    "Pinehaven": "PHV",
+    "Greenfield": "GFD",
+    "San Francisco": "SFO",
+    "Los Angeles": "LAX",
+    "New York": "JFK",
+    "Chicago": "ORD",
+    "Boston": "BOS",
+}
 _FARES = """
 SFO LAX 200 JFK 500 ORD 400 BOS 450 RMS 300 SBK 350 MPC 370 SVP 320 SHD 330 SSV 340 OKD 360 WLB 310 CRH 380 ATV 390
 SFO PHV 420 GFD 430 CIA 700
@@ -47,8 +65,17 @@ LHR CDG 100
 """
 _CLASSES = {"economy": 1, "business": 2, "first": 5}
 _PER_DOLLAR = {
-    "RMB": 7, "EUR": 0.8, "JPY": 110, "GBP": 0.7, "CAD": 1.3, "AUD": 1.4, "INR": 70, "RUB": 60, "BRL": 3.8, "MXN": 20,
-}  # fmt: skip
+    "RMB": 7,
+    "EUR": 0.8,
+    "JPY": 110,
+    "GBP": 0.7,
+    "CAD": 1.3,
+    "AUD": 1.4,
+    "INR": 70,
+    "RUB": 60,
+    "BRL": 3.8,
+    "MXN": 20,
+}
 _INVOICED = ("travel_date", "travel_from", "travel_to", "travel_class", "travel_cost", "transaction_id")
 
 
@@ -191,13 +218,21 @@ class Travel(Api):
         self.state["credit_card_list"][card_id]["balance"] -= cost
         booking_id, payment = self._drawn(7), self._drawn(8)
         self.state["booking_record"][booking_id] = {
-            "card_id": card_id, "travel_date": day, "travel_from": start, "travel_to": end,
-            "travel_class": travel_class, "travel_cost": cost, "transaction_id": payment,
-        }  # fmt: skip
+            "card_id": card_id,
+            "travel_date": day,
+            "travel_from": start,
+            "travel_to": end,
+            "travel_class": travel_class,
+            "travel_cost": cost,
+            "transaction_id": payment,
+        }
         history = self.state["booking_record"] if self._padding else {}
         return {
-            "booking_id": booking_id, "transaction_id": payment, "booking_status": True, "booking_history": history,
-        }  # fmt: skip
+            "booking_id": booking_id,
+            "transaction_id": payment,
+            "booking_status": True,
+            "booking_history": history,
+        }
 
     def _invoice(self, access_token: Any, booking_id: Any = None, insurance_id: Any = None) -> Json:
         why = self._forbidden(access_token)

@@ -15,32 +15,51 @@ _TANK_GALLONS, _MILES_PER_GALLON = 50, 20.0
 _FULL_FORCE_N = 1000.0
 _SLOPE_DEGREES, _PARKING_FORCE_N = 10.0, 500.0
 _ZIP_CODES = {
-    "Rivermist": "83214", "Stonebrook": "74532", "Maplecrest": "56108", "Silverpine": "62947", "Shadowridge": "71354",
-    "Sunset Valley": "83462", "Oakendale": "47329", "Willowbend": "52013", "Crescent Hollow": "69238",
-    "Autumnville": "51479", "San Francisco": "94016",
-}  # fmt: skip
+    "Rivermist": "83214",
+    "Stonebrook": "74532",
+    "Maplecrest": "56108",
+    "Silverpine": "62947",
+    "Shadowridge": "71354",
+    "Sunset Valley": "83462",
+    "Oakendale": "47329",
+    "Willowbend": "52013",
+    "Crescent Hollow": "69238",
+    "Autumnville": "51479",
+    "San Francisco": "94016",
+}
 _DISTANCES = {
     frozenset(pair.split("-")): km
     for pair, km in {
-        "83214-74532": 750.0, "56108-62947": 320.0, "71354-83462": 450.0, "47329-52013": 290.0, "69238-51479": 630.0,
-        "94016-83214": 980.0, "94016-94704": 600.0, "94704-08540": 2550.0, "94016-08540": 1950.0,
-        "62947-47329": 1053.0, "94016-62947": 780.0, "74532-94016": 880.0,
+        "83214-74532": 750.0,
+        "56108-62947": 320.0,
+        "71354-83462": 450.0,
+        "47329-52013": 290.0,
+        "69238-51479": 630.0,
+        "94016-83214": 980.0,
+        "94016-94704": 600.0,
+        "94704-08540": 2550.0,
+        "94016-08540": 1950.0,
+        "62947-47329": 1053.0,
+        "94016-62947": 780.0,
+        "74532-94016": 880.0,
     }.items()
-}  # fmt: skip
+}
 _TIRES = ("frontLeftTirePressure", "frontRightTirePressure", "rearLeftTirePressure", "rearRightTirePressure")
 _SHOWN = {
     "fuel": {"fuelLevel": "fuelLevel"},
     "battery": {"batteryVoltage": "batteryVoltage"},
     "doors": {"doorStatus": "doorStatus"},
     "climate": {
-        "currentACTemperature": "acTemperature", "fanSpeed": "fanSpeed", "climateMode": "acMode",
+        "currentACTemperature": "acTemperature",
+        "fanSpeed": "fanSpeed",
+        "climateMode": "acMode",
         "humidityLevel": "humidityLevel",
     },
     "headlights": {"headlightStatus": "headLightStatus"},
     "parkingBrake": {"parkingBrakeStatus": "parkingBrakeStatus"},
     "brakePedal": {"brakePedalStatus": "brakePedalStatus"},
     "engine": {"engineState": "engineState"},
-}  # fmt: skip
+}
 
 
 class Vehicle(Api):
@@ -50,15 +69,31 @@ class Vehicle(Api):
     document = "vehicle_control.json"
     seed = 141053
     defaults: ClassVar[Mapping[str, Any]] = {
-        "fuelLevel": 0.0, "batteryVoltage": 12.6, "engineState": "stopped", "remainingUnlockedDoors": 4,
+        "fuelLevel": 0.0,
+        "batteryVoltage": 12.6,
+        "engineState": "stopped",
+        "remainingUnlockedDoors": 4,
         "doorStatus": {
-            "driver": "unlocked", "passenger": "unlocked", "rear_left": "unlocked", "rear_right": "unlocked",
+            "driver": "unlocked",
+            "passenger": "unlocked",
+            "rear_left": "unlocked",
+            "rear_right": "unlocked",
         },
-        "acTemperature": 25.0, "fanSpeed": 50, "acMode": "auto", "humidityLevel": 50.0, "headLightStatus": "off",
-        "parkingBrakeStatus": "released", "brakePedalStatus": "released", "distanceToNextVehicle": 50.0,
-        "cruiseStatus": "inactive", "destination": "None", "frontLeftTirePressure": 32.0,
-        "frontRightTirePressure": 32.0, "rearLeftTirePressure": 30.0, "rearRightTirePressure": 30.0,
-    }  # fmt: skip
+        "acTemperature": 25.0,
+        "fanSpeed": 50,
+        "acMode": "auto",
+        "humidityLevel": 50.0,
+        "headLightStatus": "off",
+        "parkingBrakeStatus": "released",
+        "brakePedalStatus": "released",
+        "distanceToNextVehicle": 50.0,
+        "cruiseStatus": "inactive",
+        "destination": "None",
+        "frontLeftTirePressure": 32.0,
+        "frontRightTirePressure": 32.0,
+        "rearLeftTirePressure": 30.0,
+        "rearRightTirePressure": 30.0,
+    }
 
     def __init__(self, config: Mapping[str, Any], padding: Padding | None = None) -> None:
         super().__init__(config, padding)
@@ -148,9 +183,11 @@ class Vehicle(Api):
         self._slope = _SLOPE_DEGREES
         longer = {"parkingBrakeInstruction": self._padding.prose("brake", 9710)} if self._padding else {}
         return {
-            **longer, "parkingBrakeStatus": status, "_parkingBrakeForce": self._parking_force,
+            **longer,
+            "parkingBrakeStatus": status,
+            "_parkingBrakeForce": self._parking_force,
             "_slopeAngle": self._slope,
-        }  # fmt: skip
+        }
 
     def _press(self, position: Any) -> Json:
         if not 0 <= position <= 1:
@@ -171,8 +208,10 @@ class Vehicle(Api):
             return refusal("the speed is 0 to 120, in steps of 5")
         self.state["cruiseStatus"] = "active" if activate else "inactive"
         return {
-            "cruiseStatus": self.state["cruiseStatus"], "currentSpeed": speed, "distanceToNextVehicle": distance,
-        }  # fmt: skip
+            "cruiseStatus": self.state["cruiseStatus"],
+            "currentSpeed": speed,
+            "distanceToNextVehicle": distance,
+        }
 
     def _speed(self) -> Json:
         return {"currentSpeed": self._random.uniform(0.0, 120.0)}
