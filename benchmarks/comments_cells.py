@@ -35,10 +35,10 @@ from evolvent.curate.notes import asked
 from evolvent.engine.asks import GREEDY
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ScoringError
+from evolvent.learn.config import TrainConfig
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.parts import Parts
 from evolvent.learn.rows import Reading, conversation, read_rows
-from evolvent.learn.settings import TrainConfig
+from evolvent.learn.token_sequences import Parts
 from evolvent.messages import Message
 from evolvent.methods.comments import (
     COMMENTED,
@@ -55,7 +55,7 @@ from evolvent.models.policy import Policy
 from evolvent.models.tiny import CONTROL_WORDS, init_tiny, tiny_config
 from evolvent.rollout.collect import collect
 from evolvent.run import Run
-from evolvent.scale.local import LocalVerbs
+from evolvent.scale.local_backend import LocalVerbs
 from evolvent.trajectory import Start, canonical_json, sample_seed
 from evolvent.worlds.code.rows import read_code_row
 from evolvent.worlds.code.world import Code

@@ -48,7 +48,7 @@ from benchmarks.credit_cells import (
 )
 from benchmarks.reporting import about, command_line, finish, write
 from evolvent.errors import unknown
-from evolvent.learn.practice import PracticeConfig
+from evolvent.rl.trainer import PracticeConfig
 from evolvent.stats import Interval, crossed, paired
 from evolvent.trajectory import sample_rng
 

@@ -21,16 +21,16 @@ from benchmarks.r3_cells import Budgeted
 from benchmarks.tuning_cells import sources
 from evolvent.agents.language import LanguageAgent
 from evolvent.agents.plain import Random
-from evolvent.cli.reinforce import CLONE, METHODS
+from evolvent.cli.train_rl import CLONE, METHODS
 from evolvent.config import Config
 from evolvent.engine.asks import GREEDY
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError, NonFinite, NothingToLearn, ScoringError
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.parts import flatten
-from evolvent.learn.practice import PracticeConfig
+from evolvent.learn.token_sequences import flatten
 from evolvent.models.policy import Policy
+from evolvent.rl.trainer import PracticeConfig
 from evolvent.rollout.collect import collect
 from evolvent.rollout.episode import Limits
 from evolvent.run import Run

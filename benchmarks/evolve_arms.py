@@ -19,7 +19,7 @@ import torch
 import evolvent
 from evolvent.bench.plan import Arm, Seat
 from evolvent.bench.results import Played, outcomes, spent
-from evolvent.cli import names
+from evolvent.cli import registry
 from evolvent.config import Config
 from evolvent.curate.balance import balanced
 from evolvent.errors import ConfigError, ScoringError
@@ -29,7 +29,7 @@ from evolvent.methods.agentevol import FORMULATED, PUBLISHED, AgentEvol, Keep, e
 from evolvent.models.policy import Policy
 from evolvent.run import Evaluation, Run
 from evolvent.scale.initial import demonstrations, policy_for
-from evolvent.scale.local import Panel, local_run
+from evolvent.scale.local_backend import Panel, local_run
 from evolvent.trajectory import Json, Task, Trajectory, sample_rng
 from evolvent.worlds.base import World
 
@@ -43,7 +43,7 @@ class Plan:
     """What a study of AgentEvol fixes before it runs.
 
     Args:
-        worlds: their names.
+        worlds: their registry.
         demonstrated, explored: tasks of each world.
         namings: how often a demonstration is shown, under other names where its world can rename.
         clone_tokens, clones: learned tokens of a cloning fit, and how many of them; the best on dev is the base.
@@ -76,8 +76,8 @@ class Plan:
 
 @cache
 def worlds(chosen: tuple[str, ...]) -> Mapping[str, World]:
-    """The worlds of these names, dealt once for all arms and seeds."""
-    return names.worlds(chosen)
+    """The worlds of these registry, dealt once for all arms and seeds."""
+    return registry.worlds(chosen)
 
 
 @dataclass

@@ -21,14 +21,14 @@ from benchmarks.search_heads import look_alike
 from evolvent.bench.calls import answer, masked_panel
 from evolvent.curate.masking import SYLLABLES, MaskSpec
 from evolvent.engine.local import LocalEngine
+from evolvent.learn.config import TrainConfig
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.settings import TrainConfig
 from evolvent.messages import CallSample
 from evolvent.methods.hammer import PLAIN, Hammer, hammer
 from evolvent.models.policy import Policy, tiny_policy
 from evolvent.models.toolprompt import Compact
 from evolvent.run import Run
-from evolvent.scale.local import LocalVerbs
+from evolvent.scale.local_backend import LocalVerbs
 from evolvent.trajectory import canonical_json, sample_seed
 from evolvent.worlds.functions.panels import call_samples
 from evolvent.worlds.functions.world import Functions

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from evolvent.config import as_dict
-from evolvent.learn.teams.policy import TeamPolicy, shape_of
-from evolvent.learn.teams.updates import TeamUpdates
+from evolvent.marl.policy import TeamPolicy, shape_of
+from evolvent.marl.updates import TeamUpdates
 from evolvent.methods.mat import MAT, mat
 from evolvent.models.team_files import load_team, make_team, save_team
 from evolvent.rollout.teams import play_episodes

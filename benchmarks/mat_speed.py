@@ -24,9 +24,9 @@ import torch
 
 from benchmarks.mat_plain import PlainLoop, PlainMat
 from benchmarks.reporting import RESULTS, about, command_line, finish
-from evolvent.learn.teams.policy import TeamPolicy, shape_of
-from evolvent.learn.teams.rollout import ArrayRollout
-from evolvent.learn.teams.updates import TeamLearner, TeamUpdates
+from evolvent.marl.policy import TeamPolicy, shape_of
+from evolvent.marl.rollout import ArrayRollout
+from evolvent.marl.updates import TeamLearner, TeamUpdates
 from evolvent.models.mat import MultiAgentTransformer
 from evolvent.models.team_actions import Seen
 from evolvent.models.team_files import make_team

@@ -37,8 +37,8 @@ from benchmarks.openr_cells import ARMS, LEARNING, TASKS, Cell, Protocol, run_ar
 from benchmarks.reporting import about, command_line, finish, write
 from benchmarks.search_bases import FOLDER as BASES
 from evolvent.errors import unknown
-from evolvent.learn.practice import PracticeConfig
 from evolvent.reward.labelling import Labelling
+from evolvent.rl.trainer import PracticeConfig
 
 FOLDER = Path(__file__).parent / "results" / "openr"
 PROTOCOL = Protocol()

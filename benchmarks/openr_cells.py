@@ -16,15 +16,15 @@ from benchmarks.prm_bases import RECIPES, policy_of, took
 from benchmarks.search_bases import Base, panel, shown_of, world_of
 from evolvent.bench.results import claimed
 from evolvent.errors import ConfigError
+from evolvent.learn.config import TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
-from evolvent.learn.practice import PracticeConfig
-from evolvent.learn.settings import TrainConfig
 from evolvent.methods.openr import OpenR, openr
 from evolvent.models.policy import Policy
 from evolvent.reward.labelling import Labelling
+from evolvent.rl.trainer import PracticeConfig
 from evolvent.run import Evaluation, Run
-from evolvent.scale.local import LocalVerbs, Panel
+from evolvent.scale.local_backend import LocalVerbs, Panel
 from evolvent.search.settings import SearchConfig
 from evolvent.store.ledger import read_rows
 from evolvent.trajectory import Task, canonical_json, sample_seed

@@ -24,15 +24,15 @@ from evolvent.curate.selectors import facility_location
 from evolvent.engine.asks import GREEDY
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ScoringError
+from evolvent.learn.config import TrainConfig
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.parts import Parts, flatten
-from evolvent.learn.settings import TrainConfig
+from evolvent.learn.token_sequences import Parts, flatten
 from evolvent.methods.p3 import FULL, NO_DIFFICULTY, NO_DIVERSITY, NO_PACE, P3, p3
 from evolvent.models.policy import Policy, tiny_policy
 from evolvent.rollout.collect import collect
 from evolvent.run import Run
 from evolvent.scale.initial import demonstrations
-from evolvent.scale.local import LocalVerbs, Panel
+from evolvent.scale.local_backend import LocalVerbs, Panel
 from evolvent.trajectory import Start, Task, Trajectory, canonical_json, sample_rng, sample_seed
 from evolvent.worlds.base import World
 from evolvent.worlds.panel import Sizes

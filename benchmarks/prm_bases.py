@@ -21,7 +21,7 @@ from benchmarks.search_bases import BASES, QUICK, Base, base_of, made_by, shown_
 from evolvent.errors import ConfigError
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.parts import flatten
+from evolvent.learn.token_sequences import flatten
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer

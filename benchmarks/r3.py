@@ -33,8 +33,8 @@ from benchmarks.r3_cells import run_cell
 from benchmarks.r3_protocol import METHODS, PANELS, Cell, Protocol, panel
 from benchmarks.reporting import about, command_line, finish, write
 from evolvent.errors import ConfigError, Problem, unknown
-from evolvent.learn.practice import PracticeConfig
 from evolvent.methods.r3 import R3
+from evolvent.rl.trainer import PracticeConfig
 from evolvent.stats import crossed
 from evolvent.trajectory import Task, sample_rng
 

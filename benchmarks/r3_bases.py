@@ -12,7 +12,7 @@ from benchmarks.r3_protocol import MODELS, PANELS, Protocol, panel, world_of
 from evolvent.errors import ConfigError
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.parts import flatten
+from evolvent.learn.token_sequences import flatten
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import word_tokenizer

@@ -16,19 +16,19 @@ from benchmarks.r3_bases import base_of
 from benchmarks.r3_protocol import PANELS, Cell, Protocol, panel, world_of
 from benchmarks.tuning_cells import sources
 from evolvent.agents.language import LanguageAgent
+from evolvent.backend import Stage
 from evolvent.engine.asks import GREEDY
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ScoringError
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.practice import Practice, Setup
 from evolvent.methods.r3 import R3, r3
 from evolvent.models.policy import Policy
+from evolvent.rl.trainer import Practice, Setup
 from evolvent.rollout.collect import collect
 from evolvent.run import Run
 from evolvent.scale.initial import demonstrations
-from evolvent.scale.local import LocalVerbs
+from evolvent.scale.local_backend import LocalVerbs
 from evolvent.trajectory import Start, Trajectory
-from evolvent.verbs import Stage
 
 __all__ = ["Budgeted", "run_cell", "solved"]
 

@@ -21,10 +21,10 @@ from benchmarks.looking_up import look_up
 from benchmarks.prm_bases import Proofs
 from benchmarks.search_heads import look_alike
 from evolvent.learn.learner import TrainConfig
-from evolvent.learn.practice import PracticeConfig
 from evolvent.methods.r3 import R3
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import ROPE_THETA, SIZES
+from evolvent.rl.trainer import PracticeConfig
 from evolvent.trajectory import Task, canonical_json, sample_seed
 from evolvent.worlds.base import World
 from evolvent.worlds.countdown import Countdown

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from evolvent.learn.parts import Parts
 from evolvent.learn.taught import taught
+from evolvent.learn.token_sequences import Parts
 from evolvent.models.dialects import Dialect
 from evolvent.trajectory import sample_rng
 

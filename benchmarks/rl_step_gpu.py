@@ -5,7 +5,7 @@ its limit: what the same work takes where every matrix product runs at the rate 
 must be read (weights once a forward, keys and values once a token) comes at the rate of a large copy. Both rates are
 measured in the same run. Beside playing stands the `generate` of transformers: the same weights, prompts, number of
 rows and tokens, before and after; the ratio is over the better of the two. A second shape has long prompts, which rows
-that share beginnings feed once (`learn/sharing.py`): there both layouts are measured.
+that share beginnings feed once (`learn/prefix_sharing.py`): there both layouts are measured.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 from benchmarks.reporting import about
 from benchmarks.rl_step_work import CLIP, RATE, practising
 from benchmarks.train_shapes import SIZES, Size
-from evolvent.engine.recorder import Recorder
+from evolvent.engine.cuda_graphs import Recorder
 from evolvent.learn.cost import Cost
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.monitor import gemm_ceiling

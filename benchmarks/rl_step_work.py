@@ -12,12 +12,12 @@ from typing import Any
 
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.parts import flatten
-from evolvent.learn.practice import Practice, PracticeConfig, Setup
+from evolvent.learn.token_sequences import flatten
 from evolvent.methods.grpo import GRPOConfig, preset
 from evolvent.models.policy import Policy, tiny_policy
+from evolvent.rl.trainer import Practice, PracticeConfig, Setup
 from evolvent.run import Run
-from evolvent.scale.local import LocalVerbs
+from evolvent.scale.local_backend import LocalVerbs
 from evolvent.trajectory import Step, Task, Trajectory, sample_rng
 from evolvent.worlds.base import Play, TextWorld
 

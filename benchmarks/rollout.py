@@ -30,7 +30,7 @@ from evolvent.engine.asks import Engine
 from evolvent.engine.local import LocalEngine
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.parts import flatten
+from evolvent.learn.token_sequences import flatten
 from evolvent.models.policy import Policy
 from evolvent.rollout.collect import collect
 from evolvent.scale.initial import demonstrations, policy_for

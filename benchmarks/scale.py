@@ -40,10 +40,10 @@ from evolvent.agents.language import LanguageAgent
 from evolvent.engine.local import LocalEngine
 from evolvent.rollout.collect import collect
 from evolvent.scale.initial import policy_for
-from evolvent.scale.local import LocalVerbs
+from evolvent.scale.local_backend import LocalVerbs
+from evolvent.scale.ray_backend import RayVerbs, collect_on
 from evolvent.scale.ray_cluster import Placing, Where, connected
 from evolvent.scale.ray_players import Making, Players, players
-from evolvent.scale.ray_verbs import RayVerbs, collect_on
 from evolvent.scale.ray_wire import line_of
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, Trajectory

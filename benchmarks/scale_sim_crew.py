@@ -29,7 +29,7 @@ from evolvent.agents.language import LanguageAgent
 from evolvent.errors import EngineError
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.parts import flatten
+from evolvent.learn.token_sequences import flatten
 from evolvent.models.policy import Policy
 from evolvent.rollout.episode import Limits
 from evolvent.scale.ray_player import Player

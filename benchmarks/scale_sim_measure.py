@@ -34,7 +34,7 @@ from evolvent.engine.driver import blocking
 from evolvent.engine.local import LocalEngine
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.parts import flatten
+from evolvent.learn.token_sequences import flatten
 from evolvent.models.policy import Policy, tiny_policy
 from evolvent.rollout.collect import collect
 from evolvent.scale.initial import demonstrations, policy_for

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.reporting import RESULTS, about, command_line, finish, show
-from evolvent.learn.advantages import decomposed_gae
-from evolvent.learn.flat import TERMINATED, Flat
+from evolvent.rl.advantages import decomposed_gae
+from evolvent.rl.rollout_batch import TERMINATED, Flat
 
 GAMMA, LAM, LAM_PART = 0.95, 0.95, 0.95
 SEED = 0

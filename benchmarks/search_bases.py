@@ -39,7 +39,7 @@ from evolvent.agents.plain import Script
 from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.parts import flatten
+from evolvent.learn.token_sequences import flatten
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import ROPE_THETA, init_tiny, tiny_config, word_tokenizer

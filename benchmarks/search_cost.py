@@ -46,8 +46,8 @@ from evolvent.engine.arena import Arena
 from evolvent.engine.driver import drive
 from evolvent.engine.fused import FusedDecoder
 from evolvent.engine.local import LocalEngine
+from evolvent.engine.multi_model import Several
 from evolvent.engine.plan import Plan
-from evolvent.engine.several import Several
 from evolvent.models.heads import ValueHead, fresh_head
 from evolvent.reward.process import SpanScorer, TagIds
 from evolvent.reward.values import ValueScorer

@@ -23,10 +23,10 @@ from evolvent.errors import ConfigError
 from evolvent.learn.objectives import weighted_nll
 from evolvent.methods.tsllm import TSLLM, tsllm
 from evolvent.models.policy import Policy
-from evolvent.rollout.searching import Player, searching
+from evolvent.rollout.search import Player, searching
 from evolvent.run import Run
 from evolvent.scale.judging import JUDGE, judged, scorer_of
-from evolvent.scale.local import LocalVerbs, Panel
+from evolvent.scale.local_backend import LocalVerbs, Panel
 from evolvent.search.settings import SearchConfig
 from evolvent.trajectory import Start
 

@@ -21,14 +21,14 @@ from evolvent.engine.asks import Sampling
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError
 from evolvent.learn.learner import Learner
-from evolvent.learn.look import Look, look
 from evolvent.learn.objectives import outcome, reward_pairs
-from evolvent.learn.parts import Parts
 from evolvent.learn.preferences import readout
+from evolvent.learn.token_sequences import Parts
 from evolvent.methods.tsllm import Scores
 from evolvent.models.policy import Policy
 from evolvent.reward.calibration import auc_within
 from evolvent.reward.scoring import judge_parts, rescored
+from evolvent.rl.scoring import Look, look
 from evolvent.rollout.collect import collect
 from evolvent.trajectory import Start, Task, Trajectory, sample_seed
 from evolvent.worlds.countdown import Countdown

@@ -36,11 +36,11 @@ from benchmarks.cells import interval, keep, kept
 from benchmarks.reporting import about, command_line, finish
 from benchmarks.sequence_tasks import Sized, gap, run_tasks
 from benchmarks.sequence_text import ARMS, TEXT_WORLDS, TextSize, run_text
-from evolvent.learn.sequences.acting import ArrayActor
 from evolvent.methods.decision_transformer import DecisionTransformer, decision_transformer
 from evolvent.methods.online_dt import OnlineDT, online_dt
 from evolvent.methods.q_transformer import QTransformer, q_transformer
 from evolvent.methods.trajectory_transformer import TrajectoryTransformer, trajectory_transformer
+from evolvent.offline.acting import ArrayActor
 from evolvent.rollout.arrays import play
 from evolvent.rollout.mixtures import Kind, mixture
 from evolvent.store.episodes import Episodes

@@ -19,14 +19,14 @@ from typing import Any, Literal
 import numpy as np
 
 from evolvent.learn.learner import TrainConfig
-from evolvent.learn.sequences.acting import ArrayActor
 from evolvent.methods.decision_transformer import DecisionTransformer, decision_transformer
 from evolvent.methods.q_transformer import QTransformer, q_transformer
 from evolvent.methods.return_text import ReturnText, asking, return_text, returns_to_go
 from evolvent.models.policy import tiny_policy
+from evolvent.offline.acting import ArrayActor
 from evolvent.rollout.arrays import play
 from evolvent.run import Run
-from evolvent.scale.local import LocalVerbs
+from evolvent.scale.local_backend import LocalVerbs
 from evolvent.store.episodes import Episodes
 from evolvent.trajectory import Start, Step, Task, Trajectory, sample_rng, sample_seed
 from evolvent.worlds.maze import Maze

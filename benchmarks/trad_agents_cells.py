@@ -40,7 +40,7 @@ from evolvent.engine.local import LocalEngine
 from evolvent.errors import ScoringError
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.parts import Parts
+from evolvent.learn.token_sequences import Parts
 from evolvent.methods.trad import trad
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy

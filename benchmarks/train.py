@@ -32,7 +32,7 @@ from benchmarks.train_ranks import ranks2
 from benchmarks.train_shapes import POINTS, Bench, Point, labelled
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.parts import flatten
+from evolvent.learn.token_sequences import flatten
 from evolvent.models.policy import tiny_policy
 from evolvent.trajectory import Step, Task, Trajectory, sample_rng
 

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.loader import Stream
 from evolvent.learn.packing import Batch, collate_padded
-from evolvent.learn.parts import Parts
+from evolvent.learn.token_sequences import Parts
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import word_tokenizer

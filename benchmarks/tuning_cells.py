@@ -16,7 +16,7 @@ from typing import Any
 import evolvent
 from benchmarks.reporting import versions
 from evolvent.agents.language import LanguageAgent
-from evolvent.cli import names
+from evolvent.cli import registry
 from evolvent.engine.asks import Engine, Sampling
 from evolvent.engine.local import LocalEngine
 from evolvent.engine.recompute import RecomputeEngine
@@ -24,7 +24,7 @@ from evolvent.errors import ConfigError, NonFinite, ScoringError
 from evolvent.learn.learner import FitReport, Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
-from evolvent.learn.parts import Parts, flatten
+from evolvent.learn.token_sequences import Parts, flatten
 from evolvent.models.adapters import AdapterConfig, adapt, kind_of, merged
 from evolvent.models.policy import Policy
 from evolvent.rollout.collect import collect
@@ -32,9 +32,9 @@ from evolvent.rollout.episode import Limits
 from evolvent.scale.initial import demonstrations, policy_for
 from evolvent.trajectory import Json, Start, Task, canonical_json, sample_rng, sample_seed
 from evolvent.worlds.base import World
+from evolvent.worlds.goal_templates import WORDINGS
 from evolvent.worlds.panel import digest
 from evolvent.worlds.wording import Worded
-from evolvent.worlds.wordings import WORDINGS
 
 __all__ = ["Cell", "Protocol", "ready", "refusal", "run_cell", "sources"]
 
@@ -139,7 +139,7 @@ class Ready:
 @cache
 def _plain(chosen: tuple[str, ...]) -> Mapping[str, World]:
     """The worlds as they are."""
-    return names.worlds(chosen)
+    return registry.worlds(chosen)
 
 
 @cache

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import evolvent as ev
 from evolvent.engine.servers import endpoint_type
-from evolvent.learn.practice import PracticeConfig
 from evolvent.methods.grpo import GRPOConfig, grpo
 from evolvent.models.adapters import AdapterConfig, adapt, merged
-from evolvent.scale.local import LocalVerbs, Panel
-from evolvent.scale.remote_play import RemoteVerbs
+from evolvent.rl.trainer import PracticeConfig
+from evolvent.scale.endpoint_backend import RemoteVerbs
+from evolvent.scale.local_backend import LocalVerbs, Panel
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("given", nargs="*", metavar="MODEL RECIPES")

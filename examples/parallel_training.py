@@ -13,7 +13,7 @@ import evolvent as ev
 from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.parallel.mesh import Parallelism
 from evolvent.learn.parallel.ranks import ranks_of
-from evolvent.learn.parts import flatten
+from evolvent.learn.token_sequences import flatten
 from evolvent.models.exchange import export_hf
 
 pp, shard, tp = map(int, sys.argv[1:4]) if len(sys.argv) > 3 else (1, 1, 1)

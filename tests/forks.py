@@ -15,7 +15,7 @@ IMPORTED = (
     "evolvent.cli.train",
     "evolvent.cli.evolve",
     "evolvent.cli.serve",
-    "evolvent.scale.local",
+    "evolvent.scale.local_backend",
     "benchmarks.parallel_cells",
 )
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from evolvent.rollout.collect import collect
     from evolvent.run import Run
     from evolvent.scale.initial import demonstrations, policy_for
-    from evolvent.scale.local import local_run
+    from evolvent.scale.local_backend import local_run
     from evolvent.store.store import Store
     from evolvent.trajectory import Annotation, Generation, Score, Start, Step, Task, Trajectory
     from evolvent.view import report
@@ -47,7 +47,7 @@ _HOMES = {
     "rollout.collect": ("collect",),
     "run": ("Run",),
     "scale.initial": ("demonstrations", "policy_for"),
-    "scale.local": ("local_run",),
+    "scale.local_backend": ("local_run",),
     "store.store": ("Store",),
     "trajectory": ("Annotation", "Generation", "Score", "Start", "Step", "Task", "Trajectory"),
     "view": ("report",),

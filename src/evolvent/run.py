@@ -15,22 +15,86 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
+from evolvent.backend import Evaluation, Stage, Verbs, Weighting
 from evolvent.errors import ConfigError
 from evolvent.files import append_line, disk_errors, write_atomic
-from evolvent.stages import Finished, Open, Shared
 from evolvent.store.ledger import Ledger, read_rows, read_spent, write_spent
 from evolvent.store.schema import INTERRUPTED, encode
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, Trajectory, canonical_json, sample_seed, trajectory_name
-from evolvent.verbs import Evaluation, Stage, Verbs, Weighting
-
-__all__ = ["Evaluation", "Run", "Stage", "Verbs"]
 
 P = TypeVar("P")
+
+__all__ = ["Evaluation", "Finished", "Open", "Run", "Shared", "Stage", "Verbs"]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all arms of a run share."""
+
+    folder: Path
+    seed: int
+    store: Store
+    ledger: Ledger
+    began: float
+    observers: list[Callable[[], None]]
+    open: list[Open] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Finished(Generic[P]):
+    """A practice that is over: nothing is left to play."""
+
+    policy: P
+
+    def rounds(self) -> Iterator[int]:
+        """None."""
+        return iter(())
+
+
+@dataclass(frozen=True)
+class Open:
+    """A stage at work: its ledger row where it is finished; what running totals were when this try began.
+
+    `before` is what earlier tries had cost. A fit counts from its checkpoints on its own. `inner` is what stages inside
+    this one have cost (measurements of a practice), which is theirs. `until`: the totals when its work ended, where it
+    says so itself (`alone`).
+    """
+
+    key: str
+    stage: Stage
+    finished: Mapping[str, Any] | None
+    usage: Callable[[], Mapping[str, int]]
+    before: Mapping[str, float]
+    inner: Counter[str] = field(default_factory=Counter)
+    since: dict[str, float] = field(default_factory=dict)
+    until: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.since.update(self._totals())
+
+    def _totals(self) -> dict[str, float]:
+        return {"seconds": time.monotonic(), "cpu_s": time.process_time(), **self.usage()}
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """See `Stage.alone`."""
+        self.since.update(self._totals())
+        try:
+            yield
+        finally:
+            self.until.update(self._totals())
+
+    def spent(self) -> dict[str, float]:
+        """What the stage has cost in all: seconds, cpu_s, and the counts."""
+        now = self.until or self._totals()
+        now = {name: total - self.since.get(name, 0) for name, total in now.items()}
+        return {name: value + self.before.get(name, 0) - self.inner[name] for name, value in now.items()}
 
 
 class Run(Generic[P]):
@@ -118,7 +182,7 @@ class Run(Generic[P]):
         """Play the starts with a search instead of plain sampling; returns what each decided for, in their order.
 
         Args:
-            how: the search (`rollout/searching.py`); its `repr` must say all there is to it.
+            how: the search (`rollout/search.py`); its `repr` must say all there is to it.
             judge: the policy whose head or labels value what the search looks at; None: the policy's own.
         Raises:
             ConfigError: two starts of the same task and sample; a search whose `repr` is an address in memory.
@@ -192,7 +256,7 @@ class Run(Generic[P]):
         """Learn from data; returns the policy of the next version. The handed-in policy stays as it was.
 
         Args:
-            data: trajectories, or parts (`learn/parts.py`) of what was prepared for an objective.
+            data: trajectories, or parts (`learn/token_sequences.py`) of what was prepared for an objective.
             objective: what is minimised (`learn/objectives.py`).
             weight: learning weight of each trajectory; None: 1. Its `repr` must say all there is to it (a frozen
                 dataclass with `__call__` does), because it tells a finished fit from another.
@@ -221,7 +285,7 @@ class Run(Generic[P]):
     def practise(self, policy: P, setup: Any, inputs: Sequence[Any] = ()) -> Iterator[Any]:
         """Learn by acting, for as many rounds as the body goes through; the handed-in policy stays as it was.
 
-        The body gets a practice (`learn/practice.py`): `rounds()` begins after the last round that was saved, and its
+        The body gets a practice (`rl/trainer.py`): `rounds()` begins after the last round that was saved, and its
         `policy` is the result. What it plays and learns belongs to this one stage; what it measures on the way is a
         stage of its own.
 

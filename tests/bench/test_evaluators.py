@@ -173,7 +173,7 @@ def test_of_a_conversation_only_replies_are_predicted(policy):
 
 
 def test_of_parts_what_is_learned_is_predicted(policy):
-    from evolvent.learn.parts import flatten
+    from evolvent.learn.token_sequences import flatten
 
     texts = [("you see a lamp", "take lamp"), ("you see a door", "go"), ("you see nothing", "go north")]
     played = [

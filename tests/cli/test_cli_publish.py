@@ -22,7 +22,7 @@ from evolvent.cli.main import main
 from evolvent.cli.publish import license_of
 from evolvent.cli.publishing import whole_folder
 from evolvent.errors import NoSpace, StoreUnavailable
-from evolvent.scale.local import Panel
+from evolvent.scale.local_backend import Panel
 
 NO_NETWORK = """
 import socket

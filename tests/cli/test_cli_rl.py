@@ -7,8 +7,8 @@ import json
 import pytest
 
 from evolvent.cli.main import main
-from evolvent.cli.reinforce import METHODS
-from evolvent.learn.practice import Practice
+from evolvent.cli.train_rl import METHODS
+from evolvent.rl.trainer import Practice
 
 FEW = (
     "--worlds",

@@ -12,7 +12,7 @@ from evolvent.cli import search as command_module
 from evolvent.cli.main import main
 from evolvent.engine.local import LocalEngine
 from evolvent.models.policy import Policy, load_policy
-from evolvent.rollout.searching import Player, Searched, searching
+from evolvent.rollout.search import Player, Searched, searching
 from evolvent.search.rstar import FOLLOWING
 from evolvent.search.settings import ForestConfig
 from evolvent.store.store import Store

@@ -10,7 +10,7 @@ import pytest
 
 from evolvent.belief.stopping import Agreement, Decided
 from evolvent.cli.main import main
-from evolvent.cli.searchstops import detectors, stopped_lines
+from evolvent.cli.search import detectors, stopped_lines
 from evolvent.errors import ConfigError
 from evolvent.view.searches import SearchRow, search_row
 

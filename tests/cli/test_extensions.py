@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from evolvent.cli import extensions, names, reinforce
+from evolvent.cli import extensions, registry, train_rl
 from evolvent.cli.main import main
 from evolvent.errors import ConfigError, WorldError
 
@@ -66,7 +66,7 @@ def installed(tmp_path, monkeypatch):
 
 
 def test_a_method_of_a_package(installed, capsys):
-    assert reinforce.known()["idle"] == "package ext" and reinforce.known()["ppo"].startswith("PPO over whole")
+    assert train_rl.known()["idle"] == "package ext" and train_rl.known()["ppo"].startswith("PPO over whole")
     assert "ext_code" not in sys.modules, "names are listed without an import"
     assert main(["train", "rl", "--method", "idle", "--help"]) == 0
     assert "idle: does nothing." in capsys.readouterr().out
@@ -77,13 +77,13 @@ def test_a_method_of_a_package(installed, capsys):
 @pytest.mark.parametrize(("name", "said"), [("text", "is a str; *expected|is a str"), ("gone", "cannot be loaded")])
 def test_a_method_that_is_none(installed, name, said):
     with pytest.raises(ConfigError, match=said):
-        reinforce.command(name)
+        train_rl.command(name)
 
 
 def test_a_grader_of_a_package(installed, tmp_path):
     rows = [{"problem": "two and three?", "answer": "5", "solution": "2 + 3 = 5"}]
     (tmp_path / "asked.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    world = names.world(f"graded:last:{tmp_path / 'asked.jsonl'}")
+    world = registry.world(f"graded:last:{tmp_path / 'asked.jsonl'}")
     (task,) = world.tasks("test", "all")
     question = world.question(task)
     assert world.name == "graded-last" and question.said == "2 + 3 = 5"
@@ -92,9 +92,9 @@ def test_a_grader_of_a_package(installed, tmp_path):
         with pytest.raises(WorldError, match=why):
             world.grade(said, question)
     with pytest.raises(ConfigError, match="last"):
-        names.world("graded:lost:file")
+        registry.world("graded:lost:file")
     with pytest.raises(ConfigError, match="expected an installed grader and a file"):
-        names.world("graded:last")
+        registry.world("graded:last")
 
 
 def test_an_encoder_of_a_package(installed, tmp_path, capsys):

@@ -16,7 +16,7 @@ import pytest
 
 from evolvent.cli import tracking
 from evolvent.cli.main import main
-from evolvent.cli.trackers import TRACKERS
+from evolvent.cli.tracking import TRACKERS
 from evolvent.errors import StoreUnavailable
 
 LINES = [

@@ -8,7 +8,7 @@ import json
 import pytest
 from rich.console import Console
 
-from evolvent.cli.teams import FOREIGN, TEAM_WORLDS, TrainMat, _tasks, foreign_world, run, team_world
+from evolvent.cli.train_mat import FOREIGN, TEAM_WORLDS, TrainMat, _tasks, foreign_world, run, team_world
 from evolvent.config import resolve
 from evolvent.errors import ConfigError, MissingExtra, ShapeMismatch
 from evolvent.models.team_files import load_team

@@ -11,7 +11,7 @@ from evolvent.curate import greedy
 from evolvent.curate.greedy import Greedy, greedy_map, restarted_map
 from evolvent.curate.select import dpp, span_choice, with_spans
 from evolvent.errors import BatchMismatch, ConfigError, NonFinite
-from evolvent.learn.parts import Parts
+from evolvent.learn.token_sequences import Parts
 
 
 def scaled(features, quality=None):

@@ -15,7 +15,7 @@ from evolvent.curate.select import with_spans
 from evolvent.errors import BatchMismatch, NonFinite, NothingToLearn
 from evolvent.learn.forward import outputs
 from evolvent.learn.packing import collate_padded
-from evolvent.learn.parts import Parts
+from evolvent.learn.token_sequences import Parts
 from evolvent.models.policy import tiny_policy
 
 

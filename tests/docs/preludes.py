@@ -50,7 +50,7 @@ base, explore = ev.policy_for([lookup]), tasks[10:14]
 demonstrations = list(ev.demonstrations([lookup], tasks[:10]))
 run = ev.local_run("run", [lookup])
 """,
-    ("docs/search.md", "from evolvent.search.functions import over_functions"): """
+    ("docs/search.md", "from evolvent.search.drive import over_functions"): """
 import numpy as np
 
 from evolvent.search.records import Budget, Child
@@ -72,7 +72,7 @@ FRAGMENTS = {
     ("docs/teams.md", "from evolvent.worlds.teams.extras"): "needs evolvent[marl]; tests/worlds run it where that is",
     ("docs/teams.md", "from evolvent.rollout.teams import film"): "goes on from a training; tests/view run it",
     ("docs/teams.md", "from evolvent.methods.mat"): "minutes of training; tests/methods run it smaller",
-    ("docs/search.md", "from evolvent.rollout.searching"): "needs a judge; tests/rollout run it with one",
+    ("docs/search.md", "from evolvent.rollout.search"): "needs a judge; tests/rollout run it with one",
     ("docs/data.md", "from evolvent.methods.hammer"): "a training; tests/methods run it smaller",
     ("docs/memory.md", "from evolvent.config"): "needs a model that reads prompts; tests/methods script one",
     ("docs/scale.md", "from pathlib import Path"): "needs evolvent[ray]; tests/scale run it where that is",

@@ -13,8 +13,8 @@ from evolvent.engine.asks import GREEDY, Engine, LogitsAsk, SampleAsk, ScoreAsk,
 from evolvent.engine.driver import blocking, drive
 from evolvent.engine.endpoint import Endpoint
 from evolvent.engine.local import LocalEngine
+from evolvent.engine.multi_model import Several
 from evolvent.engine.remote import RemoteEngine
-from evolvent.engine.several import Several
 from evolvent.errors import (
     ConfigError,
     ContextOverflow,

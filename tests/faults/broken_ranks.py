@@ -40,16 +40,16 @@ def waiting(rank: int) -> None:
 
 def slow_to_read(rank: int) -> None:
     """Reading the data takes three seconds longer."""
-    from evolvent.cli import lesson
+    from evolvent.cli import training_job
 
-    whole = lesson.write_tokens
+    whole = training_job.write_tokens
 
     def write(*words: Any, **more: Any) -> Any:
         sys.stdout.write("reading\n")
         time.sleep(3)
         return whole(*words, **more)
 
-    lesson.write_tokens = write
+    training_job.write_tokens = write
 
 
 def narrow(rank: int) -> None:

@@ -12,9 +12,9 @@ import psutil
 import evolvent as ev
 from evolvent.agents.plain import Random
 from evolvent.errors import EndpointError
+from evolvent.scale.ray_backend import RayVerbs, collect_on
 from evolvent.scale.ray_cluster import Placing, Where
 from evolvent.scale.ray_players import Making, players
-from evolvent.scale.ray_verbs import RayVerbs, collect_on
 from evolvent.trajectory import Start
 from tests.learn.byte_policy import byte_policy
 from tests.scale.ray_worlds import made

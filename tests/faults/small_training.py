@@ -17,7 +17,7 @@ import torch
 from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.learner import Learner, Metrics, TrainConfig
 from evolvent.learn.objectives import Objective, weighted_nll
-from evolvent.learn.parts import Parts, flatten
+from evolvent.learn.token_sequences import Parts, flatten
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer

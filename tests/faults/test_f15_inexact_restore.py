@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evolvent.cli.names import EVERY, worlds
+from evolvent.cli.registry import EVERY, worlds
 from evolvent.errors import SessionGone, WorldError
 from evolvent.worlds.check import check_env
 

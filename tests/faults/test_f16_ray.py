@@ -17,10 +17,10 @@ import evolvent as ev
 from evolvent.agents.language import LanguageAgent
 from evolvent.engine.fitting import engine_for
 from evolvent.rollout.collect import collect
-from evolvent.scale.local import LocalVerbs
+from evolvent.scale.local_backend import LocalVerbs
+from evolvent.scale.ray_backend import collect_on
 from evolvent.scale.ray_cluster import Placing, Where, connected
 from evolvent.scale.ray_players import Making, players
-from evolvent.scale.ray_verbs import collect_on
 from evolvent.store.store import Store
 from evolvent.trajectory import Start
 from tests.learn.byte_policy import byte_policy

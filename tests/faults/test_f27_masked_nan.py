@@ -10,8 +10,8 @@ from evolvent.learn.forward import outputs
 from evolvent.learn.losses import weighted_nll
 from evolvent.learn.objectives import Objective, Outputs
 from evolvent.learn.packing import Batch, collate_packed, collate_padded
-from evolvent.learn.presets import PRESETS, cispo
-from evolvent.learn.reinforcement import Aggregate, Behaviour, Divergence, PolicyGradient, ValueLoss, policy_gradient
+from evolvent.rl.objective import Aggregate, Behaviour, Divergence, PolicyGradient, ValueLoss, policy_gradient
+from evolvent.rl.presets import PRESETS, cispo
 
 
 def gradients(batch: Batch, *, poison: bool) -> list[torch.Tensor]:

@@ -10,7 +10,7 @@ from evolvent.errors import NothingToLearn
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.packing import Batch
-from evolvent.learn.parts import flatten
+from evolvent.learn.token_sequences import flatten
 
 
 def test_all_rewards_zero() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from small_training import small_policy
 
-from evolvent.learn.parts import Parts, flatten
+from evolvent.learn.token_sequences import Parts, flatten
 from evolvent.trajectory import Generation, Step, Task, Trajectory
 
 DIALECT = small_policy(layers=1).dialect

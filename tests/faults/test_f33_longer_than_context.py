@@ -9,7 +9,7 @@ from small_training import episode, small_config, small_policy
 from evolvent.errors import BatchMismatch, NothingToLearn
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.parts import Parts, flatten
+from evolvent.learn.token_sequences import Parts, flatten
 
 
 def test_refused_and_listed_and_the_rest_is_learned() -> None:

@@ -9,15 +9,14 @@ import pytest
 import torch
 
 from evolvent.errors import NothingToLearn
-from evolvent.learn.flat import with_columns
 from evolvent.learn.forward import outputs
-from evolvent.learn.health import part_health
-from evolvent.learn.passes import minibatch
-from evolvent.learn.practice import Setup
-from evolvent.learn.presets import GRPO
-from evolvent.learn.reinforcement import Behaviour, Clip, PolicyGradient, policy_gradient
+from evolvent.rl.diagnostics import part_health
+from evolvent.rl.objective import Behaviour, Clip, PolicyGradient, policy_gradient
+from evolvent.rl.presets import GRPO
+from evolvent.rl.rollout_batch import with_columns
+from evolvent.rl.trainer import Setup, minibatch
 from evolvent.view.signs import SIGNS
-from tests.learn.acting import Echo, quick, run_of, small
+from tests.rl.acting import Echo, quick, run_of, small
 
 
 def tasks():

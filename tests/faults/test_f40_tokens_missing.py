@@ -8,7 +8,7 @@ import evolvent as ev
 from evolvent.agents.chat import ChatAgent
 from evolvent.engine.endpoint import Endpoint
 from evolvent.errors import TokensMissing
-from evolvent.learn.parts import flatten
+from evolvent.learn.token_sequences import flatten
 from tests.serve.small_policy import NAME, completion, policy_server, scripted
 
 WORDS = ["say", "left", "right"]

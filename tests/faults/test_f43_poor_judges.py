@@ -13,8 +13,8 @@ import pytest
 
 from evolvent.search.beam import beam
 from evolvent.search.depth_first import depth_first
+from evolvent.search.drive import over_functions
 from evolvent.search.environments import StateValue
-from evolvent.search.functions import over_functions
 from evolvent.search.gumbel import gumbel_mcts
 from evolvent.search.mcts import Commit, Restart, mcts
 from evolvent.search.proposers import Listed

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from evolvent.errors import NoLegalAction
-from evolvent.search.functions import over_functions
+from evolvent.search.drive import over_functions
 from evolvent.search.proposers import Listed
 from evolvent.search.records import Child
 from tests.faults.test_f43_poor_judges import SEARCHES, begun

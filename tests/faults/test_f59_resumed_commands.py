@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import evolvent as ev
-from evolvent.cli.names import worlds
+from evolvent.cli.registry import worlds
 from evolvent.store.store import Store
 from tests.faults import sums
 from tests.faults.halted import CLOCKS, Long, ends_equal, episodes, measured, table, weights

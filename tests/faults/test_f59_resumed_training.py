@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import evolvent as ev
-from evolvent.cli.names import worlds
+from evolvent.cli.registry import worlds
 from evolvent.models.policy import tiny_policy
 from evolvent.store.store import Store
 from tests.faults import sums

@@ -18,7 +18,7 @@ from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import weighted_nll
 from evolvent.models.adapters import AdapterConfig, adapt, adapter_tensors, merged, trainable
 from evolvent.models.policy import load_policy
-from evolvent.scale.local import LocalVerbs
+from evolvent.scale.local_backend import LocalVerbs
 
 MERGEABLE, VIRTUAL = ("lora", "dora", "ia3"), ("prefix", "prompt")
 KINDS = (*MERGEABLE, *VIRTUAL)

@@ -18,9 +18,9 @@ from evolvent.learn.forward import outputs
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import Outputs, distill, dpo, outcome, reward_pairs, value, weighted_nll
 from evolvent.learn.packing import collate_padded
-from evolvent.learn.parts import Parts
 from evolvent.learn.preferences import readout
 from evolvent.learn.sources import vocabulary_digest
+from evolvent.learn.token_sequences import Parts
 from evolvent.learn.tokens import write_tokens
 from evolvent.learn.trees import branched
 from evolvent.models.tiny import word_tokenizer

@@ -17,7 +17,7 @@ from evolvent.learn.forward import outputs
 from evolvent.learn.learner import Learner, Metrics
 from evolvent.learn.objectives import Objective, Outputs, weighted_nll
 from evolvent.learn.packing import Batch, collate_packed, collate_padded
-from evolvent.learn.parts import Parts, flatten
+from evolvent.learn.token_sequences import Parts, flatten
 from evolvent.models.policy import Policy
 
 

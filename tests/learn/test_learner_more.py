@@ -19,7 +19,7 @@ from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.packing import collate_padded
 from evolvent.learn.parallel.mesh import Mesh, Parallelism
 from evolvent.learn.parallel.ranks import Ranks
-from evolvent.learn.parts import Parts
+from evolvent.learn.token_sequences import Parts
 
 
 def with_returns(parts: list[Parts]) -> list[Parts]:

@@ -26,8 +26,8 @@ from evolvent.learn.monitor import Monitor, gemm_ceiling, memory, monitored
 from evolvent.learn.objectives import value, weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.packing import Batch
-from evolvent.learn.parts import Parts
 from evolvent.learn.progress import Metrics
+from evolvent.learn.token_sequences import Parts
 from evolvent.models.adapters import AdapterConfig, adapt
 
 ROWS, TOKENS, SCORED = 3, 32, 40

@@ -27,7 +27,7 @@ from evolvent.learn.objectives import (
     weighted_nll,
 )
 from evolvent.learn.packing import Batch, collate_packed, collate_padded
-from evolvent.learn.parts import Parts
+from evolvent.learn.token_sequences import Parts
 
 OBJECTIVES = [
     weighted_nll,

@@ -20,7 +20,7 @@ from evolvent.learn.packing import (
     collate_padded,
     pack,
 )
-from evolvent.learn.parts import Parts
+from evolvent.learn.token_sequences import Parts
 from evolvent.learn.trees import collate_trees
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=60)

@@ -15,9 +15,9 @@ from small_training import small_policy
 
 from evolvent.errors import ConfigError, ErrorRecord, SampleInvalid
 from evolvent.learn.packing import collate_packed, collate_padded
-from evolvent.learn.parts import Parts, flatten
 from evolvent.learn.preferences import outcome_readout, pairs, readout, with_returns
 from evolvent.learn.rows import Reading, read_trajectories
+from evolvent.learn.token_sequences import Parts, flatten
 from evolvent.learn.windows import Intake
 from evolvent.trajectory import Generation, Score, Step, Task, Trajectory
 

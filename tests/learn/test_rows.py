@@ -15,7 +15,6 @@ from pydantic import ValidationError
 from small_training import episode, small_policy
 
 from evolvent.errors import ConfigError, MissingExtra, SampleInvalid
-from evolvent.learn.parts import Parts, flatten
 from evolvent.learn.rows import Reading, read_rows, read_trajectories
 from evolvent.learn.sources import (
     dataset_rows,
@@ -25,6 +24,7 @@ from evolvent.learn.sources import (
     source_digest,
     vocabulary_digest,
 )
+from evolvent.learn.token_sequences import Parts, flatten
 from evolvent.learn.windows import Intake, blocks, cut, fitted, text_parts, windows
 from evolvent.store.store import Store
 from evolvent.trajectory import Step, Task, Trajectory

@@ -35,9 +35,9 @@ from evolvent.errors import (
 from evolvent.learn.arrays import BLOCK
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.parts import Parts
 from evolvent.learn.rows import Reading, read_rows
 from evolvent.learn.sources import file_digest, json_lines, source_digest, vocabulary_digest
+from evolvent.learn.token_sequences import Parts
 from evolvent.learn.tokens import TokenFile, write_tokens
 from evolvent.learn.trees import branched
 from evolvent.learn.windows import Intake, text_parts

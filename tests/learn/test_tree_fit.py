@@ -11,7 +11,7 @@ from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.loader import Dealing, Learnable
 from evolvent.learn.objectives import span_labels
 from evolvent.learn.parallel.mesh import Mesh
-from evolvent.learn.parts import Parts
+from evolvent.learn.token_sequences import Parts
 from evolvent.learn.trees import collate
 from evolvent.models.policy import Policy, tiny_policy
 from evolvent.reward.process import default_tags, labelled

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import evolvent as ev
+from evolvent.learn.config import TrainConfig
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.settings import TrainConfig
 from evolvent.models.policy import Policy
 from evolvent.scale.initial import policy_for
-from evolvent.scale.local import LocalVerbs, Panel
+from evolvent.scale.local_backend import LocalVerbs, Panel
 from evolvent.trajectory import Start, sample_rng
 from evolvent.worlds.base import Play, TextWorld
 

@@ -11,7 +11,7 @@ from evolvent.curate.commenting import Commenting, Source, against, counted, sta
 from evolvent.curate.comments import Note, code_tokens
 from evolvent.curate.notes import SKIP, Limits, asked, pairs_of
 from evolvent.errors import ConfigError, NothingToLearn, SampleInvalid
-from evolvent.learn.settings import TrainConfig
+from evolvent.learn.config import TrainConfig
 from evolvent.methods.comments import (
     COMMENTED,
     COMMENTED_FILTERED,
@@ -26,7 +26,7 @@ from evolvent.models.dialects import _PIECES
 from evolvent.models.policy import tiny_policy
 from evolvent.rollout.collect import collect
 from evolvent.run import Run
-from evolvent.scale.local import LocalVerbs
+from evolvent.scale.local_backend import LocalVerbs
 from evolvent.trajectory import ErrorRecord, Generation, Step, Trajectory
 
 THINGS = ("rows", "cells", "names", "files")

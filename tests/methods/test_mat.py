@@ -8,7 +8,7 @@ import torch
 
 from evolvent.config import resolve
 from evolvent.errors import ConfigError, ShapeMismatch
-from evolvent.learn.teams.updates import TeamUpdates
+from evolvent.marl.updates import TeamUpdates
 from evolvent.methods.mat import MAT, PRESETS, mat
 from evolvent.models.team_files import save_team
 from evolvent.rollout.teams import TeamCollector, play_episodes

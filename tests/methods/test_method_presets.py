@@ -1,10 +1,9 @@
-"""What a method does by default is the published algorithm, as `learn/presets.py` has it."""
+"""What a method does by default is the published algorithm, as `rl/presets.py` has it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from evolvent.learn import presets
 from evolvent.methods.grpo import FAMILY, GRPOConfig
 from evolvent.methods.grpo import preset as grpo_preset
 from evolvent.methods.ntpo import NTPO
@@ -13,6 +12,7 @@ from evolvent.methods.ppo import PPO, TOKEN
 from evolvent.methods.ppo import preset as ppo_preset
 from evolvent.methods.r3 import R3
 from evolvent.methods.r3 import preset as r3_preset
+from evolvent.rl import presets
 
 
 def test_ppo():

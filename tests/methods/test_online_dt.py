@@ -96,7 +96,7 @@ def test_what_it_cannot_learn_from_is_refused():
 
 def test_the_worst_of_the_data_are_the_first_to_go(monkeypatch):
     """The replay begins with the best episodes, ascending; each new one takes the place of the worst (published)."""
-    from evolvent.learn.sequences import windows
+    from evolvent.offline import windows
 
     seen = []
     began = windows.WindowSource.__init__

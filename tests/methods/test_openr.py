@@ -13,12 +13,7 @@ import evolvent as ev
 from evolvent.engine.driver import drive
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import BatchMismatch
-from evolvent.learn.advantages import buffer_normalized
-from evolvent.learn.flat import flat
-from evolvent.learn.parts import flatten
-from evolvent.learn.practice import Practice
-from evolvent.learn.presets import GRPO, OPENR_APPO, OPENR_TPPO
-from evolvent.learn.seen import Seen
+from evolvent.learn.token_sequences import flatten
 from evolvent.methods.openr import PUBLISHED, OpenR, openr, preset
 from evolvent.models.policy import Policy
 from evolvent.reward.endings import Ending
@@ -28,11 +23,16 @@ from evolvent.reward.paying import process_rewards, span_credit
 from evolvent.reward.process import SpanScorer, default_tags
 from evolvent.reward.scoring import advantage_parts, cut, siblings_of, solutions_in, span_scores, spans_of
 from evolvent.reward.solutions import Solution
+from evolvent.rl.advantages import buffer_normalized
+from evolvent.rl.presets import GRPO, OPENR_APPO, OPENR_TPPO
+from evolvent.rl.rollout_batch import flat
+from evolvent.rl.scored_rollout import Seen
+from evolvent.rl.trainer import Practice
 from evolvent.run import Run
 from evolvent.search.settings import SearchConfig
 from evolvent.trajectory import Generation, Score, Step, Task, Trajectory
-from tests.learn.acting import Echo, quick, talking
-from tests.learn.acting import run_of as acting_run
+from tests.rl.acting import Echo, quick, talking
+from tests.rl.acting import run_of as acting_run
 from tests.methods.spelling import Hidden, Spell, babbling, run_of, tasks_of
 
 LABELLING = Labelling(kind="shepherd", count=4, max_tokens=8)

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from evolvent.errors import Incomplete, SampleInvalid
-from evolvent.learn.sequences.losses import unseen_to_floor
-from evolvent.learn.sequences.q_targets import learned_steps, q_targets
-from evolvent.learn.sequences.windows import Standard, WindowSource
 from evolvent.methods.q_transformer import QTransformer, load_autoregressive, q_transformer, save_autoregressive
 from evolvent.models.q_sequence import QSequence, QShape, action_bins, bin_middles
+from evolvent.offline.losses import unseen_to_floor
+from evolvent.offline.q_targets import learned_steps, q_targets
+from evolvent.offline.windows import Standard, WindowSource
 from evolvent.rollout.arrays import play
 from evolvent.store.episodes import Episodes
 from evolvent.worlds.stitching import Stitching, StitchingEnv, demonstrations, reachable

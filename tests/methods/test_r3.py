@@ -10,16 +10,16 @@ import torch
 
 import evolvent as ev
 from evolvent.errors import VocabularyMismatch
-from evolvent.learn.critic import critic
+from evolvent.learn.config import TrainConfig
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.practice import Practice, Setup
-from evolvent.learn.presets import R3 as PUBLISHED
-from evolvent.learn.reinforcement import ValueLoss
-from evolvent.learn.settings import TrainConfig
 from evolvent.methods.r3 import R3, partial_credit, preset, r3
+from evolvent.rl.critic import critic
+from evolvent.rl.objective import ValueLoss
+from evolvent.rl.presets import R3 as PUBLISHED
+from evolvent.rl.trainer import Practice, Setup
 from evolvent.trajectory import Branch, Generation, Score, Start, Step, Task, Trajectory
 from evolvent.worlds.base import _PlayEnv
-from tests.learn.acting import WORDS, Echo, Endless, quick, run_of, small
+from tests.rl.acting import WORDS, Echo, Endless, quick, run_of, small
 
 
 class Shown(Echo):

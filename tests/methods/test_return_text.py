@@ -21,12 +21,12 @@ from evolvent.methods.return_text import (
 )
 from evolvent.models.policy import tiny_policy
 from evolvent.run import Run
-from evolvent.scale.local import LocalVerbs
+from evolvent.scale.local_backend import LocalVerbs
 from evolvent.trajectory import Score, Start, Step, Task, Trajectory
 from evolvent.worlds.base import Forkable, score_won
 from evolvent.worlds.check import check_env
 from evolvent.worlds.grammar import Plain
-from tests.learn.acting import WORDS, Echo
+from tests.rl.acting import WORDS, Echo
 
 TASK = Task("doors", "1", {}, "two", "seen", "train")
 

@@ -7,7 +7,7 @@ import torch
 
 from evolvent.methods.grpo import GRPOConfig, grpo
 from evolvent.methods.scaling_inter import ScalingInter, scaling_inter
-from tests.learn.acting import Echo, Endless, quick, run_of, small
+from tests.rl.acting import Echo, Endless, quick, run_of, small
 
 
 def tasks(world):

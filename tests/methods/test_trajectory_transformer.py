@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evolvent.errors import BatchMismatch, ConfigError, Incomplete, SampleInvalid
-from evolvent.learn.sequences.transitions import TransitionSource
 from evolvent.methods.trajectory_transformer import (
     TrajectoryTransformer,
     load_planner,
@@ -21,6 +20,7 @@ from evolvent.methods.trajectory_transformer import (
 )
 from evolvent.models.sequence_bins import QuantileBins
 from evolvent.models.trajectory_model import TrajectoryModel, TrajectoryShape, _nucleus
+from evolvent.offline.transitions import TransitionSource
 from evolvent.rollout.arrays import play
 from evolvent.rollout.imagined import Imagined, beam_plan
 from evolvent.worlds.stitching import Stitching, StitchingEnv, demonstrations, reachable
@@ -176,7 +176,7 @@ def test_memory_must_fit_the_context():
 
 def test_plans_of_neighbouring_episodes_draw_apart(monkeypatch):
     """What an episode draws at a step is not what another one draws at the next."""
-    from evolvent.learn.sequences.windows import History
+    from evolvent.offline.windows import History
     from evolvent.rollout import imagined
 
     seeds = []

@@ -14,8 +14,8 @@ from evolvent.curate.chosen import best_of_each, distinct
 from evolvent.engine.driver import drive
 from evolvent.engine.local import LocalEngine
 from evolvent.learn.objectives import outcome, value
-from evolvent.learn.parts import Parts, flatten
 from evolvent.learn.preferences import readout
+from evolvent.learn.token_sequences import Parts, flatten
 from evolvent.methods.tsllm import ALIGNMENT, GAME24, GSM8K, TSLLM, Scores, kept, tsllm
 from evolvent.models.heads import fresh_head
 from evolvent.models.policy import Policy
@@ -25,8 +25,8 @@ from evolvent.reward.values import ValueScorer
 from evolvent.run import Run
 from evolvent.search.settings import SearchConfig
 from evolvent.trajectory import ErrorRecord, Generation, Score, Step, Task, Trajectory
-from tests.learn.acting import Echo, talking
-from tests.learn.acting import run_of as acting_run
+from tests.rl.acting import Echo, talking
+from tests.rl.acting import run_of as acting_run
 from tests.methods.spelling import WORDS, Hidden, Spell, babbling, run_of, tasks_of
 
 SMALL = SearchConfig(

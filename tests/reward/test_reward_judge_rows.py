@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import evolvent as ev
-from evolvent.learn.parts import Parts
+from evolvent.learn.token_sequences import Parts
 from evolvent.models.policy import Policy, tiny_policy
 from evolvent.reward.scoring import judge_parts
-from evolvent.rollout.searching import level_of
+from evolvent.rollout.search import level_of
 from evolvent.search.settings import SearchConfig
 from evolvent.trajectory import Trajectory
-from tests.learn.acting import Echo, run_of
+from tests.rl.acting import Echo, run_of
 
 
 def rows(parts: list[Parts]) -> dict[str, list[int]]:

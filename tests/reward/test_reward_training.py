@@ -17,7 +17,7 @@ from evolvent.learn.forward import outputs
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import Objective, outcome, span_labels, value, weighted_nll
 from evolvent.learn.packing import collate_padded
-from evolvent.learn.parts import Parts
+from evolvent.learn.token_sequences import Parts
 from evolvent.learn.trees import collate
 from evolvent.models.heads import fresh_head
 from evolvent.models.policy import Policy, tiny_policy

@@ -9,9 +9,9 @@ import evolvent as ev
 from evolvent.agents.history import Refuse, Summarise
 from evolvent.agents.plain import _ScriptMind
 from evolvent.engine.asks import GREEDY
-from evolvent.learn.look import chosen_supports
-from evolvent.learn.parts import flatten
+from evolvent.learn.token_sequences import flatten
 from evolvent.models.policy import tiny_policy
+from evolvent.rl.scoring import chosen_supports
 from evolvent.rollout.branches import Branching, Origins
 from evolvent.trajectory import Branch, Start
 from evolvent.worlds.countdown import Countdown

@@ -13,14 +13,14 @@ from evolvent.engine.asks import SampleAsk
 from evolvent.engine.driver import blocking
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import BatchMismatch, ConfigError, InvalidAction
-from evolvent.learn.flat import flat
-from evolvent.learn.parts import flatten
+from evolvent.learn.token_sequences import flatten
 from evolvent.models.call_schemas import Limits
 from evolvent.models.constraints import CallConstraints
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer
 from evolvent.models.toolprompt import FourBlocks
+from evolvent.rl.rollout_batch import flat
 from evolvent.rollout.collect import collect
 from evolvent.schemas import faults
 from evolvent.trajectory import Start

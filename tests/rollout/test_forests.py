@@ -10,7 +10,7 @@ import pytest
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError
 from evolvent.models.policy import Policy
-from evolvent.rollout.searching import Player, Searched, check_search, searching
+from evolvent.rollout.search import Player, Searched, check_search, searching
 from evolvent.scale.initial import policy_for
 from evolvent.search.settings import ForestConfig, SearchConfig
 from evolvent.trajectory import Start

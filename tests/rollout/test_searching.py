@@ -14,10 +14,10 @@ from evolvent.engine.driver import drive
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError
 from evolvent.grade.base import Grade
-from evolvent.learn.parts import flatten
+from evolvent.learn.token_sequences import flatten
 from evolvent.models.policy import Policy
 from evolvent.reward.states import states
-from evolvent.rollout.searching import Player, Searched, check_search, graded, searching
+from evolvent.rollout.search import Player, Searched, check_search, graded, searching
 from evolvent.scale.initial import policy_for
 from evolvent.search.beam import beam
 from evolvent.search.environments import StateValue, over_env

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from evolvent.errors import BatchMismatch, ConfigError, ErrorRecord, ShapeMismatch
-from evolvent.learn.teams.rollout import Decision
+from evolvent.marl.rollout import Decision
 from evolvent.rollout.teams import TeamCollector, film, outcome_row, play_episodes, trajectories_of
 from evolvent.trajectory import Score, Task
 from evolvent.worlds.panel import Sizes

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 import evolvent as ev
-from evolvent.scale.local import Panel
+from evolvent.scale.local_backend import Panel
 
 torch.set_num_threads(1)
 world = ev.Lookup()

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import evolvent as ev
-from evolvent.learn.practice import Practice, Setup
-from evolvent.learn.presets import POAD
+from evolvent.rl.presets import POAD
+from evolvent.rl.trainer import Practice, Setup
 from evolvent.trajectory import Branch, Start
 from evolvent.worlds.base import Play
-from tests.learn.acting import Echo, quick, run_of, small
+from tests.rl.acting import Echo, quick, run_of, small
 
 MAIN = threading.main_thread()
 

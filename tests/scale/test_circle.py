@@ -20,9 +20,9 @@ from transformers import (
 import evolvent as ev
 from evolvent.engine.local import LocalEngine
 from evolvent.engine.recompute import RecomputeEngine
-from evolvent.learn.parts import flatten
+from evolvent.learn.token_sequences import flatten
 from evolvent.models.policy import load_policy
-from evolvent.scale.local import LocalVerbs, Panel
+from evolvent.scale.local_backend import LocalVerbs, Panel
 from tests.models.test_dialects import CHATML, byte_tokenizer
 
 SHAPE = {
@@ -120,7 +120,7 @@ def test_a_model_that_cannot_share_prefixes_is_computed_whole_with_one_line(kind
         engine = verbs.engine(policy)
         assert verbs.engine(policy) is engine
     assert isinstance(engine, RecomputeEngine)
-    (line,) = [record.getMessage() for record in caplog.records if record.name == "evolvent.scale.local"]
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "evolvent.scale.local_backend"]
     assert "computed from its beginning" in line and "cannot share prefixes" in line
 
 

@@ -11,9 +11,9 @@ import pytest
 
 import evolvent as ev
 from evolvent.errors import Locked
-from evolvent.learn.parts import flatten
+from evolvent.learn.token_sequences import flatten
 from evolvent.methods.agentevol import AgentEvol
-from evolvent.scale.local import Panel
+from evolvent.scale.local_backend import Panel
 from evolvent.worlds.crafting import Crafting
 from evolvent.worlds.household.world import HouseholdWorld
 from evolvent.worlds.lookup import Lookup

@@ -17,18 +17,18 @@ from evolvent.curate.shards import shards_of
 from evolvent.curate.stages import transform
 from evolvent.errors import BatchMismatch, ConfigError, EngineError, NothingToLearn, VersionMismatch, VocabularyMismatch
 from evolvent.learn.annotate import annotate
-from evolvent.learn.parts import Parts
-from evolvent.learn.practice import PracticeConfig
 from evolvent.learn.sources import vocabulary_digest
+from evolvent.learn.token_sequences import Parts
 from evolvent.methods.grpo import GRPOConfig, grpo
 from evolvent.reward.labelling import Labelling
+from evolvent.rl.trainer import PracticeConfig
 from evolvent.scale import ray_data
-from evolvent.scale.local import LocalVerbs, Panel
+from evolvent.scale.local_backend import LocalVerbs, Panel
 from evolvent.scale.ray_annotate import annotate_on
+from evolvent.scale.ray_backend import RayVerbs
 from evolvent.scale.ray_cluster import Placing, Where, connected, where
 from evolvent.scale.ray_data import transform_on
 from evolvent.scale.ray_players import Making, players
-from evolvent.scale.ray_verbs import RayVerbs
 from evolvent.scale.ray_versions import versions
 from evolvent.search.settings import ForestConfig, SearchConfig
 from evolvent.store.store import Store

@@ -15,10 +15,10 @@ from evolvent.agents.history import Summarise, Window
 from evolvent.agents.language import LanguageAgent
 from evolvent.agents.plain import Expert, Random, Script
 from evolvent.cli.collect import Collect
-from evolvent.cli.distilled import TrainOpenR, TrainTSLLM
 from evolvent.cli.eval import Eval
 from evolvent.cli.evolve import Evolve
-from evolvent.cli.reinforce import Reinforce
+from evolvent.cli.train_rl import Reinforce
+from evolvent.cli.train_search import TrainOpenR, TrainTSLLM
 from evolvent.config import resolve
 from evolvent.curate.shards import shards_of
 from evolvent.engine.asks import Sampling
@@ -27,12 +27,12 @@ from evolvent.errors import ConfigError
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.rollout.branches import Branching, Origins
 from evolvent.rollout.collect import collect
-from evolvent.rollout.searching import Player as Searcher
-from evolvent.rollout.searching import searching
+from evolvent.rollout.search import Player as Searcher
+from evolvent.rollout.search import searching
 from evolvent.scale.ray_cluster import Placing, room, where
+from evolvent.scale.ray_data import made_shard
 from evolvent.scale.ray_player import Player
 from evolvent.scale.ray_players import error_of
-from evolvent.scale.ray_shard import made_shard
 from evolvent.scale.ray_versions import versions
 from evolvent.scale.ray_wire import (
     agent_of,

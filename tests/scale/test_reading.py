@@ -16,17 +16,17 @@ import torch
 
 import evolvent as ev
 from evolvent.agents.history import History, Refuse, Summarise, Window
-from evolvent.learn.critic import critic
-from evolvent.learn.flat import CUT_OFF, TRUNCATED
-from evolvent.learn.practice import Practice, Setup
-from evolvent.learn.presets import POAD, PPO_ACTION
-from evolvent.learn.seen import Seen
 from evolvent.models.policy import Policy
+from evolvent.rl.critic import critic
+from evolvent.rl.presets import POAD, PPO_ACTION
+from evolvent.rl.rollout_batch import CUT_OFF, TRUNCATED
+from evolvent.rl.scored_rollout import Seen
+from evolvent.rl.trainer import Practice, Setup
 from evolvent.scale.initial import policy_for
 from evolvent.scale.reading import next_root
 from evolvent.trajectory import Branch, Start, Step, Trajectory
 from evolvent.worlds.base import Play
-from tests.learn.acting import WORDS, Endless, quick, run_of
+from tests.rl.acting import WORDS, Endless, quick, run_of
 
 CONTEXT = 48  # three turns of the world below fit it, four do not
 

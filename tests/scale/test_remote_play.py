@@ -15,13 +15,13 @@ import torch
 import evolvent as ev
 from evolvent.engine.endpoint import Endpoint
 from evolvent.errors import ConfigError, EndpointError, VocabularyMismatch
-from evolvent.learn.practice import PracticeConfig
 from evolvent.methods.grpo import GRPOConfig, grpo
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.policy import Policy, load_policy
 from evolvent.models.tiny import init_tiny, tiny_config
-from evolvent.scale.local import LocalVerbs, Panel
-from evolvent.scale.remote_play import RemoteVerbs, write_plain
+from evolvent.rl.trainer import PracticeConfig
+from evolvent.scale.endpoint_backend import RemoteVerbs, write_plain
+from evolvent.scale.local_backend import LocalVerbs, Panel
 from evolvent.store.store import Store
 from tests.learn.byte_policy import byte_policy
 from tests.serve.command import command

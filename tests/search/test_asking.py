@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from evolvent.errors import ConfigError
-from evolvent.search.asking import Asking, Exhausted, check_sizes
 from evolvent.search.beam import beam
-from evolvent.search.functions import over_functions
+from evolvent.search.budgeted import Asking, Exhausted, check_sizes
+from evolvent.search.drive import over_functions
 from evolvent.search.records import Budget, Child, Expand, Found, Spent
 
 

@@ -17,9 +17,9 @@ from evolvent.agents.language import LanguageAgent
 from evolvent.engine.asks import GREEDY, LogitsAsk, ScoreAsk
 from evolvent.engine.driver import blocking, drive
 from evolvent.engine.local import LocalEngine
-from evolvent.engine.several import Several
+from evolvent.engine.multi_model import Several
 from evolvent.errors import ConfigError, EnvLost, NoLegalAction, ScoringError, WorldError
-from evolvent.learn.parts import flatten
+from evolvent.learn.token_sequences import flatten
 from evolvent.reward.process import SpanScorer, TagIds
 from evolvent.rollout.collect import collect
 from evolvent.search.beam import beam
@@ -32,7 +32,7 @@ from evolvent.search.records import Budget, Expand, Search, SearchResult, Wanted
 from evolvent.search.samples import best_of_n, greedy
 from evolvent.search.trajectories import env_trajectory, env_tree
 from evolvent.trajectory import Task, sample_rng
-from evolvent.worlds.held import Limits
+from evolvent.worlds.deferred_close import Limits
 from evolvent.worlds.lookup import Lookup
 
 

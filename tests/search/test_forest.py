@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from evolvent.errors import ConfigError, NoLegalAction
 from evolvent.search.aggregate import aggregate, together
+from evolvent.search.drive import over_functions
 from evolvent.search.forest import Forest, decide, forest, share, told
-from evolvent.search.functions import over_functions
 from evolvent.search.mcts import Restart, mcts
 from evolvent.search.records import Budget, Child, Expand, Found, SearchResult, Spent, Wanted
 from evolvent.search.rstar import Reasoning, rstar

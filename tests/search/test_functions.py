@@ -7,7 +7,7 @@ import pytest
 
 from evolvent.errors import NoLegalAction
 from evolvent.search.beam import beam
-from evolvent.search.functions import fitting, over_functions
+from evolvent.search.drive import fitting, over_functions
 from evolvent.search.records import Budget, Child, Expand, Spent, Wanted
 from evolvent.search.samples import best_of_n
 

@@ -10,7 +10,7 @@ import torch
 from benchmarks.search_cost import WIDTH, Cell, Models, Ours, Turn, models_of, row_of, shape, tagged
 from benchmarks.search_cost_peers import Opened, PathCopied, Reprefill, differences, refed, rounds_of
 from evolvent.engine.local import LocalEngine
-from evolvent.engine.several import Several
+from evolvent.engine.multi_model import Several
 from evolvent.search.records import SearchResult
 
 SMALL = {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from evolvent.errors import ConfigError, EngineError, NoLegalAction
-from evolvent.search.asking import Asking, Exhausted, expand, value
+from evolvent.search.budgeted import Asking, Exhausted, expand, value
 from evolvent.search.records import Budget, Child, Expand, Found, Spent
 from evolvent.search.tree import Tree
 

@@ -11,8 +11,8 @@ from evolvent.engine.asks import Sampling
 from evolvent.engine.driver import drive
 from evolvent.engine.endpoint import Endpoint
 from evolvent.engine.local import LocalEngine
+from evolvent.engine.multi_model import Several
 from evolvent.engine.remote import RemoteEngine
-from evolvent.engine.several import Several
 from evolvent.search.records import Budget, Expand, Wanted
 from evolvent.search.rstar import Reasoning, mutual_consistency, rstar
 from evolvent.search.rstar_prompts import Solution, Step, answer_of, prompt

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from evolvent.engine.asks import GREEDY, LogitsAsk, SampleAsk, Sampling, ScoreAsk
 from evolvent.engine.driver import drive
 from evolvent.engine.local import LocalEngine
+from evolvent.engine.multi_model import Several
 from evolvent.engine.recompute import RecomputeEngine
-from evolvent.engine.several import Several
 from evolvent.errors import ConfigError, ContextOverflow, EngineError, NoLegalAction, ScoringError, WeightsChanged
-from evolvent.learn.parts import flatten
+from evolvent.learn.token_sequences import flatten
 from evolvent.models.dialects import Words
 from evolvent.reward.generative import GenerativeScorer, Verdict
 from evolvent.reward.process import SpanScorer, TagIds

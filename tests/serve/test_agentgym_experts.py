@@ -9,7 +9,7 @@ import sqlite3
 import pytest
 
 from evolvent.agents.plain import Script
-from evolvent.cli.names import worlds
+from evolvent.cli.registry import worlds
 from evolvent.rollout.collect import collect
 from evolvent.serve.agentgym.client import AgentGymWorld
 from evolvent.serve.agentgym.dialects import default_mounts

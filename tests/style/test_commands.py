@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from evolvent.cli.curated import COMMANDS as CURATED
-from evolvent.cli.distilled import COMMANDS as DISTILLED
 from evolvent.cli.main import VERBS, main
-from evolvent.cli.recipes import RECIPES
-from evolvent.cli.reinforce import METHODS
-from evolvent.cli.reinforce import command as reinforced
-from evolvent.cli.seeking import COMMANDS as SEEKING
-from evolvent.cli.sequences import COMMANDS as SEQUENCES
-from evolvent.cli.teams import COMMANDS as TEAMS
+from evolvent.cli.train_agdc import COMMANDS as SEEKING
+from evolvent.cli.train_data import COMMANDS as CURATED
+from evolvent.cli.train_mat import COMMANDS as TEAMS
+from evolvent.cli.train_recipes import RECIPES
+from evolvent.cli.train_rl import METHODS
+from evolvent.cli.train_rl import command as reinforced
+from evolvent.cli.train_search import COMMANDS as DISTILLED
+from evolvent.cli.train_sequence import COMMANDS as SEQUENCES
 from evolvent.config import knobs
 
 GOLDEN = Path(__file__).parent / "knobs.json"
@@ -28,7 +28,7 @@ CONFIGURED = {
     "collect": "collect",
     "eval": "eval",
     "evolve": "evolve",
-    "collect --experts": "corpus",
+    "collect --experts": "collect_experts",
     "bench agent-eval": "agenteval",
     "bench bfcl": "bfclbench",
     "bench code": "codebench",
@@ -36,13 +36,13 @@ CONFIGURED = {
     "serve": "serve",
     "watch": "watch",
     **{f"train {recipe}": "train" for recipe in RECIPES},
-    **{f"train rl --method {name}": "reinforce" for name in METHODS},
-    **{f"train {name}": "distilled" for name in DISTILLED},
-    **{f"train {name}": "curated" for name in CURATED},
-    **{f"train {name}": "seeking" for name in SEEKING},
-    **{f"train {name}": "teams" for name in TEAMS},
-    **{f"train sequence --method {name}": "sequences" for name in SEQUENCES},
-    "bench seek": "seeking",
+    **{f"train rl --method {name}": "train_rl" for name in METHODS},
+    **{f"train {name}": "train_search" for name in DISTILLED},
+    **{f"train {name}": "train_data" for name in CURATED},
+    **{f"train {name}": "train_agdc" for name in SEEKING},
+    **{f"train {name}": "train_mat" for name in TEAMS},
+    **{f"train sequence --method {name}": "train_sequence" for name in SEQUENCES},
+    "bench seek": "train_agdc",
 }  # command -> its module
 # A training is put together of five configurations: learner, optimizer, adapter, layout, and what is kept.
 MOST = {f"train {recipe}": 56 for recipe in RECIPES} | {f"train rl --method {name}": 62 for name in METHODS}

@@ -21,28 +21,28 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 """
 # Rooms whose modules may import torch; everything else is the core. Below `models` and in worlds and store: never.
-WITH_TORCH = ("models", "engine", "learn", "scale", "methods", "agents", "reward", "belief")
+WITH_TORCH = ("models", "engine", "learn", "rl", "offline", "marl", "scale", "methods", "agents", "reward", "belief")
 WITH_TORCH_IN_CLI = tuple(
     f"evolvent.cli.{name}"
     for name in (
-        "jobs",
+        "run_setup",
         "evolve",
         "eval",
         "train",
-        "recipes",
+        "train_recipes",
         "planning",
-        "lesson",
-        "readiness",
-        "material",
-        "reinforce",
-        "distilled",
-        "curated",
-        "curateddata",
+        "training_job",
+        "preflight",
+        "training_data",
+        "train_rl",
+        "train_search",
+        "train_data",
+        "train_data_sources",
         "export",
         "search",
-        "searchers",
-        "sequences",
-        "teams",
+        "search_setup",
+        "train_sequence",
+        "train_mat",
     )
 )
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from evolvent.search.drive import over_functions
 from evolvent.search.export import tree_row
-from evolvent.search.functions import over_functions
 from evolvent.search.mcts import Restart, mcts
 from evolvent.search.records import Budget, Child, Expand, SearchResult
 

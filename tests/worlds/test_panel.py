@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from evolvent.cli.names import EVERY
+from evolvent.cli.registry import EVERY
 from evolvent.errors import ConfigError
 from evolvent.trajectory import Task
 from evolvent.worlds.backoffice.world import Backoffice
@@ -81,7 +81,7 @@ WORLDS = {
 FAST = ("crafting", "lookup", "countdown", "maze", "kitchen", "todo")
 PROGRAM = """
 import json, sys
-from evolvent.cli.names import world
+from evolvent.cli.registry import world
 from evolvent.worlds.base import SPLITS
 from evolvent.worlds.panel import digest
 found = {}

@@ -6,16 +6,16 @@ import re
 
 import pytest
 
-from evolvent.cli.names import EVERY, worlds
+from evolvent.cli.registry import EVERY, worlds
 from evolvent.errors import ConfigError, WorldError
 from evolvent.trajectory import Task
 from evolvent.worlds.base import Forkable
 from evolvent.worlds.countdown import Countdown
+from evolvent.worlds.goal_templates import WORDINGS
 from evolvent.worlds.lookup import Lookup
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.sql.world import SqlWorld
 from evolvent.worlds.wording import OPENINGS, Worded, Wording
-from evolvent.worlds.wordings import WORDINGS
 
 SMALL = Sizes(train=30, dev=20, test=20)
 BASE = Lookup(sizes=SMALL)

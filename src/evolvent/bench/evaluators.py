@@ -40,7 +40,7 @@ from evolvent.worlds.base import World
 from evolvent.worlds.searchqa.answers import normalised
 
 if TYPE_CHECKING:
-    from evolvent.learn.parts import Parts
+    from evolvent.learn.token_sequences import Parts
     from evolvent.models.policy import Policy
 
 __all__ = [

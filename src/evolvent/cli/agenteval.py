@@ -14,11 +14,11 @@ from pydantic import Field
 from rich.console import Console, RenderableType
 
 from evolvent.bench.suite import Contest, Measured, Player, Sheet, contests, measure, overall, read_sheet
+from evolvent.cli.agent_options import PlayedByOverWorlds, Playing, kept, playing
 from evolvent.cli.console import rate, table
-from evolvent.cli.names import worlds
-from evolvent.cli.players import PlayedByOverWorlds, Playing, kept, playing
 from evolvent.cli.progress import Progress
 from evolvent.cli.record import Record, new_folder, recorded, versions
+from evolvent.cli.registry import worlds
 from evolvent.cli.settings import Command, read_given
 from evolvent.rollout.collect import collect
 from evolvent.rollout.episode import Limits

@@ -68,7 +68,7 @@ def _bfcl(words: Sequence[str], console: Console) -> int:
 
 
 def _seek(words: Sequence[str], console: Console) -> int:
-    from evolvent.cli.seeking import seek
+    from evolvent.cli.train_agdc import seek
 
     return seek(words, console)
 

@@ -12,8 +12,8 @@ from pydantic import Field
 from rich.console import Console
 
 from evolvent.bench.bfcl import MaskedBfcl, Row, lost_to_names, rows, totals
+from evolvent.cli.agent_options import PlayedBy, Playing, playing, resumed
 from evolvent.cli.console import table
-from evolvent.cli.players import PlayedBy, Playing, playing, resumed
 from evolvent.cli.progress import Progress
 from evolvent.cli.record import Record, new_folder, recorded, versions
 from evolvent.cli.settings import Command, read_given

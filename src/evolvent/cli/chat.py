@@ -15,8 +15,8 @@ import uvicorn
 from rich.console import Console
 
 from evolvent.cli.console import open_console
-from evolvent.cli.names import POLICIES, needs_train, policy
 from evolvent.cli.parsing import Parser
+from evolvent.cli.registry import POLICIES, needs_train, policy
 from evolvent.errors import ConfigError, EvolventError, Problem
 from evolvent.serve.listen import listen, url_of
 from evolvent.view.escape import plain

@@ -11,8 +11,8 @@ from pydantic import Field, model_validator
 from rich.console import Console
 
 from evolvent.bench.code import Tally, check_ks, pass_at, tallies
+from evolvent.cli.agent_options import PlayedBy, Playing, playing, resumed
 from evolvent.cli.console import table
-from evolvent.cli.players import PlayedBy, Playing, playing, resumed
 from evolvent.cli.progress import Progress
 from evolvent.cli.record import Record, new_folder, recorded, versions
 from evolvent.cli.settings import Command, read_given

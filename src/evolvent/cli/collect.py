@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 from rich.console import Console
 
+from evolvent.cli.agent_options import PlayedByOverWorlds, Playing, kept, playing
+from evolvent.cli.backends import HERE, Placed, placed
 from evolvent.cli.console import rate
-from evolvent.cli.names import worlds
-from evolvent.cli.placed import HERE, Placed, placed
-from evolvent.cli.players import PlayedByOverWorlds, Playing, kept, playing
 from evolvent.cli.progress import Progress
 from evolvent.cli.record import Record, new_folder, recorded
+from evolvent.cli.registry import worlds
 from evolvent.cli.settings import Command, read_given
 from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.rollout.collect import collect, trajectory_name
@@ -59,7 +59,7 @@ COMMAND = Command(
 def run(words: Sequence[str], console: Console) -> int:
     """Collect episodes; returns the exit code: 1 where an episode could not be scored. `--experts`: a whole corpus."""
     if "--experts" in words:
-        from evolvent.cli.corpus import run as corpus
+        from evolvent.cli.collect_experts import run as corpus
 
         return corpus([word for word in words if word != "--experts"], console)
     given = read_given(COMMAND, words, console)
@@ -96,7 +96,7 @@ def _played(
     """The episodes, played here or on a cluster."""
     if players is None:
         return collect(worlds, todo, by.agent, engine=by.engine, seed=config.seed, slots=config.slots, name=_name)
-    from evolvent.scale.ray_verbs import collect_on
+    from evolvent.scale.ray_backend import collect_on
 
     return collect_on(players, todo, by.agent, seed=config.seed, slots=config.slots, prefix=_PREFIX)
 

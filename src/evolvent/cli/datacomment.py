@@ -158,13 +158,13 @@ def _writing(found: argparse.Namespace) -> Iterator[_Writer]:
 
 
 def _policy(found: argparse.Namespace, sampling: Any, settings: Mapping[str, Any]) -> _Writer:
-    from evolvent.cli.names import needs_train, policy
+    from evolvent.cli.registry import needs_train, policy
 
     needs_train("evolvent data comment --policy")
     from evolvent.agents.language import LanguageAgent
     from evolvent.curate.commenting import Commenting
     from evolvent.engine.fitting import engine_for
-    from evolvent.scale.local import LocalVerbs
+    from evolvent.scale.local_backend import LocalVerbs
 
     chosen = policy(found.policy, [Commenting()], seed=found.seed)
     agent = LanguageAgent(chosen, sampling, max_tokens=found.max_tokens)

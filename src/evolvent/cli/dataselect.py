@@ -213,11 +213,11 @@ def _measure(found: argparse.Namespace) -> Measure:
 
 def _policy(name: str) -> tuple[Policy, str]:
     """A policy that has learned something, and its digest."""
-    from evolvent.cli.names import POLICIES, model_folder, needs_train
+    from evolvent.cli.registry import POLICIES, model_folder, needs_train
 
     needs_train("evolvent data select --policy")
     from evolvent.models.policy import load_policy
-    from evolvent.scale.local import LocalVerbs
+    from evolvent.scale.local_backend import LocalVerbs
 
     if name in POLICIES:
         raise ConfigError(

@@ -8,11 +8,11 @@ from pathlib import Path
 from pydantic import Field
 from rich.console import Console
 
-from evolvent.cli.jobs import Job, PanelConfig, check_panel, opened, playing_on, results_table
-from evolvent.cli.names import policy, worlds
-from evolvent.cli.placed import Placed
+from evolvent.cli.backends import Placed
 from evolvent.cli.progress import Planned
 from evolvent.cli.record import Record, new_folder
+from evolvent.cli.registry import policy, worlds
+from evolvent.cli.run_setup import Job, PanelConfig, check_panel, opened, playing_on, results_table
 from evolvent.cli.settings import Command, OverWorlds, read_given
 
 __all__ = ["COMMAND", "Eval", "run"]

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 from rich.console import Console
 
-from evolvent.cli.jobs import Job, PanelConfig, check_panel, opened, playing_on
-from evolvent.cli.names import policy, world_origins, worlds
-from evolvent.cli.placed import Placed
+from evolvent.cli.backends import Placed
 from evolvent.cli.progress import Planned
 from evolvent.cli.record import Record, new_folder
+from evolvent.cli.registry import policy, world_origins, worlds
+from evolvent.cli.run_setup import Job, PanelConfig, check_panel, opened, playing_on
 from evolvent.cli.settings import Command, OverWorlds, read_given
 from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.files import write_atomic

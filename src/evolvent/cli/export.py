@@ -15,12 +15,12 @@ from rich.console import Console
 
 from evolvent.bench.latency import latencies
 from evolvent.cli.console import table
-from evolvent.cli.curateddata import Calls, Demonstrations, samples_of
-from evolvent.cli.names import POLICIES, model_folder, needs_train, policy, worlds
 from evolvent.cli.parsing import Parser, whole
 from evolvent.cli.publish import license_of
 from evolvent.cli.publishing import digests, put, whole_folder
 from evolvent.cli.record import versions
+from evolvent.cli.registry import POLICIES, model_folder, needs_train, policy, worlds
+from evolvent.cli.train_data_sources import Calls, Demonstrations, samples_of
 from evolvent.curate.origins import read_all
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import plain_json

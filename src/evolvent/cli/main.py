@@ -18,8 +18,8 @@ from rich.console import Console
 
 from evolvent import __version__
 from evolvent.cli.console import open_console
-from evolvent.cli.names import needs_train
 from evolvent.cli.parsing import choose
+from evolvent.cli.registry import needs_train
 from evolvent.errors import ConfigError, EvolventError, Problem, boundary
 from evolvent.logs import FORMAT, configure, hidden, secrets_in
 from evolvent.view.escape import plain

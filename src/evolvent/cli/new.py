@@ -13,8 +13,8 @@ from jinja2 import Environment, StrictUndefined
 from rich.console import Console
 
 from evolvent.cli.extensions import installed
-from evolvent.cli.names import world_origins
 from evolvent.cli.parsing import Parser, choose, verbs_help
+from evolvent.cli.registry import world_origins
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import disk_errors
 from evolvent.view.escape import plain

@@ -14,8 +14,8 @@ import torch
 from rich.console import Console
 
 from evolvent.cli.console import table
-from evolvent.cli.names import POLICIES, model_folder, policy, worlds
-from evolvent.cli.recipes import Recipe
+from evolvent.cli.registry import POLICIES, model_folder, policy, worlds
+from evolvent.cli.train_recipes import Recipe
 from evolvent.errors import ConfigError, EvolventError, Problem, boundary
 from evolvent.learn.forward import chosen_layout
 from evolvent.learn.parallel.lay import check_layout

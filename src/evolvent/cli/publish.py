@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from evolvent.cli.names import needs_train
 from evolvent.cli.parsing import Parser, whole
 from evolvent.cli.publishing import Before, before, copy, digests, put, weights_of, whole_folder
+from evolvent.cli.registry import needs_train
 from evolvent.config import redact
 from evolvent.errors import ConfigError, Problem, UnsafePath, nearest, unknown
 from evolvent.files import TEMPORARY, disk_errors, plain_json, safe_join

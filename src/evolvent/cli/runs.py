@@ -11,9 +11,9 @@ from typing import Any
 from rich.console import Console
 
 from evolvent.cli.console import rate, table
-from evolvent.cli.copies import run_pull, run_push
 from evolvent.cli.parsing import Parser, choose, verbs_help
 from evolvent.cli.record import RUNS
+from evolvent.cli.runs_transfer import run_pull, run_push
 from evolvent.cli.tracking import run_track
 from evolvent.errors import ConfigError, Problem, StoreUnavailable, unknown
 from evolvent.files import atomic_writer, disk_errors

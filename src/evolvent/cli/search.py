@@ -13,19 +13,20 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from rich.console import Console
 
-from evolvent.belief.named import DETECTORS
+from evolvent.belief.named import DETECTORS, read_detector
+from evolvent.belief.outcomes import outcomes
+from evolvent.belief.stopping import AnyOf, Detector, StdBelow, TraceBelow
 from evolvent.bench.suite import contests
 from evolvent.cli.console import rate, table
-from evolvent.cli.jobs import write_report
-from evolvent.cli.names import worlds
 from evolvent.cli.progress import Planned, Progress
 from evolvent.cli.record import Record, new_folder, recorded
-from evolvent.cli.searchers import SearchedBy, Searchers, searchers
-from evolvent.cli.searchstops import detectors, stopped_lines
+from evolvent.cli.registry import worlds
+from evolvent.cli.run_setup import write_report
+from evolvent.cli.search_setup import SearchedBy, Searchers, searchers
 from evolvent.cli.settings import Command, read_given
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import append_line, plain_json, write_atomic
-from evolvent.rollout.searching import Searched, check_search, searching
+from evolvent.rollout.search import Searched, check_search, searching
 from evolvent.search.settings import STOPPING, ForestConfig, ForestName
 from evolvent.store.ledger import read_rows
 from evolvent.store.store import Store
@@ -34,7 +35,64 @@ from evolvent.view.escape import clip, plain
 from evolvent.view.searches import SearchCell, SearchRow, cells, search_row
 from evolvent.worlds.base import World
 
-__all__ = ["COMMAND", "SearchRun", "run"]
+__all__ = ["COMMAND", "SearchRun", "detectors", "run", "stopped_lines"]
+
+
+def detectors(names: Iterable[str]) -> list[Detector]:
+    """The detectors of votes that are named.
+
+    Raises:
+        ConfigError: unknown ones, and those that look at places; all of them.
+    """
+    found, problems = list[Detector](), list[Problem]()
+    for name in names:
+        try:
+            found.append(read_detector(name))
+        except ConfigError as error:
+            problems += error.problems
+            continue
+        parts = found[-1].detectors if isinstance(found[-1], AnyOf) else (found[-1],)
+        if any(isinstance(part, StdBelow | TraceBelow) for part in parts):
+            problems.append(Problem("stop", f"{name!r} looks at places, and votes have none", ", ".join(DETECTORS[:4])))
+    if problems:
+        raise ConfigError(problems)
+    return found
+
+
+def stopped_lines(rows: Iterable[SearchRow]) -> list[str]:
+    """A line for each search with a detector, beside the same one without it on the same tasks.
+
+    A false stop is a search that was ended early with a wrong answer. `Decided` has as many of them as the whole votes
+    are wrong on these tasks; a lossy detector may have more.
+    """
+    last = {row.key: row for row in rows}
+    arms: dict[tuple[str, str, int | None], list[SearchRow]] = {}
+    for row in last.values():
+        arms.setdefault((row.world, row.method, row.budget), []).append(row)
+    found = []
+    for (world, method, budget), own in arms.items():
+        plain, _, detector = method.partition(" ")
+        whole = {row.task: row for row in arms.get((world, plain, budget), ())}
+        if detector:
+            where = f"{world}, {method}" + ("" if budget is None else f" at {budget:,}")
+            found.append(f"{where}: {_stop_line(own, [whole[row.task] for row in own if row.task in whole], plain)}")
+    return found
+
+
+def _stop_line(own: Sequence[SearchRow], whole: Sequence[SearchRow], plain: str) -> str:
+    table = outcomes([row.stopped for row in own], [row.success for row in own], [row.samples for row in own])
+    told = f"{table.stops} of {table.episodes} ended early"
+    wrong = table.rate("false_stop")
+    if wrong is not None:
+        told += (
+            f", {table.false_stop} of them wrong (false stops {100 * wrong.mean:.1f} %, "
+            f"{100 * wrong.low:.0f} to {100 * wrong.high:.0f})"
+        )
+    spent, before = sum(row.generated for row in own), sum(row.generated for row in whole)
+    if len(whole) == len(own) and before:
+        told += f"; {100 * (1 - spent / before):.1f} % of the generated tokens of {plain} saved"
+    return told
+
 
 _ROWS = "searches.jsonl"
 _ANSWERS = 10  # of a search that its row lists

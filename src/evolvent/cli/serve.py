@@ -16,7 +16,7 @@ import uvicorn
 from pydantic import Field
 from rich.console import Console
 
-from evolvent.cli.names import POLICIES, needs_train, policy, worlds
+from evolvent.cli.registry import POLICIES, needs_train, policy, worlds
 from evolvent.cli.servers import TOKEN
 from evolvent.cli.settings import Command, OverWorlds, read_given
 from evolvent.errors import ConfigError, MissingExtra, Problem, unknown

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import Field, field_validator
 from rich.console import Console
 
-from evolvent.cli.names import world_origins
+from evolvent.cli.registry import world_origins
 from evolvent.config import Config, knobs, resolve, to_toml
 from evolvent.errors import ConfigError, Problem, nearest, unknown
 

@@ -20,11 +20,11 @@ import torch
 from rich.console import Console
 
 from evolvent.cli.console import console_for
-from evolvent.cli.lesson import INTERRUPTED, Lesson, Voice
 from evolvent.cli.planning import plan
-from evolvent.cli.readiness import Asked, given
-from evolvent.cli.recipes import RECIPES, Recipe
+from evolvent.cli.preflight import Asked, given
 from evolvent.cli.settings import Command, read_given, verb_of
+from evolvent.cli.train_recipes import RECIPES, Recipe
+from evolvent.cli.training_job import INTERRUPTED, Lesson, Voice
 from evolvent.errors import ConfigError, Problem, RankFailed, nearest, unknown
 from evolvent.learn.parallel.ranks import Meeting, ranks_of
 from evolvent.models.adapters import adapt
@@ -57,27 +57,27 @@ def run(words: Sequence[str], console: Console) -> int:
         console.print(_usage(), soft_wrap=True)
         return 0 if words else 2
     if words[0] == "rl":
-        from evolvent.cli.reinforce import run as reinforce
+        from evolvent.cli.train_rl import run as reinforce
 
         return reinforce(words[1:], console)
     if words[0] in ("tsllm", "openr"):
-        from evolvent.cli.distilled import run as distilled
+        from evolvent.cli.train_search import run as distilled
 
         return distilled(words, console)
     if words[0] in ("hammer", "comments", "p3"):
-        from evolvent.cli.curated import run as curated
+        from evolvent.cli.train_data import run as curated
 
         return curated(words, console)
     if words[0] == "agdc":
-        from evolvent.cli.seeking import run as seeking
+        from evolvent.cli.train_agdc import run as seeking
 
         return seeking(words, console)
     if words[0] == "mat":
-        from evolvent.cli.teams import run as teams
+        from evolvent.cli.train_mat import run as teams
 
         return teams(words, console)
     if words[0] == "sequence":
-        from evolvent.cli.sequences import run as sequences
+        from evolvent.cli.train_sequence import run as sequences
 
         return sequences(words, console)
     rank = int(os.environ.get("RANK", "0"))

@@ -25,7 +25,7 @@ from evolvent.bench.evaluators import (
 from evolvent.bench.measures import Evaluator
 from evolvent.bench.questions import read_choices, read_questions, read_texts
 from evolvent.bench.watch import Watcher, watch
-from evolvent.cli.names import needs_train, worlds
+from evolvent.cli.registry import needs_train, worlds
 from evolvent.cli.settings import Command, OverWorlds, read_given
 from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from evolvent.cli.console import rate, table
-from evolvent.cli.names import world, world_origins
 from evolvent.cli.parsing import Parser, choose, verbs_help, whole
+from evolvent.cli.registry import world, world_origins
 from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.trajectory import Task, Value
 from evolvent.view.escape import plain

@@ -15,7 +15,7 @@ from evolvent.curate.shards import Row
 from evolvent.errors import SampleInvalid
 
 if TYPE_CHECKING:
-    from evolvent.learn.parts import Parts
+    from evolvent.learn.token_sequences import Parts
     from evolvent.learn.windows import Intake, TooLong
     from evolvent.models.policy import Policy
     from evolvent.models.toolprompt import ToolPrompt

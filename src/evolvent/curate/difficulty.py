@@ -18,7 +18,7 @@ from evolvent.errors import BatchMismatch, NonFinite, NothingToLearn
 if TYPE_CHECKING:
     import torch
 
-    from evolvent.learn.parts import Parts
+    from evolvent.learn.token_sequences import Parts
     from evolvent.models.policy import Policy
 
 __all__ = ["answer_logprobs", "answer_places", "answer_spans", "by_lines", "line_spans", "mean_logprob_score"]
@@ -115,7 +115,7 @@ def answer_logprobs(
     """
     import torch
 
-    from evolvent.learn.look import look
+    from evolvent.rl.scoring import look
 
     places = [answer_places(part) for part in parts]
     found = look(policy, parts, tokens=tokens, dtype=torch.float32 if dtype is None else dtype)

@@ -16,7 +16,7 @@ from evolvent.errors import BatchMismatch, NonFinite
 if TYPE_CHECKING:
     import torch
 
-    from evolvent.learn.parts import Parts
+    from evolvent.learn.token_sequences import Parts
     from evolvent.models.policy import Policy
 
 __all__ = ["answer_features", "span_features", "unit_features"]

@@ -18,7 +18,7 @@ from evolvent.curate.subset import Measured, TextMeasure
 from evolvent.errors import ConfigError, NothingToLearn, Problem, SampleInvalid, VocabularyMismatch
 
 if TYPE_CHECKING:
-    from evolvent.learn.parts import Parts
+    from evolvent.learn.token_sequences import Parts
     from evolvent.models.policy import Policy
 
 __all__ = ["QUALITIES", "PolicyMeasure", "Quality"]

@@ -22,7 +22,7 @@ from evolvent.curate.greedy import Selection, greedy_map, restarted_map
 from evolvent.errors import BatchMismatch, ConfigError, Problem
 
 if TYPE_CHECKING:
-    from evolvent.learn.parts import Parts
+    from evolvent.learn.token_sequences import Parts
 
 __all__ = [
     "Selection",

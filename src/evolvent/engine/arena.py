@@ -46,7 +46,7 @@ class Arena:
     """`cache [layers, rows, capacity, 2, heads, head]` (keys, values) and `hidden [rows, capacity, hidden]`.
 
     Untouched memory is zero: masked positions get weight 0, which only makes 0 of finite numbers. `aside` is the stream
-    on which forwards over it are recorded (`engine/recorder.py`).
+    on which forwards over it are recorded (`engine/cuda_graphs.py`).
     """
 
     aside: Any = None

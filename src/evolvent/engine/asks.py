@@ -186,7 +186,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class To:
-    """An ask for one of several models (`engine/several.py`), by its name there. Answered as the ask itself is.
+    """An ask for one of several models (`engine/multi_model.py`), by its name there. Answered as the ask itself is.
 
     A node belongs to the model that made it.
     """

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from evolvent.engine.asks import Answer, Ask, Engine, Ticket, To, Wait, Work
-from evolvent.engine.several import submitted
-from evolvent.engine.waits import Outcome, Waits, unwrapped
+from evolvent.engine.blocking_calls import Outcome, Waits, unwrapped
+from evolvent.engine.multi_model import submitted
 from evolvent.errors import ConfigError, EngineError, EvolventError, boundary
 
 __all__ = ["Counts", "Done", "blocking", "drive"]

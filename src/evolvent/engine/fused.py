@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from evolvent.engine.arena import Arena, Shape
 from evolvent.engine.attention import Attending, Attention
+from evolvent.engine.cuda_graphs import GraphShape, Recorder
 from evolvent.engine.plan import Plan
-from evolvent.engine.recorder import GraphShape, Recorder
 
 __all__ = ["FusedDecoder", "fits_fused"]
 

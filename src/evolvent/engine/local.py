@@ -27,15 +27,14 @@ from evolvent.engine.asks import (
     Ticket,
     Usage,
 )
-from evolvent.engine.check import checked
 from evolvent.engine.decoders import decoder_for
-from evolvent.engine.limits import limit_of
-from evolvent.engine.nodes import Prefix, Trie
 from evolvent.engine.plan import STRIDE, plan
-from evolvent.engine.rows import Rows
 from evolvent.engine.sampling import draw, draw_plain, uniforms
+from evolvent.engine.slots import Rows
 from evolvent.engine.stops import completes
-from evolvent.engine.streams import Request, Stream, Streams
+from evolvent.engine.streams import Request, Stream, Streams, limit_of
+from evolvent.engine.trie import Prefix, Trie
+from evolvent.engine.validation import checked
 from evolvent.errors import ConfigError, EngineError, StaleNode, WeightsChanged
 
 __all__ = ["LocalEngine"]

@@ -26,10 +26,10 @@ from evolvent.engine.asks import (
     Ticket,
     Usage,
 )
-from evolvent.engine.check import checked
-from evolvent.engine.limits import Limit, limit_of
 from evolvent.engine.sampling import draw, uniforms
 from evolvent.engine.stops import completes
+from evolvent.engine.streams import Limit, limit_of
+from evolvent.engine.validation import checked
 from evolvent.errors import ConfigError, EngineError, StaleNode
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from evolvent.engine.asks import Ask, Continuation, Finished, Node, SampleAsk, Ticket, Usage, Wait
-from evolvent.engine.check import checked
+from evolvent.engine.blocking_calls import Outcome, Waits
 from evolvent.engine.endpoint import Endpoint
 from evolvent.engine.replies import FINGERPRINT, Reply
-from evolvent.engine.waits import Outcome, Waits
+from evolvent.engine.validation import checked
 from evolvent.errors import ConfigError, EndpointError, Problem, StaleNode, TokensMissing, WeightsChanged
 
 __all__ = ["RemoteEngine"]

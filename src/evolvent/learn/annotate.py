@@ -19,8 +19,8 @@ from evolvent.errors import BatchMismatch, ConfigError, DeviceMemory, Problem, V
 from evolvent.learn.forward import calm, target_logits
 from evolvent.learn.losses import target_logprobs
 from evolvent.learn.packing import Batch, bucket, collate_padded
-from evolvent.learn.parts import Parts, check_parts
 from evolvent.learn.sources import vocabulary_digest
+from evolvent.learn.token_sequences import Parts, check_parts
 from evolvent.models.policy import Policy
 
 __all__ = ["WINDOW", "annotate"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from evolvent.learn.parts import Parts
+from evolvent.learn.token_sequences import Parts
 
 __all__ = ["Cost"]
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from evolvent.errors import BatchMismatch, ConfigError, NonFinite, NothingToLearn
 from evolvent.learn.checkpoint import Checkpointer
+from evolvent.learn.config import TrainConfig
 from evolvent.learn.forward import chosen_layout, fitting, in_precision, still
 from evolvent.learn.loader import Dealing, Learnable, Stream
 from evolvent.learn.measured import Beyond, Measured, check_objective
@@ -31,10 +32,9 @@ from evolvent.learn.packing import Batch
 from evolvent.learn.parallel.lay import check_layout, lay
 from evolvent.learn.parallel.mesh import Parallelism
 from evolvent.learn.parallel.ranks import ALONE, Ranks
-from evolvent.learn.parts import Parts
+from evolvent.learn.prefix_sharing import sharing_of
 from evolvent.learn.progress import FitReport, Metrics, Progress, identity, restore, save, settled
-from evolvent.learn.settings import TrainConfig
-from evolvent.learn.sharing import sharing_of
+from evolvent.learn.token_sequences import Parts
 from evolvent.learn.trained import Trained, check_resumes
 from evolvent.models.heads import fresh_head
 from evolvent.models.policy import Policy

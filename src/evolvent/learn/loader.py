@@ -15,8 +15,8 @@ from evolvent.errors import BatchMismatch, ConfigError, NothingToLearn, Problem
 from evolvent.learn.packing import Batch, Row, bucket, collate_packed, collate_padded, pack
 from evolvent.learn.parallel.mesh import Mesh, Schedule
 from evolvent.learn.parallel.stages import micro_batches
-from evolvent.learn.parts import Parts, check_parts
-from evolvent.learn.sharing import Sharing
+from evolvent.learn.prefix_sharing import Sharing
+from evolvent.learn.token_sequences import Parts, check_parts
 from evolvent.learn.trees import collate
 from evolvent.trajectory import sample_rng
 

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from evolvent.learn.parallel.ranks import ALONE, Ranks
-from evolvent.learn.parts import Parts
 from evolvent.learn.progress import Metrics
+from evolvent.learn.token_sequences import Parts
 
 if TYPE_CHECKING:
     from evolvent.learn.cost import Cost

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from evolvent.errors import BatchMismatch
-from evolvent.learn.parts import Parts
+from evolvent.learn.token_sequences import Parts
 
 __all__ = [
     "Batch",

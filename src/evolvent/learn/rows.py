@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 
 from evolvent.config import Config
 from evolvent.errors import BatchMismatch, ConfigError, EvolventError, SampleInvalid, VocabularyMismatch
-from evolvent.learn.parts import Parts, Render, flatten
+from evolvent.learn.token_sequences import Parts, Render, flatten
 from evolvent.learn.windows import Intake, TooLong, blocks, fitted, text_parts
 from evolvent.messages import Message
 from evolvent.models.dialects import Dialect

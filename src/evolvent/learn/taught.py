@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from evolvent.errors import NothingToLearn
-from evolvent.learn.parts import Parts
+from evolvent.learn.token_sequences import Parts
 
 __all__ = ["taught"]
 

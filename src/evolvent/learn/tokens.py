@@ -32,7 +32,7 @@ from evolvent.errors import (
 )
 from evolvent.files import TEMPORARY, disk_errors, sync_folder, write_atomic
 from evolvent.learn.arrays import DIGEST, ArrayReader, ArrayWriter, Layout
-from evolvent.learn.parts import Parts
+from evolvent.learn.token_sequences import Parts
 from evolvent.learn.windows import Intake
 from evolvent.store.lock import WriterLock
 from evolvent.trajectory import canonical_json

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from evolvent.errors import BatchMismatch
 from evolvent.learn.packing import Batch, collate_padded, common_columns
-from evolvent.learn.parts import Parts
+from evolvent.learn.token_sequences import Parts
 
 __all__ = ["ancestors", "branched", "collate", "collate_trees", "depths"]
 

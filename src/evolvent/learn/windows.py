@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.errors import EvolventError, Problem, SampleInvalid
-from evolvent.learn.parts import Parts
+from evolvent.learn.token_sequences import Parts
 
 __all__ = ["Intake", "TooLong", "blocks", "cut", "fitted", "text_parts", "windows"]
 

@@ -27,9 +27,9 @@ from evolvent.curate.notes import Limits, alignment, answer, asked, faults, pair
 from evolvent.errors import ConfigError, NothingToLearn, SampleInvalid, VocabularyMismatch
 from evolvent.files import plain_json, write_atomic
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.parts import Parts
 from evolvent.learn.rows import Reading, read_rows
 from evolvent.learn.taught import taught
+from evolvent.learn.token_sequences import Parts
 from evolvent.learn.windows import Intake, fitted
 from evolvent.models.policy import Policy
 from evolvent.run import Run

@@ -21,14 +21,14 @@ from pydantic import Field
 
 from evolvent.config import Config
 from evolvent.errors import ConfigError
-from evolvent.learn.sequences.training import SequenceTraining
+from evolvent.offline.training import SequenceTraining
 from evolvent.store.episodes import Episodes
 
 if TYPE_CHECKING:
-    from evolvent.learn.sequences.acting import ArrayActor
-    from evolvent.learn.sequences.state import Keeping
-    from evolvent.learn.sequences.windows import Standard
     from evolvent.models.sequences import DecisionModel
+    from evolvent.offline.acting import ArrayActor
+    from evolvent.offline.state import Keeping
+    from evolvent.offline.windows import Standard
 
 __all__ = [
     "PRESETS",
@@ -81,7 +81,7 @@ class ReturnConditioned:
 
     def actor(self, target: float = 0.0, *, context: int | None = None, greedy: bool = True) -> ArrayActor:
         """Who acts, asked for a return `target` (`learn.sequences.acting.conditioned`)."""
-        from evolvent.learn.sequences.acting import conditioned
+        from evolvent.offline.acting import conditioned
 
         return conditioned(self.model, self.standard, target=target, context=context, greedy=greedy)
 
@@ -97,11 +97,11 @@ def decision_transformer(
         ConfigError: an episode longer than the horizon, or actions outside -1..1; a training of other settings is kept
             there. NonFinite: learning broke down.
     """
-    from evolvent.learn.sequences.losses import action_error, action_nll
-    from evolvent.learn.sequences.state import begun
-    from evolvent.learn.sequences.training import fit_windows, seeded
-    from evolvent.learn.sequences.windows import WindowSource
     from evolvent.models.sequences import DecisionModel, SequenceShape
+    from evolvent.offline.losses import action_error, action_nll
+    from evolvent.offline.state import begun
+    from evolvent.offline.training import fit_windows, seeded
+    from evolvent.offline.windows import WindowSource
 
     _check(config, episodes)
     shape = SequenceShape(
@@ -139,9 +139,9 @@ def save_conditioned(policy: ReturnConditioned, folder: Path) -> None:
 
 def load_conditioned(folder: Path) -> ReturnConditioned:
     """Read what `save_conditioned` wrote; raises Incomplete, CorruptRecord or ShapeMismatch."""
-    from evolvent.learn.sequences.windows import Standard
     from evolvent.models.sequence_files import described, load_sequence
     from evolvent.models.sequences import DecisionModel, SequenceShape
+    from evolvent.offline.windows import Standard
 
     model, extra = load_sequence(DecisionModel, SequenceShape, folder)
     with described(folder):

@@ -30,16 +30,16 @@ from pydantic import Field
 from torch import Tensor
 
 from evolvent.config import Config
-from evolvent.learn.advantages import Credit, q_targets
 from evolvent.learn.forward import calm, outputs, target_logits
 from evolvent.learn.learner import Learner
-from evolvent.learn.look import said_of
 from evolvent.learn.objectives import Objective, Outputs, given
 from evolvent.learn.packing import Batch
-from evolvent.learn.practice import Practice, PracticeConfig, Setup
-from evolvent.learn.seen import Seen, gathered, with_final_values, with_finals
-from evolvent.learn.soft import expected_soft_value, soft_policy_kl, td_loss
 from evolvent.models.tuned import light_copy
+from evolvent.rl.advantages import Credit, q_targets
+from evolvent.rl.scored_rollout import Seen, gathered, with_final_values, with_finals
+from evolvent.rl.scoring import said_of
+from evolvent.rl.soft_values import expected_soft_value, soft_policy_kl, td_loss
+from evolvent.rl.trainer import Practice, PracticeConfig, Setup
 from evolvent.run import Run
 from evolvent.trajectory import Task
 

@@ -18,15 +18,15 @@ from pydantic import Field as Setting
 
 from evolvent.config import Config
 from evolvent.errors import BatchMismatch, ConfigError, unknown
-from evolvent.learn.sequences.training import SequenceTraining
 from evolvent.models.gato import BINS, NUMBERS, SEPARATOR, Field, GatoStep, decoded, step_tokens
+from evolvent.offline.training import SequenceTraining
 from evolvent.store.episodes import Episodes
 
 if TYPE_CHECKING:
-    from evolvent.learn.sequences.acting import ArrayActor
-    from evolvent.learn.sequences.state import Keeping
-    from evolvent.learn.sequences.windows import History
     from evolvent.models.gato_model import GatoModel
+    from evolvent.offline.acting import ArrayActor
+    from evolvent.offline.state import Keeping
+    from evolvent.offline.windows import History
 
 __all__ = ["Gato", "GatoTask", "Generalist", "array_task", "gato", "load_generalist", "save_generalist", "text_task"]
 
@@ -157,11 +157,11 @@ def gato(config: Gato, tasks: Mapping[str, GatoTask], *, keep: Keeping | None = 
         ConfigError: no task, or one without a step; a training of other settings is kept there.
         NonFinite: learning broke down.
     """
-    from evolvent.learn.sequences.losses import action_nll
-    from evolvent.learn.sequences.state import begun
-    from evolvent.learn.sequences.steps import step_batch, step_window, steps_digest
-    from evolvent.learn.sequences.training import fit_windows, seeded
     from evolvent.models.gato_model import GatoModel, GatoShape
+    from evolvent.offline.losses import action_nll
+    from evolvent.offline.state import begun
+    from evolvent.offline.steps import step_batch, step_window, steps_digest
+    from evolvent.offline.training import fit_windows, seeded
 
     if not tasks or not all(any(task.episodes) for task in tasks.values()):
         raise ConfigError("nothing to imitate", value=sorted(tasks), expected="tasks, each with an episode of steps")

@@ -2,7 +2,7 @@
 
 GRPO: Shao et al., DeepSeekMath (arXiv 2402.03300). Dr.GRPO (2503.20783), DAPO (2503.14476), RLOO (2402.14740),
 REINFORCE++ (2501.03262), GSPO (2507.18071), CISPO (2506.13585), Lite PPO (2508.08221), GiGPO (2505.10978): each is a
-baseline, a scale and a loss (`learn/presets.py`). All that is left for this file is DAPO's dynamic sampling: a group in
+baseline, a scale and a loss (`rl/presets.py`). All that is left for this file is DAPO's dynamic sampling: a group in
 which all episodes earned the same teaches nothing, so tasks are played on until there are enough that differ.
 """
 
@@ -16,10 +16,10 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from evolvent.errors import ConfigError
-from evolvent.learn.advantages import episode_returns, overlong_penalty
-from evolvent.learn.credit import GroupCredit
-from evolvent.learn.practice import Practice, PracticeConfig, Setup
-from evolvent.learn.presets import (
+from evolvent.rl.advantages import episode_returns, overlong_penalty
+from evolvent.rl.estimators import GroupCredit
+from evolvent.rl.objective import Aggregate, Clip, Corrected, Divergence, Reinforce
+from evolvent.rl.presets import (
     DAPO,
     DR_GRPO,
     GIGPO,
@@ -32,8 +32,8 @@ from evolvent.learn.presets import (
     Preset,
     cispo,
 )
-from evolvent.learn.reinforcement import Aggregate, Clip, Corrected, Divergence, Reinforce
-from evolvent.learn.seen import Seen
+from evolvent.rl.scored_rollout import Seen
+from evolvent.rl.trainer import Practice, PracticeConfig, Setup
 from evolvent.run import Run
 from evolvent.trajectory import Task, Trajectory
 

@@ -23,8 +23,8 @@ from evolvent.curate.irrelevance import irrelevant
 from evolvent.curate.masking import MaskSpec, masked
 from evolvent.errors import NothingToLearn, SampleInvalid
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.parts import Parts
 from evolvent.learn.taught import taught
+from evolvent.learn.token_sequences import Parts
 from evolvent.messages import CallSample, Tool
 from evolvent.models.dialects import Dialect
 from evolvent.models.toolprompt import ToolPrompt

@@ -26,13 +26,13 @@ from pydantic import Field, model_validator
 
 from evolvent.config import Config, as_dict
 from evolvent.errors import ConfigError, Problem, WorldError
-from evolvent.learn.teams.updates import TeamUpdates
+from evolvent.marl.updates import TeamUpdates
 from evolvent.worlds.teams.base import Resumable, TeamBatch
 
 if TYPE_CHECKING:
-    from evolvent.learn.teams.policy import TeamPolicy
-    from evolvent.learn.teams.rollout import Ended
-    from evolvent.learn.teams.state import TeamState
+    from evolvent.marl.checkpoint import TeamState
+    from evolvent.marl.policy import TeamPolicy
+    from evolvent.marl.rollout import Ended
     from evolvent.rollout.teams import TeamCollector
 
 __all__ = ["MAT", "PRESETS", "TrainedTeam", "mat"]
@@ -150,10 +150,10 @@ def mat(
         ConfigError: a batch of another size; a folder with the state of other settings. ShapeMismatch: a start whose
             spaces are not the batch's. NonFinite: learning broke down.
     """
-    from evolvent.learn.teams.policy import TeamPolicy, shape_of
-    from evolvent.learn.teams.rollout import ended_episodes
-    from evolvent.learn.teams.state import TeamState, read_state, write_state
-    from evolvent.learn.teams.updates import TeamLearner
+    from evolvent.marl.checkpoint import TeamState, read_state, write_state
+    from evolvent.marl.policy import TeamPolicy, shape_of
+    from evolvent.marl.rollout import ended_episodes
+    from evolvent.marl.updates import TeamLearner
     from evolvent.models.team_files import load_team, make_team
 
     if batch.size != config.rows:

@@ -20,14 +20,14 @@ from pydantic import Field
 
 from evolvent.config import Config
 from evolvent.errors import ConfigError
-from evolvent.learn.sequences.training import SequenceTraining
 from evolvent.methods.decision_transformer import ReturnConditioned
+from evolvent.offline.training import SequenceTraining
 from evolvent.store.episodes import Episodes, joined
 
 if TYPE_CHECKING:
-    from evolvent.learn.sequences.acting import ArrayActor
-    from evolvent.learn.sequences.state import Keeping
     from evolvent.models.sequences import DecisionModel
+    from evolvent.offline.acting import ArrayActor
+    from evolvent.offline.state import Keeping
 
 __all__ = ["OnlineDT", "TrainedOnline", "online_dt"]
 
@@ -96,7 +96,7 @@ class _Dual:
         """Move the temperature by the entropy of the last batch."""
         import torch
 
-        from evolvent.learn.sequences.losses import temperature_loss
+        from evolvent.offline.losses import temperature_loss
 
         self.optimizer.zero_grad()
         entropy = torch.tensor(self.entropy[-1])
@@ -107,13 +107,13 @@ class _Dual:
         """The temperature, its optimizer's moments, and the entropies so far."""
         import torch
 
-        from evolvent.learn.sequences.state import moments
+        from evolvent.offline.state import moments
 
         return {"log": self.log, "entropy": torch.tensor(self.entropy, dtype=torch.float64), **moments(self.optimizer)}
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
         """Back to what `state_dict` gave."""
-        from evolvent.learn.sequences.state import load_moments
+        from evolvent.offline.state import load_moments
 
         self.log.data.copy_(state["log"])
         self.entropy[:] = state["entropy"].tolist()
@@ -139,10 +139,10 @@ def online_dt(
         ConfigError: discrete actions, actions outside -1..1, rounds without `explore`; a training of other settings is
             kept there. NonFinite: learning broke down.
     """
-    from evolvent.learn.sequences.state import begun
-    from evolvent.learn.sequences.training import fit_windows, made_optimizer, seeded
-    from evolvent.learn.sequences.windows import Standard, WindowSource
     from evolvent.models.sequences import DecisionModel, SequenceShape
+    from evolvent.offline.state import begun
+    from evolvent.offline.training import fit_windows, made_optimizer, seeded
+    from evolvent.offline.windows import Standard, WindowSource
 
     _check(config, episodes, plays=explore is not None)
     shape = SequenceShape(

@@ -27,19 +27,19 @@ from evolvent.config import Config
 from evolvent.curate.chosen import best_of_each, distinct
 from evolvent.errors import ConfigError
 from evolvent.learn.annotate import annotate
-from evolvent.learn.critic import critic
 from evolvent.learn.objectives import dpo, span_labels, weighted_nll
-from evolvent.learn.parts import Parts
-from evolvent.learn.practice import PracticeConfig, Setup
-from evolvent.learn.presets import GRPO, OPENR_APPO, OPENR_TPPO, Preset
-from evolvent.learn.reinforcement import ValueLoss
 from evolvent.learn.sources import vocabulary_digest
+from evolvent.learn.token_sequences import Parts
 from evolvent.models.policy import Policy
 from evolvent.reward.labelling import Labelling, solutions_of
 from evolvent.reward.offline import sibling_pairs
 from evolvent.reward.paying import process_rewards, span_credit
 from evolvent.reward.process import default_tags, prepare
 from evolvent.reward.scoring import Floats, advantage_parts, cut, siblings_of, solutions_in, span_scores, spans_of
+from evolvent.rl.critic import critic
+from evolvent.rl.objective import ValueLoss
+from evolvent.rl.presets import GRPO, OPENR_APPO, OPENR_TPPO, Preset
+from evolvent.rl.trainer import PracticeConfig, Setup
 from evolvent.rollout.held_out import check_held_out, measured_tasks
 from evolvent.run import Run
 from evolvent.search.settings import SearchConfig

@@ -31,7 +31,7 @@ from evolvent.curate.select import Selector, dpp, span_choice, unit_features, wi
 from evolvent.curate.selectors import random_choice, top_quality
 from evolvent.errors import ConfigError, NothingToLearn
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.parts import Parts
+from evolvent.learn.token_sequences import Parts
 from evolvent.models.policy import Policy
 from evolvent.run import Run
 from evolvent.trajectory import sample_rng

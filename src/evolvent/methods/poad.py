@@ -21,11 +21,11 @@ from typing import TypeVar
 
 from pydantic import Field
 
-from evolvent.learn.advantages import Credit, decomposed_gae, whiten
-from evolvent.learn.critic import critic
-from evolvent.learn.practice import PracticeConfig, Setup
-from evolvent.learn.reinforcement import Clip, Corrected, PolicyGradient, ValueLoss, policy_gradient
-from evolvent.learn.seen import Seen
+from evolvent.rl.advantages import Credit, decomposed_gae, whiten
+from evolvent.rl.critic import critic
+from evolvent.rl.objective import Clip, Corrected, PolicyGradient, ValueLoss, policy_gradient
+from evolvent.rl.scored_rollout import Seen
+from evolvent.rl.trainer import PracticeConfig, Setup
 from evolvent.run import Run
 from evolvent.trajectory import Task
 

@@ -16,13 +16,13 @@ from typing import Literal, TypeVar
 
 from pydantic import Field, model_validator
 
-from evolvent.learn.candidates import Choice, choice_objective
-from evolvent.learn.credit import GaeCredit
-from evolvent.learn.critic import critic
 from evolvent.learn.objectives import Objective
-from evolvent.learn.practice import PracticeConfig, Setup
-from evolvent.learn.presets import Preset
-from evolvent.learn.reinforcement import Aggregate, Clip, Corrected, PolicyGradient, ValueLoss
+from evolvent.rl.candidates import Choice, choice_objective
+from evolvent.rl.critic import critic
+from evolvent.rl.estimators import GaeCredit
+from evolvent.rl.objective import Aggregate, Clip, Corrected, PolicyGradient, ValueLoss
+from evolvent.rl.presets import Preset
+from evolvent.rl.trainer import PracticeConfig, Setup
 from evolvent.run import Run
 from evolvent.trajectory import Task
 

@@ -20,16 +20,16 @@ import numpy as np
 from pydantic import Field
 
 from evolvent.config import Config
-from evolvent.learn.sequences.training import SequenceTraining
+from evolvent.offline.training import SequenceTraining
 from evolvent.store.episodes import Episodes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from evolvent.learn.sequences.acting import ArrayActor
-    from evolvent.learn.sequences.state import Keeping
-    from evolvent.learn.sequences.windows import History, Standard, Windows
     from evolvent.models.q_sequence import QSequence
+    from evolvent.offline.acting import ArrayActor
+    from evolvent.offline.state import Keeping
+    from evolvent.offline.windows import History, Standard, Windows
 
 __all__ = ["Autoregressive", "QTransformer", "load_autoregressive", "q_transformer", "save_autoregressive"]
 
@@ -65,8 +65,8 @@ class Autoregressive:
 
     def actor(self) -> ArrayActor:
         """Who takes the best bin of each dimension, given those before it."""
-        from evolvent.learn.sequences.windows import recent
         from evolvent.models.q_sequence import bin_middles
+        from evolvent.offline.windows import recent
 
         def act(history: History) -> NDArray[Any]:
             read = recent(history, self.model.shape.context, standard=self.standard)
@@ -97,13 +97,13 @@ def q_transformer(config: QTransformer, episodes: Episodes, *, keep: Keeping | N
     """
     import torch
 
-    from evolvent.learn.sequences.losses import unseen_to_floor
-    from evolvent.learn.sequences.q_targets import learned_steps, q_targets
-    from evolvent.learn.sequences.state import begun
-    from evolvent.learn.sequences.training import fit_windows, seeded
-    from evolvent.learn.sequences.windows import WindowSource, to_go
-    from evolvent.learn.soft import td_loss
     from evolvent.models.q_sequence import QSequence, QShape
+    from evolvent.offline.losses import unseen_to_floor
+    from evolvent.offline.q_targets import learned_steps, q_targets
+    from evolvent.offline.state import begun
+    from evolvent.offline.training import fit_windows, seeded
+    from evolvent.offline.windows import WindowSource, to_go
+    from evolvent.rl.soft_values import td_loss
 
     scaled = replace(episodes, reward=episodes.reward / config.scale)
     least = float(to_go(scaled, gamma=config.gamma).min())
@@ -152,7 +152,7 @@ def _values(network: QSequence, read: Windows, bins: Any) -> Any:
     it is while learning and acting: what longer windows are worth the network never learns."""
     import torch
 
-    from evolvent.learn.soft import hard_value
+    from evolvent.rl.soft_values import hard_value
 
     with torch.no_grad():
         before = network(read.observation[:, :-1], bins[:, :-1], seen=read.seen[:, :-1])
@@ -170,9 +170,9 @@ def save_autoregressive(policy: Autoregressive, folder: Path) -> None:
 
 def load_autoregressive(folder: Path) -> Autoregressive:
     """Read what `save_autoregressive` wrote; raises Incomplete, CorruptRecord or ShapeMismatch."""
-    from evolvent.learn.sequences.windows import Standard
     from evolvent.models.q_sequence import QSequence, QShape
     from evolvent.models.sequence_files import described, load_sequence
+    from evolvent.offline.windows import Standard
 
     model, extra = load_sequence(QSequence, QShape, folder)
     with described(folder):

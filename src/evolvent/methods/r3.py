@@ -28,12 +28,12 @@ from torch import Tensor
 from evolvent.config import Config
 from evolvent.curate.starts import Places, Reveal, adapted, adaptive, cut_points, mixed, readable, staged
 from evolvent.errors import ConfigError, Problem
-from evolvent.learn.credit import GaeCredit
-from evolvent.learn.critic import critic
-from evolvent.learn.practice import Practice, PracticeConfig, Setup
-from evolvent.learn.presets import R3 as PUBLISHED
-from evolvent.learn.presets import Preset
-from evolvent.learn.reinforcement import Clip, ValueLoss
+from evolvent.rl.critic import critic
+from evolvent.rl.estimators import GaeCredit
+from evolvent.rl.objective import Clip, ValueLoss
+from evolvent.rl.presets import R3 as PUBLISHED
+from evolvent.rl.presets import Preset
+from evolvent.rl.trainer import Practice, PracticeConfig, Setup
 from evolvent.run import Run
 from evolvent.trajectory import Branch, Start, Step, Task, Trajectory, canonical_json, sample_seed
 

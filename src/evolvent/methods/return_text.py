@@ -20,9 +20,9 @@ from pydantic import Field
 
 from evolvent.config import Config
 from evolvent.errors import ConfigError, NonFinite, SampleInvalid
-from evolvent.learn.advantages import reward_to_go
 from evolvent.learn.objectives import weighted_nll
 from evolvent.models.sequence_bins import QuantileBins
+from evolvent.rl.advantages import reward_to_go
 from evolvent.run import Run
 from evolvent.trajectory import Task, Trajectory, Value
 from evolvent.worlds.base import Env, Forkable, Info, Reply, World

@@ -17,8 +17,8 @@ from typing import Annotated, TypeVar
 
 from pydantic import Field, model_validator
 
-from evolvent.learn.practice import Setup
 from evolvent.methods.grpo import GRPOConfig, preset, sampled
+from evolvent.rl.trainer import Setup
 from evolvent.rollout.horizon import HorizonSchedule
 from evolvent.run import Run
 from evolvent.trajectory import Task

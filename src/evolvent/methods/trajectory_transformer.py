@@ -23,16 +23,16 @@ from pydantic import Field, model_validator
 
 from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem, SampleInvalid
-from evolvent.learn.sequences.training import SequenceTraining
+from evolvent.offline.training import SequenceTraining
 from evolvent.store.episodes import Episodes
 from evolvent.trajectory import sample_seed
 
 if TYPE_CHECKING:
-    from evolvent.learn.sequences.acting import ArrayActor
-    from evolvent.learn.sequences.state import Keeping
-    from evolvent.learn.sequences.windows import History
     from evolvent.models.sequence_bins import QuantileBins
     from evolvent.models.trajectory_model import TrajectoryModel
+    from evolvent.offline.acting import ArrayActor
+    from evolvent.offline.state import Keeping
+    from evolvent.offline.windows import History
     from evolvent.rollout.imagined import Imagined
 
 __all__ = [
@@ -175,10 +175,10 @@ def trajectory_transformer(
     import torch
 
     from evolvent.learn.losses import target_logprobs, weighted_nll
-    from evolvent.learn.sequences.state import begun
-    from evolvent.learn.sequences.training import fit_windows, seeded
-    from evolvent.learn.sequences.transitions import TransitionSource
     from evolvent.models.trajectory_model import TrajectoryModel, TrajectoryShape
+    from evolvent.offline.state import begun
+    from evolvent.offline.training import fit_windows, seeded
+    from evolvent.offline.transitions import TransitionSource
 
     if episodes.actions > config.bins:
         raise ConfigError(

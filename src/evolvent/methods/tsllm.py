@@ -28,7 +28,7 @@ from evolvent.curate.balance import balanced
 from evolvent.curate.chosen import best_of_each, distinct
 from evolvent.errors import ConfigError, Problem
 from evolvent.learn.objectives import reward_pairs, weighted_nll
-from evolvent.learn.parts import Parts
+from evolvent.learn.token_sequences import Parts
 from evolvent.models.policy import Policy
 from evolvent.reward.scoring import episode_rewards, judge_objective, judge_parts, rescored
 from evolvent.rollout.held_out import check_held_out, measured_tasks

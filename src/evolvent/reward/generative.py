@@ -14,7 +14,7 @@ import numpy as np
 
 from evolvent.engine.asks import Work
 from evolvent.errors import ConfigError, SampleInvalid
-from evolvent.learn.parts import Parts
+from evolvent.learn.token_sequences import Parts
 from evolvent.learn.trees import branched
 from evolvent.reward.endings import Ending, Paths, chance, checked, read_endings
 from evolvent.reward.solutions import Solution

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from evolvent.errors import BatchMismatch, ConfigError, Problem
-from evolvent.learn.parts import Parts
+from evolvent.learn.token_sequences import Parts
 from evolvent.reward.solutions import Solution
 
 __all__ = ["Siblings", "advantage_weights", "expectile_error", "q_targets", "sibling_pairs"]

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.errors import BatchMismatch
-from evolvent.learn.advantages import Credit, buffer_normalized
-from evolvent.learn.flat import Flat
-from evolvent.learn.seen import Seen
 from evolvent.reward.scoring import Floats
+from evolvent.rl.advantages import Credit, buffer_normalized
+from evolvent.rl.rollout_batch import Flat
+from evolvent.rl.scored_rollout import Seen
 
 __all__ = ["process_rewards", "span_credit"]
 

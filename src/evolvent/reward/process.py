@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from evolvent.engine.asks import Work
 from evolvent.errors import ConfigError, Problem, SampleInvalid
-from evolvent.learn.parts import Parts
+from evolvent.learn.token_sequences import Parts
 from evolvent.learn.trees import branched
 from evolvent.reward.endings import Ending, Paths, Scorer, chance, checked, read_endings
 from evolvent.reward.formats import STEP_TAG

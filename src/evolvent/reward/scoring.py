@@ -18,16 +18,16 @@ from torch import Tensor
 
 from evolvent.errors import ConfigError, SampleInvalid
 from evolvent.learn.forward import outputs
-from evolvent.learn.look import Look, look, said_of
 from evolvent.learn.objectives import Need, Objective, given, outcome, value
 from evolvent.learn.packing import Batch
-from evolvent.learn.parts import Parts, flatten
 from evolvent.learn.preferences import readout
+from evolvent.learn.token_sequences import Parts, flatten
 from evolvent.models.policy import Policy
 from evolvent.reward.offline import Siblings, advantage_weights
 from evolvent.reward.process import TagIds, labelled
 from evolvent.reward.solutions import Solution
 from evolvent.reward.states import Spans, solution_of, states
+from evolvent.rl.scoring import Look, look, said_of
 from evolvent.search.settings import SearchConfig
 from evolvent.search.writing import Writing
 from evolvent.trajectory import Generation, Score, Trajectory

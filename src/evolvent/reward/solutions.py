@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evolvent.errors import SampleInvalid
-from evolvent.learn.parts import Parts
+from evolvent.learn.token_sequences import Parts
 from evolvent.models.dialects import Dialect
 from evolvent.reward.labels import SpanLabels
 

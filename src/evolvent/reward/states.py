@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from evolvent.errors import EvolventError, Problem, SampleInvalid
-from evolvent.learn.parts import Parts
+from evolvent.learn.token_sequences import Parts
 from evolvent.models.dialects import Dialect
 from evolvent.reward.process import Prepared
 from evolvent.reward.solutions import Solution

@@ -17,8 +17,8 @@ from torch import nn
 
 from evolvent.engine.asks import Work
 from evolvent.errors import ConfigError, Problem, SampleInvalid
-from evolvent.learn.parts import Parts
 from evolvent.learn.preferences import readout
+from evolvent.learn.token_sequences import Parts
 from evolvent.reward.endings import Ending, Paths, checked, read_endings
 from evolvent.reward.solutions import Solution
 from evolvent.search.records import Spent

@@ -64,7 +64,7 @@ def play(
         ConfigError: no episodes or steps. EnvLost: an environment that failed. BatchMismatch: an actor of another
             world. SampleInvalid: observations or rewards that are not finite.
     """
-    from evolvent.learn.sequences.windows import History
+    from evolvent.offline.windows import History
 
     if episodes < 1 or horizon < 1 or (actions < 1) == (dim < 1):
         raise ConfigError(

@@ -18,7 +18,7 @@ from evolvent.logs import in_episode
 from evolvent.rollout.branches import Moment, Origins, check_replayed, resuming
 from evolvent.trajectory import Branch, EndedBy, Start, Step, Task, Trajectory, Value, unscored
 from evolvent.worlds.base import Env, Forkable, Info, Reply, World
-from evolvent.worlds.held import Held, Limits
+from evolvent.worlds.deferred_close import Held, Limits
 
 __all__ = ["Limits", "episode"]
 

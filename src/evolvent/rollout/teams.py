@@ -28,7 +28,7 @@ from evolvent.worlds.teams.base import (
 )
 
 if TYPE_CHECKING:  # the array rollout lives where it is learned from, and that room needs torch
-    from evolvent.learn.teams.rollout import ArrayRollout, TeamPlayer
+    from evolvent.marl.rollout import ArrayRollout, TeamPlayer
 
 __all__ = ["TeamCollector", "film", "outcome_row", "play_episodes", "trajectories_of"]
 
@@ -58,7 +58,7 @@ class TeamCollector:
             ShapeMismatch: a player of other observations or actions. ConfigError: less than one step.
             EnvLost: a row whose environment fails again and again.
         """
-        from evolvent.learn.teams.rollout import ArrayRollout
+        from evolvent.marl.rollout import ArrayRollout
 
         if steps < 1:
             raise ConfigError("steps of a rollout", value=steps, expected="1 or more")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from evolvent.engine.asks import Engine
-from evolvent.engine.several import Several
+from evolvent.engine.multi_model import Several
 from evolvent.errors import ConfigError, VocabularyMismatch
 from evolvent.learn.sources import vocabulary_digest
 from evolvent.models.policy import Policy

@@ -9,20 +9,60 @@ begins an annotator anew whose node was lost, and asks it again for the windows 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from evolvent.errors import EndpointError
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from evolvent.errors import EndpointError, EngineError, EvolventError, boundary
 from evolvent.learn.annotate import WINDOW, annotate
-from evolvent.learn.parts import Parts
+from evolvent.learn.token_sequences import Parts
 from evolvent.models.policy import Policy
-from evolvent.scale.ray_annotated import Annotator
 from evolvent.scale.ray_cluster import Placing, room
 from evolvent.scale.ray_players import error_of
-from evolvent.scale.ray_wire import files_of
+from evolvent.scale.ray_wire import Files, files_of, policy_in
 
-__all__ = ["annotate_on"]
+__all__ = ["Annotator", "annotate_on"]
+
+
+Said = tuple[list[Parts], tuple[str, str] | None]
+
+
+class Annotator:
+    """A policy on a node of the cluster.
+
+    Args:
+        files: `names` and `limit`, see `ray_wire.Files`, and `contents`, the digests of what follows, in order.
+        asked: what `learn.annotate.annotate` takes by name. place: `threads` of torch, and the `device`.
+    """
+
+    def __init__(
+        self,
+        files: Mapping[str, Any],
+        asked: Mapping[str, Any],
+        place: Mapping[str, Any],
+        *contents: NDArray[np.uint8],
+    ) -> None:
+        torch.set_num_threads(place["threads"])
+        self._asked = dict(asked)
+        with TemporaryDirectory(prefix="evolvent-") as folder:
+            known = dict(zip(files["contents"], contents, strict=True))
+            self._policy = policy_in(Path(folder), Files(files["names"], files["limit"]), known)
+        self._policy.model.to(place["device"])
+
+    def say(self, window: Sequence[Parts]) -> Said:
+        """The same parts with their columns, or the kind and text of an error."""
+        try:
+            with boundary(EngineError, "annotating failed"):
+                return list(annotate(self._policy, window, **self._asked)), None
+        except EvolventError as error:
+            return [], (type(error).__name__, str(error))
+
 
 _AHEAD = 2  # windows of an annotator: one that it works on, one that waits
 _RETRIES = 3  # lives of an annotator after its first, and tries of a window after its first

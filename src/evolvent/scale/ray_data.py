@@ -7,24 +7,45 @@ path on every node. Stages are frozen dataclasses of installed modules; they tra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from evolvent.curate.kept import kept
 from evolvent.curate.shards import Shard
 from evolvent.curate.stages import Done, Stage, file_of, transform
 from evolvent.deadline import Deadline
-from evolvent.errors import EndpointError, EngineError
+from evolvent.errors import EndpointError, EngineError, EvolventError, boundary
 from evolvent.files import write_atomic
 from evolvent.scale.ray_cluster import Placing, room
 from evolvent.scale.ray_players import error_of
-from evolvent.scale.ray_shard import made_shard
-from evolvent.scale.ray_versions import versions
+from evolvent.scale.ray_versions import check_versions, versions
 
-__all__ = ["transform_on"]
+__all__ = ["made_shard", "transform_on"]
+
+
+def made_shard(
+    row: Mapping[str, Any], stages: Sequence[Stage], versions: Mapping[str, str]
+) -> tuple[bytes, bytes, tuple[str, str] | None]:
+    """The task: the bytes of a finished shard and of its summary, or the kind and text of an error.
+
+    Args:
+        versions: of the run; where there are others here, the error says so.
+    """
+    shard = Shard(**{**row, "path": Path(row["path"])})
+    try:
+        check_versions(versions)
+        with boundary(EngineError, "a stage failed"), TemporaryDirectory(prefix="evolvent-") as made:
+            cache = Path(made)
+            transform([shard], stages, cache / "rows.jsonl", cache=cache, may_be_empty=True)
+            file = file_of(stages, shard, cache)
+            return file.read_bytes(), file.with_suffix(".json").read_bytes(), None
+    except EvolventError as error:
+        return b"", b"", (type(error).__name__, str(error))
+
 
 _AHEAD = 2  # tasks of a place: one that runs, one that waits
 _RETRIES = 3  # times that Ray does a shard again whose worker or node was lost

@@ -33,10 +33,10 @@ from evolvent.reward.labelling import Labelling
 from evolvent.rollout.branches import Branching, Origins
 from evolvent.rollout.collect import collect
 from evolvent.rollout.episode import Limits
-from evolvent.rollout.searching import Player as Searcher
-from evolvent.rollout.searching import searching
+from evolvent.rollout.search import Player as Searcher
+from evolvent.rollout.search import searching
 from evolvent.scale.judging import JUDGE, judged, scorer_of
-from evolvent.scale.local import LocalVerbs
+from evolvent.scale.local_backend import LocalVerbs
 from evolvent.scale.ray_versions import check_versions
 from evolvent.scale.ray_wire import Files, agent_of, line_of, message, parts_of, policy_in, start_of, trajectory_of
 from evolvent.search.settings import ForestConfig, SearchConfig

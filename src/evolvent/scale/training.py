@@ -27,7 +27,7 @@ from evolvent.learn.objectives import Objective
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.parallel.mesh import Parallelism
 from evolvent.learn.parallel.ranks import Ranks
-from evolvent.learn.parts import Parts
+from evolvent.learn.token_sequences import Parts
 from evolvent.models.exchange import write_hf
 from evolvent.models.heads import ValueHead
 from evolvent.models.policy import Policy

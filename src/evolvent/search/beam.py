@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from evolvent.search.asking import Asking, Exhausted, check_sizes, expand, value
+from evolvent.search.budgeted import Asking, Exhausted, check_sizes, expand, value
 from evolvent.search.records import Budget, EndedBy, Search, SearchResult, State
 from evolvent.search.tree import Tree
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.errors import ConfigError, Problem
-from evolvent.search.asking import Asking, Exhausted, check_sizes, expand, value
+from evolvent.search.budgeted import Asking, Exhausted, check_sizes, expand, value
 from evolvent.search.records import Budget, EndedBy, Search, SearchResult, State
 from evolvent.search.tree import Tree
 

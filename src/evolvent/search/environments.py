@@ -14,17 +14,17 @@ from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from evolvent.engine.asks import Answer, Ask, To, Wait, Work
 from evolvent.errors import ConfigError, EvolventError, ScoringError
-from evolvent.search.careful import Careful, passing
-from evolvent.search.functions import answered, fitting
+from evolvent.search.budgeted import partwise
+from evolvent.search.drive import answered, fitting
+from evolvent.search.isolation import Careful, passing
 from evolvent.search.meter import Meter, limited
-from evolvent.search.partwise import partwise
 from evolvent.search.proposers import EnvState, Language, Proposal, Proposer, Proposing
 from evolvent.search.records import Budget, Child, EndedBy, Expand, Found, Spent, Wanted
 from evolvent.search.scorers import Bounded, Scorer
 from evolvent.search.stage import Stage
 from evolvent.trajectory import Task, Value, sample_seed
 from evolvent.worlds.base import World
-from evolvent.worlds.held import Limits
+from evolvent.worlds.deferred_close import Limits
 
 __all__ = ["Estimate", "Foreseen", "StateValue", "TextValue", "over_env"]
 

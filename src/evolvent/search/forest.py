@@ -17,7 +17,7 @@ import numpy as np
 
 from evolvent.errors import ConfigError, NoLegalAction
 from evolvent.search.aggregate import Choice, Rule, Same, Sample, Span, aggregate, grouped, samples_of
-from evolvent.search.asking import check_sizes
+from evolvent.search.budgeted import check_sizes
 from evolvent.search.records import Budget, EndedBy, Found, Search, SearchResult, Spent, State, Wanted
 from evolvent.trajectory import sample_rng, sample_seed
 

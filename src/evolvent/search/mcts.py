@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.errors import ConfigError, Problem
-from evolvent.search.asking import Asking, Exhausted, check_sizes, value
+from evolvent.search.budgeted import Asking, Exhausted, check_sizes, value
 from evolvent.search.records import Budget, EndedBy, Found, Search, SearchResult, State, Wanted
 from evolvent.search.select import Select, between, dirichlet_noise, puct
 from evolvent.search.simulate import Simulator, alive, conclude

@@ -11,7 +11,7 @@ from collections.abc import Generator, Sequence
 from typing import TypeVar
 
 from evolvent.engine.asks import Answer, Ask, LogitsAsk, Node, SampleAsk, ScoreAsk, To, Wait, Work
-from evolvent.engine.nodes import Place, Segment, Trie
+from evolvent.engine.trie import Place, Segment, Trie
 from evolvent.errors import EvolventError, ScoringError, boundary
 from evolvent.search.records import Budget, EndedBy, Spent
 

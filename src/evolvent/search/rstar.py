@@ -15,7 +15,7 @@ import numpy as np
 
 from evolvent.errors import ConfigError, EngineError, Problem, unknown
 from evolvent.search.aggregate import Answer, Same, Sample, aggregate, grouped
-from evolvent.search.asking import Asking, Exhausted, check_sizes
+from evolvent.search.budgeted import Asking, Exhausted, check_sizes
 from evolvent.search.records import Budget, Child, EndedBy, Expand, Found, Search, SearchResult, State, Wanted
 from evolvent.search.select import uct
 from evolvent.search.tree import Tree

@@ -13,7 +13,7 @@ import numpy as np
 
 from evolvent.belief.stopping import Detector
 from evolvent.search.aggregate import Answer, Same, Sample, aggregate
-from evolvent.search.asking import Asking, Exhausted, check_sizes, expand, value
+from evolvent.search.budgeted import Asking, Exhausted, check_sizes, expand, value
 from evolvent.search.records import Budget, Child, EndedBy, Expand, Found, Search, SearchResult, State, Wanted
 from evolvent.search.stopping import Stop, Vote
 from evolvent.search.tree import Tree

@@ -8,9 +8,9 @@ from functools import partial
 
 from evolvent.engine.asks import Work
 from evolvent.errors import EvolventError, ScoringError
-from evolvent.search.careful import passing
+from evolvent.search.budgeted import partwise
+from evolvent.search.isolation import passing
 from evolvent.search.meter import Meter
-from evolvent.search.partwise import partwise
 from evolvent.search.records import Budget, EndedBy, Spent
 from evolvent.search.scorers import Bounded, Ending, Scorer
 from evolvent.search.writing import TextState, Writing

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.search.asking import Asking, Exhausted, value
+from evolvent.search.budgeted import Asking, Exhausted, value
 from evolvent.search.records import EndedBy, Expand, Found, SearchResult, Wanted
 from evolvent.search.tree import Tree
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from evolvent.engine.asks import GREEDY, Continuation, SampleAsk, To, Work
 from evolvent.errors import EvolventError
-from evolvent.search.careful import Careful
-from evolvent.search.functions import answered, fitting
+from evolvent.search.drive import answered, fitting
+from evolvent.search.isolation import Careful
 from evolvent.search.meter import Meter
 from evolvent.search.records import Child, Expand, Found, Spent, Wanted
 from evolvent.search.rstar_prompts import Solution, after, ended, prompt, stops

@@ -13,7 +13,7 @@ from evolvent.engine.asks import Answer, Ask, To, Wait
 from evolvent.errors import ConfigError, EnvLost, StepTimeout, boundary
 from evolvent.trajectory import Task, Value
 from evolvent.worlds.base import Env, Forkable, Info, World
-from evolvent.worlds.held import Held, Limits
+from evolvent.worlds.deferred_close import Held, Limits
 
 __all__ = ["Moved", "Stage"]
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from evolvent.engine.asks import Ask, Continuation, LogitsAsk, Output, SampleAsk, Work
 from evolvent.errors import ContextOverflow, EngineError, EvolventError
-from evolvent.search.careful import Careful
-from evolvent.search.functions import answered, fitting
+from evolvent.search.drive import answered, fitting
+from evolvent.search.isolation import Careful
 from evolvent.search.meter import Meter, limited
 from evolvent.search.records import Child, Expand, Found, Spent, Wanted
 from evolvent.search.scorers import Scorer

@@ -10,7 +10,7 @@ from evolvent.engine.asks import Wait
 from evolvent.errors import EnvLost, EvolventError, ScoringError, boundary
 from evolvent.trajectory import Score, Task, unscored
 from evolvent.worlds.base import World
-from evolvent.worlds.held import Limits
+from evolvent.worlds.deferred_close import Limits
 
 __all__ = ["Verdict", "called", "graded", "question_of"]
 

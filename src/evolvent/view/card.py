@@ -47,7 +47,7 @@ print(tokenizer.decode(written[0, inputs["input_ids"].shape[1] :], skip_special_
 ```"""
 _EVOLVENT = """```python
 import evolvent as ev
-from evolvent.cli.names import worlds
+from evolvent.cli.registry import worlds
 
 policy = ev.load_policy("{folder}")
 made = {made}

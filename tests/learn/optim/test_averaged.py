@@ -19,12 +19,11 @@ from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig, make
-from evolvent.learn.passes import passes
-from evolvent.learn.practice import Practice, Setup
-from evolvent.learn.presets import DR_GRPO
 from evolvent.learn.trained import LEARNING, Trained
 from evolvent.models.stored import open_checkpoint
-from tests.learn.acting import Echo, quick, run_of, talking
+from evolvent.rl.presets import DR_GRPO
+from evolvent.rl.trainer import Practice, Setup, passes
+from tests.rl.acting import Echo, quick, run_of, talking
 
 pytest.importorskip("pytorch_optimizer")
 AVERAGING = ("schedulefreeadamw", "schedulefreeradam", "schedulefreesgd")

@@ -12,9 +12,9 @@ import torch
 from benchmarks.parallel_cells import Cell, episodes, small_policy
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.parallel.ranks import ranks_of
-from evolvent.learn.parts import Parts
-from evolvent.learn.presets import GRPO, GSPO, OPENR_APPO
-from evolvent.learn.reinforcement import Behaviour, PolicyGradient, policy_gradient
+from evolvent.learn.token_sequences import Parts
+from evolvent.rl.objective import Behaviour, PolicyGradient, policy_gradient
+from evolvent.rl.presets import GRPO, GSPO, OPENR_APPO
 
 LOSSES: dict[str, PolicyGradient] = {
     "grpo": GRPO.loss,

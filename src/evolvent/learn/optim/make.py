@@ -15,12 +15,12 @@ from torch.optim import Optimizer
 
 from evolvent.config import Config
 from evolvent.errors import ConfigError, MissingExtra, Problem, boundary, unknown
-from evolvent.learn.optim import adalomo, adan, lion, lomo, sophia
+from evolvent.learn.optim import adalomo, adan, lomo, sophia
 
 __all__ = ["OptimizerConfig", "check_fused", "is_own", "make"]
 
 _UNFIT = {"lbfgs", "sparseadam", "optimizer"}  # a closure, sparse gradients, the base class
-_OURS = (adalomo.AdaLomo, adan.Adan, lion.Lion, lomo.Lomo, sophia.SophiaG)
+_OURS = (adalomo.AdaLomo, adan.Adan, adan.Lion, lomo.Lomo, sophia.SophiaG)
 _TORCH = [cls for cls in vars(torch.optim).values() if isinstance(cls, type) and issubclass(cls, Optimizer)]
 _KNOWN = {cls.__name__.lower(): cls for cls in (*_TORCH, *_OURS) if cls.__name__.lower() not in _UNFIT}
 Clipping = Literal["norm", "value", "two_pass", "none"]

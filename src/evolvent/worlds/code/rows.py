@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from evolvent.data.jsonl import read_rows, row_files
 from evolvent.errors import ConfigError, Problem, SampleInvalid
 from evolvent.grade.code import Form, Tests, form, humaneval, mbpp
 from evolvent.grade.exchanges import Exchanges
 from evolvent.trajectory import canonical_json
 from evolvent.worlds.code.apps import apps_folders, apps_parts, folder_entry
-from evolvent.worlds.rowfiles import read_rows, row_files
 
 __all__ = ["CodeRow", "read_code", "read_code_row"]
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 
+from evolvent.data.jsonl import row_named, split_said
 from evolvent.errors import ConfigError, Problem
 from evolvent.grade.base import Grade
 from evolvent.grade.code import Open, judge
@@ -23,7 +24,6 @@ from evolvent.worlds.code.rows import CodeRow, read_code
 from evolvent.worlds.panel import check_names
 from evolvent.worlds.reasoning.question import Question
 from evolvent.worlds.reasoning.world import Questions
-from evolvent.worlds.rowfiles import row_named, split_said
 
 __all__ = ["LIMITS", "Code"]
 

@@ -17,12 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from evolvent.data.jsonl import read_rows, row_files
 from evolvent.errors import ConfigError, Problem, SampleInvalid
 from evolvent.grade.numbers import after_mark, number_of
 from evolvent.grade.programs import assemble, run_straight
 from evolvent.trajectory import canonical_json
 from evolvent.worlds.reasoning.question import MARK, Question
-from evolvent.worlds.rowfiles import read_rows, row_files
 
 __all__ = ["Row", "read_questions", "read_row"]
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from evolvent.data.jsonl import row_named, split_said
 from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.grade.base import Grade
 from evolvent.grade.maths import MathsGrader
@@ -22,7 +23,6 @@ from evolvent.worlds.panel import check_names
 from evolvent.worlds.reasoning.mathsfiles import MathsRow, read_maths, sentences
 from evolvent.worlds.reasoning.question import Question
 from evolvent.worlds.reasoning.world import Questions
-from evolvent.worlds.rowfiles import row_named, split_said
 
 __all__ = ["TIERINGS", "Maths"]
 

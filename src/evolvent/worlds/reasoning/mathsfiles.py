@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evolvent.data.jsonl import read_rows, row_files
 from evolvent.errors import ConfigError, Problem, SampleInvalid
 from evolvent.grade.latex import boxed
 from evolvent.trajectory import canonical_json
-from evolvent.worlds.rowfiles import read_rows, row_files
 
 __all__ = ["MathsRow", "read_maths", "read_maths_row", "sentences"]
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from evolvent.data.jsonl import row_files, row_named
 from evolvent.errors import ConfigError, Problem, SampleInvalid, VersionMismatch
 from evolvent.trajectory import Json, Task, canonical_json
 from evolvent.worlds.base import SPLITS
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.panel import Sizes, check_names
-from evolvent.worlds.rowfiles import row_files, row_named
 from evolvent.worlds.web_replay import generated
 from evolvent.worlds.web_replay.records import Ranks, WebTask, read_ranks, read_task, rows_of
 

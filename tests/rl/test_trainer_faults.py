@@ -1,0 +1,207 @@
+"""Practice where things go wrong: updates that are not finite, limits, rounding, full contexts, idle settings."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from evolvent.errors import ConfigError, NonFinite, NothingToLearn
+from evolvent.learn.config import TrainConfig
+from evolvent.learn.learner import Learner
+from evolvent.learn.objectives import Objective
+from evolvent.methods.etpo import ETPO, Networks
+from evolvent.methods.grpo import GRPOConfig, grpo
+from evolvent.methods.grpo import preset as grpo_preset
+from evolvent.methods.poad import POAD
+from evolvent.methods.ppo import PPO, ppo, preset
+from evolvent.models.adapters import AdapterConfig, adapt
+from evolvent.rl.advantages import Credit, group_advantage, overlong_penalty, whiten
+from evolvent.rl.objective import PolicyGradient, policy_gradient
+from evolvent.rl.presets import GRPO
+from evolvent.rl.rollout_batch import with_columns
+from evolvent.rl.trainer import Setup, passes
+from tests.rl.acting import Echo, Endless, quick, run_of, small
+
+
+def tasks(world):
+    return world.tasks("train", "seen")
+
+
+def broken(times):
+    """A loss that is not a number for so many updates, and then is."""
+    base, left = policy_gradient(PolicyGradient(), name="broken"), [times]
+
+    def loss(outputs, batch):
+        found, count = base.loss(outputs, batch)
+        left[0] -= 1
+        return (found * float("nan") if left[0] >= 0 else found), count
+
+    return replace(base, loss=loss)
+
+
+def practised(run, world, times, iterations):
+    setup = Setup("broken", quick(epochs=2, minibatches=2, iterations=iterations), broken(times))
+    with run.practise(small(world), setup) as practice:
+        for _ in practice.rounds():
+            seen = practice.look(practice.play(practice.starts(tasks(world))))
+            noise = np.random.default_rng(0).normal(size=seen.flat.parts)
+            practice.improve(seen, Credit(noise, noise))
+    return practice
+
+
+def test_updates_that_are_not_finite_are_counted_over_iterations_and_end_it(tmp_path):
+    """Four to an iteration and a patience of five: the fifth is in the second iteration."""
+    with run_of(tmp_path, Echo()) as run, pytest.raises(NonFinite, match=r"5 updates .* of the policy .* iteration 2"):
+        practised(run, Echo(), times=99, iterations=12)
+
+
+def test_an_update_that_is_not_finite_is_not_taken_and_not_averaged(tmp_path):
+    """Four of the first iteration's four, then none: they are in no total, and the practice goes on."""
+    with run_of(tmp_path, Echo()) as run:
+        practised(run, Echo(), times=4, iterations=2)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    first, second = (row for row in rows if row.get("kind") == "practise")
+    assert (first["skipped"], first["updates"], first["trained"]) == (4, 0, 0) and "loss" not in first
+    assert (second["skipped"], second["updates"]) == (0, 4) and np.isfinite(second["loss"])
+
+
+@pytest.fixture(scope="module")
+def drifted(tmp_path_factory):
+    """Chains of which half are far from the old policy, and the divergence of the whole."""
+    world = Echo()
+    setup = Setup("g", quick(iterations=1), GRPO.objective)
+    with run_of(tmp_path_factory.mktemp("drifted"), world) as run, run.practise(small(world), setup) as practice:
+        next(iter(practice.rounds()))
+        seen = practice.look(practice.play(practice.starts(tasks(world))))
+    shift = np.where(seen.flat.episode_of_part < 4, 0.6, 0.0)
+    noise = np.random.default_rng(0).normal(size=seen.flat.parts)
+    columns = {"old": seen.old - shift, "behaviour": seen.flat.logp, "advantages": noise}
+    return practice.first, with_columns(seen.chains, seen.flat, columns), float((np.expm1(shift) - shift).mean())
+
+
+@pytest.mark.parametrize("micro", [4096, 96, 48])
+@pytest.mark.parametrize("seed", [0, 2])
+def test_a_limit_is_of_the_update_however_it_is_cut(drifted, micro, seed):
+    policy, chains, whole = drifted
+    train = TrainConfig(lr=1e-3, weight_decay=0.0, warmup_updates=0, batch_tokens=4096, micro_tokens=micro)
+    for times, taken in ((1.5, 1), (0.9, 0)):
+        objective = policy_gradient(PolicyGradient(stop_kl=times * whole), name="careful")
+        learner = Learner(policy.clone(), objective, train, seed=0)
+        tally = passes(learner, chains, epochs=1, minibatches=1, rng=np.random.default_rng(seed))
+        assert (tally.updates, tally.stopped) == (taken, not taken)
+
+
+# ------------------------------------------------------------------ rounding, sizes
+
+
+def test_rewards_that_are_equal_but_for_rounding_are_equal():
+    assert not whiten(np.full(24, 0.1)).any()
+    sums = [0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1]
+    assert sums[0] != sums[1]
+    found = group_advantage(sums, ["a", "a"], baseline="group_mean", scale="group_std")
+    assert found.advantage.tolist() == [0.0, 0.0] and found.equal == 1 and not found.varied.any()
+    assert whiten([0.1, 0.1 + 1e-9]).any()  # a small difference is one
+
+
+class Tenth(Endless):
+    """Pays a tenth, once."""
+
+    name = "tenth"
+
+    def play(self, spec):
+        yield f"say {spec['first']}"
+        yield f"say {spec['then']}", 0.1
+        while True:
+            yield f"say {spec['then']}", 0.0
+
+
+def test_nothing_to_compare_is_noticed_after_whitening_too(tmp_path):
+    world = Tenth()
+    config = GRPOConfig(kind="reinforce_pp", kl=0.0, practice=quick(iterations=23, tasks=2, samples=2))
+    with run_of(tmp_path, world) as run, pytest.raises(NothingToLearn, match="20 iterations in a row"):
+        grpo(small(world), tasks(world), config=config, run=run)
+
+
+def test_a_penalty_needs_tokens_to_grow_over():
+    with pytest.raises(ConfigError, match="cache >= 1"):
+        overlong_penalty([3], limit=4, cache=0)
+
+
+class Long(Echo):
+    """Asks with more words than fit."""
+
+    name = "long"
+
+    def play(self, spec):
+        yield "say " + " ".join([spec["first"]] * 80)
+        return 1.0
+
+
+def test_prompts_that_fill_the_context_are_told_with_a_task(tmp_path):
+    world = Long()
+    with run_of(tmp_path, world) as run, pytest.raises(NothingToLearn, match="prompt fills the context") as caught:
+        ppo(small(world), tasks(world), config=PPO(practice=quick(iterations=2)), run=run)
+    assert "longer context" in str(caught.value) and str(caught.value).endswith(" of long")
+
+
+# ------------------------------------------------------------------ settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"kind": "rloo", "practice": {"samples": 1}}, "practice.samples: rloo compares"),
+        ({"kind": "cispo", "practice": {"samples": 1}}, "practice.samples: cispo compares"),
+        ({"kind": "gspo", "length": 8}, "length: gspo"),
+        ({"kind": "rloo", "clip": 0.2}, "clip, clip_high: rloo"),
+    ],
+)
+def test_settings_of_the_family_that_would_do_nothing_are_refused(settings, said):
+    with pytest.raises(ValueError, match=said):
+        GRPOConfig(**settings)
+
+
+def test_the_family_takes_what_has_an_effect():
+    GRPOConfig(kind="reinforce_pp", practice=quick(samples=1))
+    GRPOConfig(kind="dr_grpo", length=8)
+
+
+@pytest.mark.parametrize("config", [PPO, POAD, GRPOConfig])
+def test_a_sampler_that_lags_can_be_corrected(config):
+    assert config().behaviour() is None
+    found = config(correct="masked", cap=3.0).behaviour()
+    assert (found.kind, found.cap, found.level) == ("masked", 3.0, "part")
+
+
+def test_correction_reaches_the_loss():
+    assert preset(PPO(correct="truncated")).loss.behaviour is not None and preset(PPO()).loss.behaviour is None
+    levels = {
+        kind: grpo_preset(GRPOConfig(kind=kind, correct="truncated")).loss.behaviour.level for kind in ("grpo", "gspo")
+    }
+    assert levels == {"grpo": "part", "gspo": "sequence"}
+    with pytest.raises(ValueError, match="listed"):
+        PPO(level="listed", correct="truncated")
+
+
+# ------------------------------------------------------------------ one base below all adapters
+
+
+def test_a_target_network_has_the_base_of_the_policy(tmp_path):
+    world = Echo()
+    tuned = adapt(small(world), AdapterConfig(kind="lora", rank=2), seed=0)
+    base = {name: weight.data_ptr() for name, weight in tuned.model.named_parameters() if "lora" not in name}
+    networks = Networks(ETPO(polyak=0.0, practice=quick(iterations=1)))
+    objective = Objective("etpo", networks.policy_loss, lambda batch: batch.count, ("logits",))
+    setup = Setup("etpo", quick(iterations=1), objective, prepare=networks.join)
+    with run_of(tmp_path, world) as run, run.practise(tuned, setup):
+        weights = dict(networks.target.named_parameters())
+        assert {name: weights[name].data_ptr() for name in base} == base
+        learning = networks.learner.policy.model
+        with torch.no_grad():
+            for name in networks.moved:
+                dict(learning.named_parameters())[name].add_(1.0)
+        networks.follow(1)
+        assert all(torch.equal(weights[name], dict(learning.named_parameters())[name]) for name in networks.moved)
+        assert networks.moved and not set(networks.moved) & set(base)
