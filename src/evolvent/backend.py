@@ -11,35 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from evolvent.rollout.evaluate import Evaluation
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, Trajectory
 
-__all__ = ["Evaluation", "Stage", "Verbs", "Weighting"]
+__all__ = ["Stage", "Verbs", "Weighting"]
 
 P = TypeVar("P")
 Weighting = Callable[[Trajectory], float]
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """One panel of tasks played by one policy.
-
-    `outcomes` holds (task id, kind, success) with success None where an episode could not be scored; then `mean` and
-    its 95 % interval `low`, `high` are withheld (None), never averaged over the rest.
-    """
-
-    world: str
-    tier: str
-    split: str
-    n: int
-    successes: int | None
-    mean: float | None
-    low: float | None
-    high: float | None
-    errors: int
-    generated: int
-    computed: int
-    outcomes: tuple[tuple[str, str, bool | None], ...]
 
 
 @dataclass(frozen=True)

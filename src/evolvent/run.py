@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
-from evolvent.backend import Evaluation, Stage, Verbs, Weighting
+from evolvent.backend import Stage, Verbs, Weighting
 from evolvent.errors import ConfigError
 from evolvent.files import append_line, disk_errors, write_atomic
+from evolvent.rollout.evaluate import Evaluation
 from evolvent.store.ledger import Ledger, read_rows, read_spent, write_spent
 from evolvent.store.schema import INTERRUPTED, encode
 from evolvent.store.store import Store

@@ -8,7 +8,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from tests.rl.acting import Echo, quick, run_of, talking
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_training import small_parts, small_policy
@@ -35,6 +34,7 @@ from evolvent.rl.critic import critic
 from evolvent.rl.presets import POAD
 from evolvent.rl.scored_rollout import see
 from evolvent.rl.trainer import Setup, minibatch
+from tests.rl.acting import Echo, quick, run_of, talking
 
 FREE, DEAR = Sharing(1e9), Sharing(0.01)  # attention that costs nothing, and so much that rows are never shared
 

@@ -31,9 +31,9 @@ from evolvent.rl.trainer import Practice
 from evolvent.run import Run
 from evolvent.search.settings import SearchConfig
 from evolvent.trajectory import Generation, Score, Step, Task, Trajectory
+from tests.methods.spelling import Hidden, Spell, babbling, run_of, tasks_of
 from tests.rl.acting import Echo, quick, talking
 from tests.rl.acting import run_of as acting_run
-from tests.methods.spelling import Hidden, Spell, babbling, run_of, tasks_of
 
 LABELLING = Labelling(kind="shepherd", count=4, max_tokens=8)
 GUIDED = SearchConfig(method="beam", score="process", width=3, paths=2, depth=4, max_tokens=8, span_tokens=4)

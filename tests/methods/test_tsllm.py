@@ -25,9 +25,9 @@ from evolvent.reward.values import ValueScorer
 from evolvent.run import Run
 from evolvent.search.settings import SearchConfig
 from evolvent.trajectory import ErrorRecord, Generation, Score, Step, Task, Trajectory
+from tests.methods.spelling import WORDS, Hidden, Spell, babbling, run_of, tasks_of
 from tests.rl.acting import Echo, talking
 from tests.rl.acting import run_of as acting_run
-from tests.methods.spelling import WORDS, Hidden, Spell, babbling, run_of, tasks_of
 
 SMALL = SearchConfig(
     method="mcts", paths=1, sampled=True, width=3, depth=4, simulations=3, max_tokens=8, span_tokens=4, temperature=1.0

@@ -16,15 +16,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from evolvent.errors import BatchMismatch, NonFinite
-from evolvent.rl.advantages import (
-    decomposed_gae,
-    discounted_returns,
-    episode_returns,
-    kl_in_reward,
-    overlong_penalty,
-    reverse_scan,
-    reward_to_go,
-)
+from evolvent.learn.returns import reverse_scan, reward_to_go
+from evolvent.rl.advantages import decomposed_gae, discounted_returns, episode_returns, kl_in_reward, overlong_penalty
 from evolvent.rl.rollout_batch import Flat
 
 TWO = table(Told([2, 3], [0.0, 1.0]))

@@ -8,10 +8,10 @@ from acting import Echo, Endless, quick, run_of, small
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evolvent.rl import credit_samples as module
 from evolvent.methods.grpo import GRPOConfig, grpo
 from evolvent.methods.poad import POAD as PoadConfig
 from evolvent.methods.poad import poad
+from evolvent.rl import credit_samples as module
 from evolvent.rl.advantages import Credit
 from evolvent.rl.credit_samples import chosen, is_shown, shown
 from evolvent.rl.critic import critic

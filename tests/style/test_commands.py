@@ -60,7 +60,7 @@ SUBVERBS = {
 
 def _config(verb: str) -> type[BaseModel]:
     module = import_module(f"evolvent.cli.{CONFIGURED[verb]}")
-    if CONFIGURED[verb] == "reinforce":
+    if CONFIGURED[verb] == "train_rl":
         command = reinforced(verb.split()[-1])
     else:
         command = module.COMMANDS[verb.split()[-1]] if verb.startswith("train ") else module.COMMAND

@@ -9,9 +9,9 @@ from itertools import combinations
 import numpy as np
 
 from evolvent.errors import ConfigError, EvolventError, Problem, SampleInvalid, VocabularyMismatch
+from evolvent.learn.returns import reward_to_go
 from evolvent.learn.token_sequences import Parts, Render, flatten
 from evolvent.models.dialects import Dialect
-from evolvent.rl.advantages import reward_to_go
 from evolvent.trajectory import Task, Trajectory, sample_rng
 
 __all__ = ["Pairs", "outcome_readout", "pairs", "readout", "with_returns"]

@@ -21,8 +21,8 @@ from pydantic import Field
 from evolvent.config import Config
 from evolvent.errors import ConfigError, NonFinite, SampleInvalid
 from evolvent.learn.objectives import weighted_nll
+from evolvent.learn.returns import reward_to_go
 from evolvent.models.sequence_bins import QuantileBins
-from evolvent.rl.advantages import reward_to_go
 from evolvent.run import Run
 from evolvent.trajectory import Task, Trajectory, Value
 from evolvent.worlds.base import Env, Forkable, Info, Reply, World

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from evolvent.errors import BatchMismatch, ConfigError, NonFinite, SampleInvalid
-from evolvent.rl.advantages import reward_to_go
+from evolvent.learn.returns import reward_to_go
 from evolvent.store.episodes import Episodes
 
 __all__ = ["History", "Standard", "WindowSource", "Windows", "recent", "to_go"]

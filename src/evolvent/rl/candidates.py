@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from evolvent.errors import BatchMismatch
-from evolvent.rl import policy_losses as losses
 from evolvent.learn.objectives import Need, Objective, Outputs, given
 from evolvent.learn.packing import Batch
 from evolvent.learn.token_sequences import Parts
 from evolvent.learn.trees import branched
+from evolvent.rl import policy_losses as losses
 from evolvent.rl.objective import Clip, ValueLoss
 from evolvent.trajectory import Trajectory
 

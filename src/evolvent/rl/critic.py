@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from evolvent.errors import BatchMismatch
-from evolvent.rl import policy_losses as losses
 from evolvent.learn.objectives import Objective, Outputs
 from evolvent.learn.packing import Batch
+from evolvent.rl import policy_losses as losses
 from evolvent.rl.objective import ValueLoss
 
 __all__ = ["critic"]

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from evolvent.config import Config
 from evolvent.errors import BatchMismatch, ConfigError, Problem
-from evolvent.rl import policy_losses as losses
 from evolvent.learn.objectives import Need, Objective, Outputs, given
 from evolvent.learn.packing import Batch
+from evolvent.rl import policy_losses as losses
 
 __all__ = [
     "Aggregate",

@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from evolvent.errors import ConfigError, Problem, unknown
-from evolvent.run import Evaluation
 from evolvent.stats import wilson
 from evolvent.trajectory import Start, Task, Trajectory
 from evolvent.worlds.base import SPLITS, World
 
-__all__ = ["example_row", "outcome_rows", "panel_starts"]
+__all__ = ["Evaluation", "example_row", "outcome_rows", "panel_starts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One panel of tasks played by one policy.
+
+    `outcomes` holds (task id, kind, success) with success None where an episode could not be scored; then `mean` and
+    its 95 % interval `low`, `high` are withheld (None), never averaged over the rest.
+    """
+
+    world: str
+    tier: str
+    split: str
+    n: int
+    successes: int | None
+    mean: float | None
+    low: float | None
+    high: float | None
+    errors: int
+    generated: int
+    computed: int
+    outcomes: tuple[tuple[str, str, bool | None], ...]
 
 
 def panel_starts(

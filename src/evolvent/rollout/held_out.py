@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from evolvent.errors import ConfigError, Problem
-from evolvent.run import Evaluation
+from evolvent.rollout.evaluate import Evaluation
 from evolvent.trajectory import Task
 
 __all__ = ["check_held_out", "measured_tasks"]
