@@ -16,10 +16,10 @@ help: ## print this list
 evolve: $(VENV)/.train ## the main job: clone, explore, learn, measure; ends by naming the report
 	@$(BIN)/evolvent evolve $(ARGS)
 
-test: $(VENV)/.dev ## every test that CI runs
+test: $(VENV)/.dev $(VENV)/.browser ## set everything up, then run every test that CI runs
 	$(BIN)/python -m pytest -m "not long" -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-full: $(VENV)/.dev ## the long matrices too
+test-full: $(VENV)/.dev $(VENV)/.browser ## the long matrices too
 	$(BIN)/python -m pytest $(ARGS)
 
 check: $(VENV)/.dev ## lint, format, strict types, house rules
@@ -47,6 +47,11 @@ $(BIN)/python:
 # A stamp is renewed when what is to be installed changes, so that nothing is installed twice.
 $(VENV)/.train: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e '.[train]'
+	@touch $@
+
+# Tried once: Chromium where the user may install it. The sandbox's bubblewrap comes with .[dev].
+$(VENV)/.browser: | $(BIN)/python
+	@sh tests/install_browser.sh
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python

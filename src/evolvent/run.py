@@ -23,6 +23,7 @@ from weakref import WeakKeyDictionary
 from evolvent.backend import Stage, Verbs, Weighting
 from evolvent.errors import ConfigError
 from evolvent.files import append_line, disk_errors, write_atomic
+from evolvent.identity import check_identity, fingerprint, version_1_text
 from evolvent.rollout.evaluate import Evaluation
 from evolvent.store.ledger import Ledger, read_rows, read_spent, write_spent
 from evolvent.store.schema import INTERRUPTED, encode
@@ -32,6 +33,25 @@ from evolvent.trajectory import Start, Trajectory, canonical_json, sample_seed, 
 P = TypeVar("P")
 
 __all__ = ["Evaluation", "Finished", "Open", "Run", "Shared", "Stage", "Verbs"]
+
+
+KEY_VERSION = 2
+"""Version of the keys of finished stages: 1 hashed Python's `repr`, 2 hashes canonical JSON (`evolvent.identity`)."""
+_SAME_AS_OPTIONS = object()
+
+
+@dataclass(frozen=True)
+class StageKey:
+    """What a stage is known by.
+
+    Attributes:
+        current: its key in the ledger.
+        version_1: the key that version 1 gave it. Stage names and seeds derive from it, so that a seed gives the same
+            numbers as before, and it finds the finished stages of runs of that version.
+    """
+
+    current: str
+    version_1: str
 
 
 @dataclass(frozen=True)
@@ -110,14 +130,22 @@ class Run(Generic[P]):
     """
 
     def __init__(
-        self, folder: Path, verbs: Verbs[P], *, seed: int = 0, settings: Mapping[str, str] | None = None
+        self, folder: Path, verbs: Verbs[P], *, seed: int = 0, settings: Mapping[str, object] | None = None
     ) -> None:
         self._verbs, self._settings = verbs, dict(settings or {})
         self._arm, self._round = "evolve", 0
         self._origins: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         with ExitStack() as undo:
             store = undo.enter_context(Store.open(folder / "trajectories", writing=True))
-            self._shared = Shared(folder, seed, store, Ledger(folder), time.monotonic(), [])
+            ledger = Ledger(folder)
+            if ledger.key_version > KEY_VERSION:
+                raise ConfigError(
+                    f"{folder} was written by a newer evolvent: version of its stage keys",
+                    value=ledger.key_version,
+                    expected=f"at most {KEY_VERSION}",
+                    hint="update evolvent",
+                )
+            self._shared = Shared(folder, seed, store, ledger, time.monotonic(), [])
             undo.pop_all()  # it stays open until `close`
 
     @property
@@ -188,15 +216,19 @@ class Run(Generic[P]):
         Raises:
             ConfigError: two starts of the same task and sample; a search whose `repr` is an address in memory.
         """
-        _check_told("search", how)
+        check_identity("search", how)
         wanted, other = list(starts), "" if judge is None else self.origin(judge)
-        key = self._key("search", policy, _told(wanted), [repr(how), other])
+        key = self._key("search", policy, _told(wanted), [how, other], text=[version_1_text(how), other])
         return self._played(
             "search", key, wanted, lambda todo, stage: self._verbs.search(policy, todo, stage, how=how, judge=judge)
         )
 
     def _played(
-        self, verb: str, key: str, wanted: Sequence[Start], play: Callable[[list[Start], Stage], Iterable[Trajectory]]
+        self,
+        verb: str,
+        key: StageKey,
+        wanted: Sequence[Start],
+        play: Callable[[list[Start], Stage], Iterable[Trajectory]],
     ) -> list[Trajectory]:
         """The trajectories of a stage, in the order of their starts; what an interrupted try left is kept."""
         if not wanted:
@@ -229,11 +261,11 @@ class Run(Generic[P]):
         Raises:
             ConfigError: a way whose `repr` is an address in memory; different trajectories of one id.
         """
-        _check_told("labelling", how)
+        check_identity("labelling", how)
         contents = [_content(one) for one in data]
         if len({one.id for one in data}) < len(set(contents)):
             raise ConfigError("different trajectories of one id", value=f"{len(data)} trajectories", hint="rename them")
-        with self._stage("label", self._key("label", policy, contents, repr(how))) as at:
+        with self._stage("label", self._key("label", policy, contents, how)) as at:
             path = at.stage.folder / "labels.jsonl"
             known = {row["of"]: row["rows"] for row in read_rows(path)}
             if at.finished is None:
@@ -266,9 +298,9 @@ class Run(Generic[P]):
         Raises:
             ConfigError: an objective or a weight whose `repr` is an address in memory.
         """
-        _check_told("objective", objective)
-        _check_told("weight", weight)
-        key = self._key("fit", policy, [_content(t) for t in data], repr((objective, weight, tokens, lr_scale)))
+        check_identity("objective", objective)
+        check_identity("weight", weight)
+        key = self._key("fit", policy, [_content(t) for t in data], (objective, weight, tokens, lr_scale))
         with self._stage("fit", key) as at:
             kept = at.stage.folder / "policy"
             if at.finished is None:
@@ -279,7 +311,7 @@ class Run(Generic[P]):
                 self._finish(at, {"trajectories": len(data)})
             else:
                 fitted = self._verbs.load(kept)
-        self._origins[fitted] = key
+        self._origins[fitted] = key.version_1
         return fitted
 
     @contextmanager
@@ -296,8 +328,8 @@ class Run(Generic[P]):
         Raises:
             ConfigError: a setup whose `repr` is an address in memory.
         """
-        _check_told("practice", setup)
-        with self._stage("practise", self._key("practise", policy, list(inputs), repr(setup))) as at:
+        check_identity("practice", setup)
+        with self._stage("practise", self._key("practise", policy, list(inputs), setup)) as at:
             kept = at.stage.folder / "policy"
             if at.finished is not None:
                 self._round = int(at.finished["result"].get("round", self._round))
@@ -323,10 +355,14 @@ class Run(Generic[P]):
         """
         if round is not None:
             self._round = round
-        _check_told("search", how)
+        check_identity("search", how)
         guided = {} if how is None else {"how": how, "judge": judge}
-        options = [split, repr(how), "" if judge is None else self.origin(judge)] if guided else split
-        key = self._key("evaluate", policy, [self._round], options)
+        if guided:
+            other = "" if judge is None else self.origin(judge)
+            text = [split, version_1_text(how), other]
+            key = self._key("evaluate", policy, [self._round], [split, how, other], text=text)
+        else:
+            key = self._key("evaluate", policy, [self._round], split, text=split)
         path = self.folder / "results.jsonl"
         with self._stage("evaluate", key) as at:
             if at.finished is None:
@@ -349,10 +385,19 @@ class Run(Generic[P]):
 
     # ------------------------------------------------------------------ stages and the ledger
 
-    def _key(self, verb: str, policy: P, inputs: Sequence[Any], options: object) -> str:
-        settings = self._settings.get(verb, "")
-        text = canonical_json([verb, self.origin(policy), self.seed, list(inputs), str(options), settings])
-        return hashlib.sha256(text.encode()).hexdigest()[:24]
+    def _key(
+        self, verb: str, policy: P, inputs: Sequence[Any], options: object, *, text: object = _SAME_AS_OPTIONS
+    ) -> StageKey:
+        """Returns the key of a stage: digests of all that its result depends on.
+
+        Args:
+            options: arguments of the verb. text: the same as version 1 wrote it; by default the options' own text.
+        """
+        origin, arguments, settings = self.origin(policy), list(inputs), self._settings.get(verb, "")
+        written = version_1_text(options) if text is _SAME_AS_OPTIONS else str(text)
+        former = canonical_json([verb, origin, self.seed, arguments, written, _settings_text(settings)])
+        present = [KEY_VERSION, verb, origin, self.seed, arguments, options, settings]
+        return StageKey(fingerprint(present), hashlib.sha256(former.encode()).hexdigest()[:24])
 
     def origin(self, policy: P) -> str:
         """What tells a policy from others, in keys: of which stage it came, or what its weights are."""
@@ -361,12 +406,12 @@ class Run(Generic[P]):
         return self._origins[policy]
 
     @contextmanager
-    def _stage(self, verb: str, key: str) -> Iterator[Open]:
+    def _stage(self, verb: str, key: StageKey) -> Iterator[Open]:
         """Hands out the stage, with its ledger row where it is finished; the observers are called after a new one."""
-        finished = self._shared.ledger.get(key)
+        finished = self._shared.ledger.get(key.current) or self._shared.ledger.get(key.version_1)
         arm = "base" if self._round == 0 and verb != "practise" else self._arm
         place = arm if verb == "practise" else f"{arm}-{self._round}"  # a practice goes through rounds of its own
-        name = str(finished["name"]) if finished else f"{place}-{verb}-{key[:6]}"
+        name = str(finished["name"]) if finished else f"{place}-{verb}-{key.version_1[:6]}"
         folder = self.folder / "stages" / name
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -379,16 +424,16 @@ class Run(Generic[P]):
 
         known = self.store.trajectories(prefix=f"{name}/") if verb != "fit" else ()
         done = {t.id: t for t in known if t.error is None or t.error.kind != INTERRUPTED}
-        seed = sample_seed(self.seed, key)
+        seed = sample_seed(self.seed, key.version_1)
         stage = Stage(name, verb, arm, self._round, folder, seed, self.store, log, done, lambda: at.alone())
         before = read_spent(folder) if finished is None and verb != "fit" else {}
-        at = Open(key, stage, finished, self._verbs.usage, before)
+        at = Open(key.current, stage, finished, self._verbs.usage, before)
         self._shared.open.append(at)
         try:
             yield at
         finally:
             self._shared.open.pop()
-            if verb != "fit" and self._shared.ledger.get(key) is None:
+            if verb != "fit" and self._shared.ledger.get(key.current) is None:
                 write_spent(folder, at.spent())
             for outer in self._shared.open[-1:]:
                 spent = at.spent()
@@ -402,6 +447,7 @@ class Run(Generic[P]):
         counts = {name: round(value) for name, value in spent.items() if name not in ("seconds", "cpu_s")}
         row = {
             "key": at.key,
+            "key_version": KEY_VERSION,
             "index": len(self._shared.ledger),
             "name": stage.name,
             "verb": stage.verb,
@@ -452,12 +498,6 @@ def _told(starts: Sequence[Start]) -> list[Any]:
     return [[start.task.id, start.sample, str(start.branch)] for start in starts]
 
 
-def _check_told(what: str, value: object) -> None:
-    """Refuse what no key can tell from another one: a `repr` that is an address in memory."""
-    if " at 0x" in repr(value):
-        raise ConfigError(
-            f"this {what} cannot be told from another one",
-            value=repr(value),
-            expected="a repr that says all there is to it",
-            hint="make it a frozen dataclass",
-        )
+def _settings_text(settings: object) -> str:
+    """Returns the settings of a verb as version 1 wrote them."""
+    return settings if isinstance(settings, str) else getattr(settings, "version_1", version_1_text(settings))

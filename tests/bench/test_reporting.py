@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import page, reporting, scan, viewer_browser
+from benchmarks import page, reporting, scan
 
 FOLDER = Path(reporting.__file__).parent
 OTHERS = {  # modules that can be run and measure nothing by themselves
@@ -182,7 +182,6 @@ def test_a_benchmark_from_its_command_to_its_file(tmp_path, capsys):
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(viewer_browser.chromium() is None, reason="no Chromium on the path")
 def test_the_viewer_says_it_in_one_line(tmp_path, monkeypatch, capsys):
     from benchmarks import viewer
 

@@ -6,14 +6,13 @@ The attacks are those that test_f53_hostile_report.py shows to do harm where not
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.viewer_browser import chromium, opened_tab
+from benchmarks.viewer_browser import opened_tab
 from evolvent.store.store import Store
 from evolvent.trajectory import Annotation, Generation, Place, Score, Step, Task, Trajectory
 from tests.faults.test_f53_hostile_report import attacks, counting_server, hostile_run
@@ -129,14 +128,9 @@ def test_f53_windows_of_a_list_are_escaped_too(hostile):
 
 
 @pytest.mark.browser
-def test_f53_in_a_browser_nothing_runs_and_nothing_is_asked_for(hostile):
+def test_f53_in_a_browser_nothing_runs_and_nothing_is_asked_for(hostile, chromium):
     server, asked = hostile
-    program = chromium()
-    if program is None and os.environ.get("CI"):
-        pytest.fail("no Chromium on PATH, and this is CI")
-    if program is None:
-        pytest.skip("no Chromium on PATH")
-    with opened_tab(program) as tab:
+    with opened_tab(chromium) as tab:
         tab.go(server.door)
         for path in pages_of(server):
             tab.go(server.url + path)

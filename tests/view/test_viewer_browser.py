@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
 import time
 import zlib
@@ -12,7 +11,7 @@ import pytest
 from test_viewer_pages import played, stored
 from viewed import viewed
 
-from benchmarks.viewer_browser import chromium, opened_tab
+from benchmarks.viewer_browser import opened_tab
 from benchmarks.viewer_runs import sealed_run
 from evolvent.store.store import Store
 from tests.view.fabricated import write_run
@@ -22,13 +21,8 @@ MANY = 100_000
 
 
 @pytest.fixture(scope="module")
-def browser():
-    program = chromium()
-    if program is None and os.environ.get("CI"):
-        pytest.fail("no Chromium on PATH, and this is CI")
-    if program is None:
-        pytest.skip("no Chromium on PATH")
-    with opened_tab(program) as tab:
+def browser(chromium):
+    with opened_tab(chromium) as tab:
         yield tab
 
 

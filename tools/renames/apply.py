@@ -24,8 +24,8 @@ from typing import Any
 from urllib.parse import unquote
 
 sys.path.insert(0, str(Path(__file__).parent))
-from scopes import Definition, Function, Source, Span  # noqa: E402
-from tables import Entry, owned, parse_table  # noqa: E402
+from scopes import Definition, Function, Source, Span
+from tables import Entry, owned, parse_table
 
 FOLDERS = ("src", "tests", "benchmarks", "examples", "docs")
 Place = tuple[str, Span]
@@ -121,6 +121,7 @@ class Renamer:
             str(path.relative_to(root)): Source(path.read_text(encoding="utf-8"))
             for folder in FOLDERS
             for path in sorted((root / folder).rglob("*.py"))
+            if "fixtures" not in path.parts
         }
         self.edits: dict[str, dict[Span, tuple[str, str]]] = defaultdict(dict)
         self.texts: dict[str, list[tuple[int, int, str]]] = defaultdict(list)  # byte offsets, replacement
@@ -438,7 +439,12 @@ class Renamer:
         for path, source in self.sources.items():
             for node in ast.walk(source.tree):
                 if not isinstance(node, ast.Call) or _last_name(node.func) not in (
-                    "setattr", "getattr", "hasattr", "delattr", "attrgetter", "delitem",
+                    "setattr",
+                    "getattr",
+                    "hasattr",
+                    "delattr",
+                    "attrgetter",
+                    "delitem",
                 ):
                     continue
                 for argument in node.args:
@@ -521,14 +527,20 @@ def _literal(text: str, indent: str) -> str:
     first, blank, rest = text.partition("\n\n")
     width = LINE_WIDTH - len(indent)
     if "\n" not in first and len(first) + 6 > width:
-        first = textwrap.fill(first, width=width, initial_indent="...", break_long_words=False, break_on_hyphens=False)[3:]
+        first = textwrap.fill(first, width=width, initial_indent="...", break_long_words=False, break_on_hyphens=False)[
+            3:
+        ]
     body = first + blank + rest
     lines = body.splitlines()
     raw = "r" if "\\" in body else ""
     if len(lines) == 1:
         closing = " " if body.endswith('"') else ""
         return f'{raw}"""{body}{closing}"""'
-    return f'{raw}"""' + "\n".join([lines[0], *[(indent + line if line.strip() else "") for line in lines[1:]]]) + f'\n{indent}"""'
+    return (
+        f'{raw}"""'
+        + "\n".join([lines[0], *[(indent + line if line.strip() else "") for line in lines[1:]]])
+        + f'\n{indent}"""'
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -554,7 +566,9 @@ def main(argv: list[str] | None = None) -> int:
         options.log.write_text("\n".join(renamer.log) + "\n", encoding="utf-8")
     for name, table in sorted(renamer.settings.items()):
         print(f"settings {name}: {table}")
-    print(f"{len(entries)} scopes, {count} names, {sum(map(len, renamer.texts.values()))} docstrings, {len(renamer.log)} notes")
+    print(
+        f"{len(entries)} scopes, {count} names, {sum(map(len, renamer.texts.values()))} docstrings, {len(renamer.log)} notes"
+    )
     return 0
 
 

@@ -195,9 +195,7 @@ class Source:
         for statement in node.body:
             self._visit(statement, inner)
 
-    def _arguments(
-        self, args: ast.arguments, outer: Scope, inner: Scope, shift: tuple[int, int] | None
-    ) -> None:
+    def _arguments(self, args: ast.arguments, outer: Scope, inner: Scope, shift: tuple[int, int] | None) -> None:
         every = [*args.posonlyargs, *args.args, *args.kwonlyargs]
         every += [arg for arg in (args.vararg, args.kwarg) if arg is not None]
         for arg in every:
@@ -255,7 +253,11 @@ class Source:
         spans = []
         for token in self._tokens():
             place = (token.start[0], len(token.line[: token.start[1]].encode()))
-            if (line, column) <= place < (end_line, end_column) and token.type == tokenize.NAME and token.string == name:
+            if (
+                (line, column) <= place < (end_line, end_column)
+                and token.type == tokenize.NAME
+                and token.string == name
+            ):
                 spans.append(Span(*place))
         if last:
             return spans[-1:]

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from scopes import Scope, Source  # noqa: E402
+from scopes import Scope, Source
 
 
 @dataclass
@@ -164,8 +164,12 @@ def needs(source: Source) -> list[tuple[str, list[str], bool, str]]:
 
 
 def _is_variable(scope: Scope, name: str, source: Source) -> bool:
-    imported = {alias.asname or alias.name for node in ast.walk(source.tree)
-                if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names}
+    imported = {
+        alias.asname or alias.name
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
     child = {d.name.rpartition(".")[2] for d in source.definitions if d.name.rpartition(".")[0] == scope.owner}
     return name in scope.parameters or (name not in imported and name not in child)
 

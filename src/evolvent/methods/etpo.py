@@ -30,6 +30,7 @@ from pydantic import Field
 from torch import Tensor
 
 from evolvent.config import Config
+from evolvent.identity import version_1_text
 from evolvent.learn.forward import calm, outputs, target_logits
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import Objective, Outputs, given
@@ -138,7 +139,7 @@ def etpo(policy: P, tasks: Sequence[Task], *, config: ETPO, run: Run[P]) -> P:
     """
     networks = Networks(config)
     objective = Objective("etpo", networks.policy_loss, _targets, ("logits",), settings=(("beta", config.beta),))
-    setup = Setup("etpo", config.practice, objective, settings=repr(config), prepare=networks.join)
+    setup = Setup("etpo", config.practice, objective, settings=version_1_text(config), prepare=networks.join)
     with run.practise(policy, setup, [task.id for task in tasks]) as practice:
         for iteration in practice.rounds():
             seen = practice.look(practice.play(practice.starts(tasks)))

@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from evolvent.errors import ConfigError
+from evolvent.identity import version_1_text
 from evolvent.rl.advantages import episode_returns, overlong_penalty
 from evolvent.rl.estimators import GroupCredit
 from evolvent.rl.objective import Aggregate, Clip, Corrected, Divergence, Reinforce
@@ -127,7 +128,7 @@ def grpo(policy: P, tasks: Sequence[Task], *, config: GRPOConfig, run: Run[P]) -
         config.kind,
         config.practice,
         chosen.objective,
-        settings=repr(config),
+        settings=version_1_text(config),
         reference=chosen.loss.kl is not None or "reference" in chosen.credit.needs,
     )
     with run.practise(policy, setup, [task.id for task in tasks]) as practice:

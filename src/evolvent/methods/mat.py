@@ -26,6 +26,7 @@ from pydantic import Field, model_validator
 
 from evolvent.config import Config, as_dict
 from evolvent.errors import ConfigError, Problem, WorldError
+from evolvent.identity import version_1_text
 from evolvent.marl.updates import TeamUpdates
 from evolvent.worlds.teams.base import Resumable, TeamBatch
 
@@ -171,7 +172,12 @@ def mat(
     policy = TeamPolicy(model, batch.spec)
     learner = TeamLearner(policy, config.update, seed=config.seed)
     kept = {name: value for name, value in as_dict(config).items() if name not in _FREE}
-    settings = {**kept, "start": str(start), "tasks": [task.id for task in batch.tasks], "spec": repr(batch.spec)}
+    settings = {
+        **kept,
+        "start": str(start),
+        "tasks": [task.id for task in batch.tasks],
+        "spec": version_1_text(batch.spec),
+    }
     state = read_state(folder / _STATE, learner, settings=settings) if folder else None
     state = state or TeamState(decisions=0, first=0, running=np.zeros(batch.size), batch=None, history=())
     collector, running = _taken_up(batch, state, config.seed)

@@ -26,6 +26,7 @@ from pydantic import Field, model_validator
 from evolvent.config import Config
 from evolvent.curate.chosen import best_of_each, distinct
 from evolvent.errors import ConfigError
+from evolvent.identity import version_1_text
 from evolvent.learn.annotate import annotate
 from evolvent.learn.objectives import dpo, span_labels, weighted_nll
 from evolvent.learn.sources import vocabulary_digest
@@ -166,7 +167,7 @@ def _online(policy: Policy, prm: Policy, tasks: Sequence[Task], *, config: OpenR
         chosen.objective,
         values,
         reference=chosen.loss.kl is not None,
-        settings=repr(config),
+        settings=version_1_text(config),
     )
     spans = spans_of(policy, config.labelling.separators, max_tokens=config.labelling.max_tokens)
     with run.practise(policy, setup, [*(task.id for task in tasks), run.origin(prm)]) as practice:

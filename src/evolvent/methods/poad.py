@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from pydantic import Field
 
+from evolvent.identity import version_1_text
 from evolvent.rl.advantages import Credit, decomposed_gae, whiten
 from evolvent.rl.critic import critic
 from evolvent.rl.objective import Clip, Corrected, PolicyGradient, ValueLoss, policy_gradient
@@ -77,7 +78,9 @@ def poad(policy: P, tasks: Sequence[Task], *, config: POAD, run: Run[P], name: s
         behaviour=config.behaviour(),
         temperature=config.practice.temperature,
     )
-    setup = Setup(name, config.practice, policy_gradient(loss, name=name), critic(fitted), settings=repr(config))
+    setup = Setup(
+        name, config.practice, policy_gradient(loss, name=name), critic(fitted), settings=version_1_text(config)
+    )
     with run.practise(policy, setup, [task.id for task in tasks]) as practice:
         for iteration in practice.rounds():
             seen = practice.look(practice.play(practice.starts(tasks)))

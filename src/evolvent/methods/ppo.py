@@ -16,6 +16,7 @@ from typing import Literal, TypeVar
 
 from pydantic import Field, model_validator
 
+from evolvent.identity import version_1_text
 from evolvent.learn.objectives import Objective
 from evolvent.rl.candidates import Choice, choice_objective
 from evolvent.rl.critic import critic
@@ -111,7 +112,7 @@ def ppo(policy: P, tasks: Sequence[Task], *, config: PPO, run: Run[P]) -> P:
         values,
         reference=config.kl > 0,
         deciding=config.level == "listed",
-        settings=repr(config),
+        settings=version_1_text(config),
     )
     with run.practise(policy, setup, [task.id for task in tasks]) as practice:
         for iteration in practice.rounds():

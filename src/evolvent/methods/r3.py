@@ -28,6 +28,7 @@ from torch import Tensor
 from evolvent.config import Config
 from evolvent.curate.starts import Places, Reveal, adapted, adaptive, cut_points, mixed, readable, staged
 from evolvent.errors import ConfigError, Problem
+from evolvent.identity import version_1_text
 from evolvent.rl.critic import critic
 from evolvent.rl.estimators import GaeCredit
 from evolvent.rl.objective import Clip, ValueLoss
@@ -116,7 +117,9 @@ def r3(
     """
     shown = _demonstrated(tasks, demonstrations, config)
     chosen, values = preset(config), critic(ValueLoss(clip=config.clip))
-    setup = Setup("r3", config.practice, chosen.objective, values, reference=config.kl > 0, settings=repr(config))
+    setup = Setup(
+        "r3", config.practice, chosen.objective, values, reference=config.kl > 0, settings=version_1_text(config)
+    )
     reward = partial(partial_credit, wrong=config.partial)
     with run.practise(policy, setup, [*(task.id for task in tasks), *map(_told, shown.values())]) as practice:
         if isinstance(practice, Practice):  # else it is over, and nothing is left to play

@@ -17,6 +17,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import Field, model_validator
 
+from evolvent.identity import version_1_text
 from evolvent.methods.grpo import GRPOConfig, preset, sampled
 from evolvent.rl.trainer import Setup
 from evolvent.rollout.horizon import HorizonSchedule
@@ -63,7 +64,7 @@ def scaling_inter(policy: P, tasks: Sequence[Task], *, config: ScalingInter, run
         "scaling_inter",
         config.practice,
         chosen.objective,
-        settings=repr(config),
+        settings=version_1_text(config),
         reference=chosen.loss.kl is not None or "reference" in chosen.credit.needs,
     )
     with run.practise(policy, setup, [task.id for task in tasks]) as practice:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from evolvent.errors import BatchMismatch
+from evolvent.identity import version_1_text
 from evolvent.learn.objectives import Need, Objective, Outputs, given
 from evolvent.learn.packing import Batch
 from evolvent.learn.token_sequences import Parts
@@ -133,7 +134,7 @@ def choice_objective(settings: Choice) -> Objective:
         partial(_loss, settings=settings),
         _count,
         needs,
-        settings=(("settings", repr(settings)),),
+        settings=(("settings", version_1_text(settings)),),
         stats=partial(_stats, settings=settings),
         measured=("kl", "clip_low", "clip_high", "entropy"),
         stop=None if settings.stop_kl is None else ("kl", settings.stop_kl),

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from evolvent.config import Config
 from evolvent.errors import BatchMismatch, ConfigError, Problem
+from evolvent.former_names import former_fields
+from evolvent.identity import version_1_text
 from evolvent.learn.objectives import Need, Objective, Outputs, given
 from evolvent.learn.packing import Batch
 from evolvent.rl import policy_losses as losses
@@ -156,7 +158,8 @@ def policy_gradient(settings: PolicyGradient | None = None, *, name: str = "poli
         "entropy": chosen.entropy != 0,
         "reference": chosen.kl is not None,
     }
-    described = tuple((entry.name, _setting(getattr(chosen, entry.name))) for entry in fields(chosen))
+    former = former_fields(type(chosen))  # settings keep their identity when they are renamed
+    described = tuple((former.get(f.name, f.name), _setting(getattr(chosen, f.name))) for f in fields(chosen))
     return Objective(
         name,
         partial(_loss, settings=chosen),
@@ -171,7 +174,7 @@ def policy_gradient(settings: PolicyGradient | None = None, *, name: str = "poli
 
 
 def _setting(value: object) -> str | float | None:
-    return value if value is None or isinstance(value, str | float) else repr(value)
+    return value if value is None or isinstance(value, str | float) else version_1_text(value)
 
 
 def _problems(settings: PolicyGradient) -> list[Problem]:

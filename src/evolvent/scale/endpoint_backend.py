@@ -21,7 +21,7 @@ import numpy as np
 from evolvent.agents.candidates import CandidateAgent
 from evolvent.agents.chat import ChatAgent
 from evolvent.agents.language import LanguageAgent
-from evolvent.backend import Stage
+from evolvent.backend import Stage, StageSettings
 from evolvent.engine.endpoint import Endpoint, EndpointUsage
 from evolvent.engine.replies import FINGERPRINT
 from evolvent.errors import ConfigError, ErrorRecord, Problem, VocabularyMismatch, WeightsChanged
@@ -76,10 +76,17 @@ class RemoteVerbs(LocalVerbs):
         if problems:
             raise ConfigError(problems)
 
-    def settings(self) -> dict[str, str]:
-        """As in process: where an episode is played does not change it, unless it is told more there."""
-        more = f" hint {self.hint!r}" if self.hint != "" else ""
-        return {verb: text if verb == "fit" else text + more for verb, text in super().settings().items()}
+    def settings(self) -> dict[str, StageSettings]:
+        """Returns those of playing in process: the place does not change an episode, unless a hint is added there."""
+        settings = super().settings()
+        if self.hint == "":
+            return settings
+        return {
+            verb: known
+            if verb == "fit"
+            else StageSettings((*known.values, self.hint), f"{known.version_1} hint {self.hint!r}")
+            for verb, known in settings.items()
+        }
 
     def _playing(
         self,

@@ -19,6 +19,7 @@ import torch
 from evolvent.agents.candidates import CandidateAgent
 from evolvent.agents.history import History, Refuse
 from evolvent.agents.language import LanguageAgent
+from evolvent.backend import StageSettings
 from evolvent.engine.asks import Engine, Sampling, Usage
 from evolvent.engine.driver import drive
 from evolvent.engine.fitting import engine_for
@@ -26,6 +27,7 @@ from evolvent.engine.local import LocalEngine
 from evolvent.engine.recompute import RecomputeEngine
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import append_line, plain_json, write_atomic
+from evolvent.identity import version_1_text
 from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.learner import Learner, Metrics, TrainConfig
 from evolvent.learn.objectives import Objective
@@ -375,17 +377,17 @@ class LocalVerbs:
             return RecomputeEngine(policy, slots=min(self.slots, _RECOMPUTED))
         return engine
 
-    def settings(self) -> dict[str, str]:
-        """What the result of each verb depends on besides its arguments, for `Run`."""
-        acting = (
-            f"{self.max_tokens} {self.history.name} {self.limits}{' choose' * self.choose}{' deciding' * self.deciding}"
-        )
-        practised = f"{acting} {self.practising or self.train!r} {self.optimizer!r}"
+    def settings(self) -> dict[str, StageSettings]:
+        """Returns the settings that the result of each verb depends on besides its arguments, for `Run`."""
+        flags = f"{' choose' * self.choose}{' deciding' * self.deciding}"
+        acting = f"{self.max_tokens} {self.history.name} {version_1_text(self.limits)}{flags}"
+        values = (self.max_tokens, self.history.name, self.limits, self.choose, self.deciding)
+        learning = (self.practising or self.train, self.optimizer)
         return {
-            "collect": acting,
-            "fit": repr(self.train),
-            "evaluate": f"{acting} {self.panel}",
-            "practise": practised,
+            "collect": StageSettings(values, acting),
+            "fit": StageSettings((self.train,), version_1_text(self.train)),
+            "evaluate": StageSettings((*values, self.panel), f"{acting} {version_1_text(self.panel)}"),
+            "practise": StageSettings((*values, *learning), " ".join([acting, *map(version_1_text, learning)])),
         }
 
     def save(self, policy: Policy, folder: Path) -> None:

@@ -59,6 +59,11 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._rows)
 
+    @property
+    def key_version(self) -> int:
+        """Returns the newest version of the keys of its rows; rows without one are of version 1."""
+        return max((int(row.get("key_version", 1)) for row in self._rows.values()), default=1)
+
     def get(self, key: str) -> Mapping[str, Any] | None:
         """The row of a finished stage."""
         return self._rows.get(key)

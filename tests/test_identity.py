@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field
+
+from evolvent import former_names
+from evolvent.config import Config
+from evolvent.errors import ConfigError
+from evolvent.identity import canonical, check_identity, fingerprint, version_1_text
+
+
+class Inner(Config):
+    rate: float = Field(default=0.5, description="a rate")
+    path: str | None = Field(default=None, description="a path")
+
+
+@dataclass(frozen=True)
+class Outer:
+    inner: Config = field(default_factory=Inner)
+    names: tuple[str, ...] = ("a",)
+    table: dict[str, object] = field(default_factory=dict)
+    hidden: object = field(default=None, repr=False)
+
+
+class Color(Enum):
+    RED = 1
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.tuples(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_version_1_text_is_the_repr_of_plain_values(value):
+    assert version_1_text(value) == repr(value)
+    assert version_1_text(Outer(table={"x": value})) == repr(Outer(table={"x": value}))
+
+
+def test_version_1_text_of_configurations_is_their_repr_where_nothing_was_renamed():
+    value = (Outer(Inner(rate=1.0), hidden=object()), Color.RED, [Inner()])
+    assert version_1_text(value) == repr(value)
+
+
+def test_a_renamed_field_and_class_keep_their_identity(monkeypatch):
+    before_text, before_digest = version_1_text(Outer()), fingerprint(Outer())
+    assert "Inner(rate=0.5, path=None)" in before_text
+
+    class Renamed(Config):
+        learning_rate: float = Field(default=0.5, description="a rate")
+        path: str | None = Field(default=None, description="a path")
+
+    value = Outer(inner=Renamed())
+    assert fingerprint(value) != before_digest
+    monkeypatch.setattr(former_names, "FORMER_CLASSES", {"Renamed": "Inner"})
+    monkeypatch.setattr(former_names, "FORMER_FIELDS", {"Renamed": {"learning_rate": "rate"}})
+    local = "test_a_renamed_field_and_class_keep_their_identity.<locals>."
+    assert version_1_text(value).replace(local, "") == before_text
+    assert canonical(value)["fields"]["inner"]["fields"] == {"rate": 0.5, "path": None}
+
+
+def test_fingerprints_tell_values_apart_and_ignore_what_is_hidden():
+    assert fingerprint(Outer()) == fingerprint(Outer(hidden=3))
+    different = [Outer(), Outer(names=("b",)), Outer(Inner(rate=0.25)), Inner(), (Inner(),), "Inner()", 1, 1.5, True]
+    assert len({fingerprint(value) for value in different}) == len(different)
+    assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+
+
+def test_what_has_no_identity_is_refused():
+    with pytest.raises(ConfigError, match="this objective cannot be told from another one"):
+        check_identity("objective", Outer(table={"f": lambda: None}))
+    with pytest.raises(ConfigError, match="cannot be told from another one"):
+        fingerprint(object())
