@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Literal
@@ -13,6 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from evolvent.config import Config, Knob, as_dict, knobs, redact, resolve, to_toml
 from evolvent.errors import ConfigError
+from evolvent.identity import canonical
 
 
 class Train(Config):
@@ -232,3 +234,59 @@ def test_any_words_resolve_or_are_explained(words):
         assert isinstance(resolve(Job, overrides=words), Job)
     except ConfigError as error:
         assert error.problems and all(str(problem).strip() for problem in error.problems)
+
+
+class _Learning(Config):
+    max_grad_norm: float = Field(default=1.0, description="largest norm of the gradient")
+    lr: float = Field(default=0.1, description="learning rate")
+
+
+class _Job(Config):
+    learning: _Learning = Field(default=_Learning(), description="how to learn")
+    output_dir: str = Field(default="runs", description="where to write")
+
+
+@pytest.fixture
+def former(monkeypatch):
+    monkeypatch.setattr(
+        "evolvent.former_names.FORMER_FIELDS",
+        {"_Learning": {"max_grad_norm": "clip"}, "_Job": {"learning": "train", "output_dir": "to"}},
+    )
+
+
+def test_former_names_load_from_every_source_with_one_warning(former, tmp_path, caplog):
+    file = tmp_path / "old.toml"
+    file.write_text('to = "there"\n[train]\nclip = 2.0\nlr = 0.5\n', encoding="utf-8")
+    job = resolve(_Job, file=file)
+    assert job == _Job(learning=_Learning(max_grad_norm=2.0, lr=0.5), output_dir="there")
+    assert [record.getMessage() for record in caplog.records] == [
+        "renamed settings: to is now output_dir, train.clip is now learning.max_grad_norm, train.lr is now learning.lr"
+    ]
+    assert resolve(_Job, overrides=["--train.clip", "3", "--learning.lr=1"]).learning.max_grad_norm == 3.0
+    assert resolve(_Job, overrides=["--learning.clip", "3"]).learning.max_grad_norm == 3.0
+    assert resolve(_Job, preset={"train": {"clip": 4.0}}).learning.max_grad_norm == 4.0
+
+
+def test_former_names_are_taken_by_constructors_with_a_warning(former):
+    with pytest.warns(FutureWarning, match="_Learning: 'clip' is now 'max_grad_norm'"):
+        assert _Learning(clip=3.0).max_grad_norm == 3.0
+    with pytest.raises(ConfigError, match="'clip' is the former name of 'max_grad_norm'"):
+        _Learning(clip=3.0, max_grad_norm=2.0)
+
+
+def test_a_wrong_value_under_a_former_name_is_told_under_the_new_one(former):
+    with pytest.raises(ConfigError, match=r"learning\.max_grad_norm: got 'x', expected float"):
+        resolve(_Job, overrides=["--train.clip", "x"])
+    with pytest.raises(ConfigError, match=r"--train\.clp: unknown key 'learning\.clp'"):
+        resolve(_Job, overrides=["--train.clp", "1"])
+
+
+def test_a_fingerprint_survives_a_rename(former):
+    class Before(Config):
+        clip: float = Field(default=1.0, description="largest norm of the gradient")
+        lr: float = Field(default=0.1, description="learning rate")
+
+    renamed = json.loads(json.dumps(canonical(_Learning()))) | {"type": ""}
+    assert renamed == json.loads(json.dumps(canonical(Before()))) | {"type": ""}
+    assert _Learning().fingerprint() != _Learning(lr=0.2).fingerprint()
+    assert len(_Learning().fingerprint()) == 24

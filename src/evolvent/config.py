@@ -7,22 +7,32 @@ mistake hides no other; then the whole is built, and what contradicts itself is 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import tomllib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from evolvent.errors import ConfigError, Problem, nearest, unknown
+from evolvent.former_names import former_fields
+from evolvent.identity import fingerprint
 
 __all__ = ["Config", "Knob", "as_dict", "knobs", "redact", "resolve", "secret_name", "to_toml"]
 
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)
+
+log = logging.getLogger(__name__)
 C = TypeVar("C", bound=BaseModel)
 REDACTED = "<redacted>"
 _SECRETS = frozenset(
@@ -33,10 +43,31 @@ _POINT = re.compile(r"[+-]?\d*\.?\d+(e[+-]?\d+)?")
 _LOGIN = re.compile(r"(?<=://)[^/@\s:]*:[^/@\s]*(?=@)|(?<=[?&](?:key|sig)=)[^&\s]+|(?<=[?&]token=)[^&\s]+")
 
 
-class Config(BaseModel):
-    """Base of every configuration: frozen, no unknown keys, no NaN; give each field a description."""
+class _AcceptsFormerNames(ModelMetaclass):
+    """Lets constructors take settings under former names; validated JSON and TOML go through `resolve` instead."""
+
+    def __call__(cls, *args: Any, **values: Any) -> Any:
+        fields = cast(type[BaseModel], cls).model_fields
+        for present, former in former_fields(cls).items():
+            if former in values and former not in fields:
+                if present in values:
+                    raise ConfigError(f"{cls.__name__}: {former!r} is the former name of {present!r}; give one of them")
+                values[present] = values.pop(former)
+                warnings.warn(f"{cls.__name__}: {former!r} is now {present!r}", FutureWarning, stacklevel=2)
+        return super().__call__(*args, **values)
+
+
+class Config(BaseModel, metaclass=_AcceptsFormerNames):
+    """Base of every configuration: frozen, no unknown keys, no NaN; give each field a description.
+
+    A field that was renamed is still accepted under its former name (`former_names`), with a `FutureWarning`.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+    def fingerprint(self) -> str:
+        """Returns a digest of all settings that stays the same when settings are renamed, 24 hexadecimal digits."""
+        return fingerprint(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +105,7 @@ def resolve(
             with its line.
     """
     problems: list[Problem] = []
-    fields = dict(_fields(cls))
+    fields = _Fields(cls)
     given: dict[str, _Given] = {}
     sources: list[Iterable[_Given]] = [_flat(_inner_defaults(cls), fields, "default")]
     sources.append(_flat(preset or {}, fields, "preset"))
@@ -103,12 +134,40 @@ def resolve(
         problems += error.problems
     if problems:
         raise ConfigError(problems)
+    if fields.renamed:
+        pairs = [f"{former} is now {present}" for former, present in fields.renamed.items()]
+        log.warning("renamed settings: %s", ", ".join(pairs))
     return built
+
+
+class _Fields(dict[str, FieldInfo]):
+    """Every leaf of a configuration class by its dotted path, and the former names that were used for them."""
+
+    def __init__(self, cls: type[BaseModel]) -> None:
+        super().__init__(_fields(cls))
+        self.renamed: dict[str, str] = {}
+        self._cls = cls
+
+    def present(self, path: str) -> str:
+        """Returns a path with every part under its present name, and notes it where that is another one."""
+        cls: type[BaseModel] | None = self._cls
+        parts = []
+        for part in path.split("."):
+            name = part
+            if cls is not None:
+                former = {old: new for new, old in former_fields(cls).items()}
+                name = part if part in cls.model_fields else former.get(part, part)
+                cls = _nested(cls.model_fields[name].annotation) if name in cls.model_fields else None
+            parts.append(name)
+        present = ".".join(parts)
+        if present != path and present in self:
+            self.renamed[path] = present
+        return present
 
 
 def knobs(cls: type[BaseModel]) -> list[Knob]:
     """Every leaf of a configuration class, nested ones by their dotted path, in the order of definition."""
-    given = {item.path: item.readings[0] for item in _flat(_inner_defaults(cls), dict(_fields(cls)), "default")}
+    given = {item.path: item.readings[0] for item in _flat(_inner_defaults(cls), _Fields(cls), "default")}
     found = []
     for path, field in _fields(cls):
         default = given[path] if path in given else _jsonable(field.get_default(call_default_factory=True))
@@ -228,20 +287,19 @@ def _read(file: Path, problems: list[Problem]) -> Mapping[str, Any]:
     return {}
 
 
-def _flat(
-    values: Mapping[str, Any], fields: Mapping[str, FieldInfo], source: str, prefix: str = ""
-) -> Iterator[_Given]:
+def _flat(values: Mapping[str, Any], fields: _Fields, source: str, prefix: str = "") -> Iterator[_Given]:
     for name, value in values.items():
-        path = f"{prefix}{name}"
+        written = f"{prefix}{name}"
+        path = fields.present(written)
         inside = any(known.startswith(path + ".") for known in fields)
         if isinstance(value, Mapping) and path not in fields and (inside or value):
-            yield from _flat(value, fields, source, path + ".")
+            yield from _flat(value, fields, source, written + ".")
         elif not (isinstance(value, Mapping) and inside):
             plain = _jsonable(value)
             yield _Given(path, (None, plain) if _none_word(plain) else (plain,), value, source)
 
 
-def _overrides(words: Sequence[str], fields: Mapping[str, FieldInfo], problems: list[Problem]) -> Iterator[_Given]:
+def _overrides(words: Sequence[str], fields: _Fields, problems: list[Problem]) -> Iterator[_Given]:
     rest = list(words)
     while rest:
         word = rest.pop(0)
@@ -249,7 +307,7 @@ def _overrides(words: Sequence[str], fields: Mapping[str, FieldInfo], problems: 
             problems.append(Problem("input", f"unexpected {word!r}", "settings look like --key value"))
             continue
         name, mark, text = word[2:].partition("=")
-        path = name.replace("-", "_")
+        path = fields.present(name.replace("-", "_"))
         if not mark:
             if rest and not rest[0].startswith("--"):
                 text = rest.pop(0)
