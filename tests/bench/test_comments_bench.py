@@ -165,6 +165,7 @@ def test_a_protocol_has_a_digest_and_a_panel_of_its_own():
     assert {split_of(one.chain) for one in panel(QUICK)} == {"test"} and len(panel(QUICK)) == QUICK.panel
 
 
+@pytest.mark.isolation
 def test_a_cell_learns_its_arm_and_is_found_again(tmp_path):
     """The machinery with hardly any training: every arm begins with one generator and learns from one corpus."""
     model, protocol = next(iter(MODELS)), replace(QUICK, corpus=6, low=3, pairs=8, panel=2)

@@ -27,6 +27,7 @@ def problems(tmp_path):
     return path
 
 
+@pytest.mark.isolation
 def test_an_expert_passes_and_a_run_goes_on(problems, tmp_path, capsys):
     folder = tmp_path / "run"
     assert main(["bench", "code", str(problems), "--samples", "2", "--k", "1,2", "--to", str(folder)]) == 0

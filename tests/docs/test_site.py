@@ -90,7 +90,8 @@ def test_the_reference_shows_every_public_function(made):
     assert len(found) > 500 and sum(len(module.names) for module in found) > 3000
     assert {f"{room}.md" for room in reference.rooms(found)} | {"index.md"} == set(made)
     learn = made["learn.md"]
-    assert "## `learn.advantages`" in learn and "### decomposed\\_gae" in learn
+    assert "## `learn.returns`" in learn and "### reverse\\_scan" in learn
+    assert "## `rl.advantages`" in made["rl.md"] and "### decomposed\\_gae" in made["rl.md"]
     assert learn.count("```") % 2 == 0
 
 

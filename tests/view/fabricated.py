@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from evolvent.files import plain_json
+
 TIERS = ("seen", "evo", "combo", "longer")
 WORLDS = ("crafting", "lookup")
 START = {"crafting": (0.48, 0.21, 0.17, 0.06), "lookup": (0.62, 0.38, 0.33, 0.12)}
@@ -55,7 +57,7 @@ def write_run(folder: Path, *, rounds: int = 3, tasks: int = 200, state: str = "
 
 
 def _json(path: Path, value: object) -> None:
-    path.write_text(json.dumps(value), encoding="utf-8")
+    path.write_text(plain_json(value), encoding="utf-8")  # as runs write: infinities are text
 
 
 def _lines(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -112,5 +112,5 @@ def write_practice(
     lines(folder / "metrics.jsonl", rows)
     lines(folder / "results.jsonl", results)
     if credit is not None:
-        (folder / "credit.json").write_text(json.dumps(credit))
+        (folder / "credit.json").write_text(plain_json(credit))  # as runs write: infinities are text
     return folder

@@ -222,6 +222,7 @@ def test_rows_and_folders_read_alike(tmp_path):
     assert rows[1].tests.function == "twice" and rows[1].text.endswith("def twice(self, a):")
 
 
+@pytest.mark.isolation
 def test_the_world_plays_them(tmp_path):
     foldered(tmp_path, "test/1", SUM)
     foldered(tmp_path, "test/2", CALL)
@@ -272,6 +273,7 @@ def test_nothing_that_can_be_used(tmp_path):
         Code(tmp_path)
 
 
+@pytest.mark.isolation
 def test_the_bench_measures_them(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     path = written(tmp_path / "test.jsonl", SUM, CALL)

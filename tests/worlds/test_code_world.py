@@ -63,6 +63,7 @@ def verdict(world, place, said):
     return played.success
 
 
+@pytest.mark.isolation
 @pytest.mark.parametrize(
     "said",
     [
@@ -79,6 +80,7 @@ def test_responses_of_both_kinds_are_right(world, said):
     assert verdict(world, 0, said) == 1.0
 
 
+@pytest.mark.isolation
 @pytest.mark.parametrize(
     "said",
     [
@@ -95,6 +97,7 @@ def test_wrong_responses_are_wrong(world, said):
     assert verdict(world, 0, said) == 0.0
 
 
+@pytest.mark.isolation
 def test_experts_solve_both_layouts(world):
     starts = [Start(task) for task in world.tasks("test", "all")]
     played = list(collect({"code": world}, starts, Expert(), engine=None))

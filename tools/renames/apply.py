@@ -129,7 +129,10 @@ class Renamer:
         self.members: dict[str, set[str | None]] = defaultdict(set)  # old member name -> new names (None: stays)
         self.keywords: dict[tuple[str, str], set[str | None]] = defaultdict(set)  # (callable, old parameter) -> new
         self.log: list[str] = []
-        self.settings: dict[str, dict[str, str]] = defaultdict(dict)  # "path:Class" -> old setting -> new
+        self.class_members: set[str] = set()  # old names of renamed methods, fields and class attributes
+        self.globals: set[str] = set()  # old names of renamed functions, classes and constants of modules
+        self.former_fields: dict[str, dict[str, str]] = defaultdict(dict)  # class -> old field -> new field
+        self.former_classes: dict[str, str] = {}  # old class -> new class
 
     # ------------------------------------------------------------------ what the tables say
 
@@ -162,12 +165,17 @@ class Renamer:
             for span in source.occurrences(home, old):
                 self.edits[path][span] = (old, new)
         self.targets[path, definition.span] = new
+        is_class = isinstance(definition.node, ast.ClassDef) and path.startswith("src/")
+        if is_class and self._has_fields(source, definition.name):
+            self.former_classes[old] = new
         if homes and homes[0].kind == "class":
             for span in homes[0].bound[old]:
                 self.targets[path, span] = new
             self.members[old].add(new)
+            self.class_members.add(old)
         elif not outer:
             self.members[old].add(new)
+            self.globals.add(old)
             self._rename_import(path, source, old, new)
 
     def _rename_names(self, entry: Entry, source: Source, old: str, new: str) -> None:
@@ -184,9 +192,10 @@ class Renamer:
                 for span in home.bound[old]:
                     self.targets[entry.path, span] = new
                 self.members[old].add(new)
+                self.class_members.add(old)
                 self.keywords[entry.scope.rpartition(".")[2], old].add(new)
-                if self._is_settings(source, entry.scope):
-                    self.settings[f"{entry.path}:{entry.scope}"][old] = new
+                if self._has_fields(source, entry.scope) and entry.path.startswith("src/"):
+                    self.former_fields[entry.scope.rpartition(".")[2]][old] = new
             elif home.kind == "function" and old in home.parameters:
                 for span in home.bound[old]:
                     self.targets[entry.path, span] = new
@@ -195,15 +204,13 @@ class Renamer:
                 for span in home.bound[old]:
                     self.targets[entry.path, span] = new
                 self.members[old].add(new)
+                self.globals.add(old)
                 self._rename_import(entry.path, source, old, new)
 
     def _rename_import(self, path: str, source: Source, old: str, new: str) -> None:
         """Renames a module's global where other files import it, and in `__all__`."""
         module = _module_name(path)
-        for line, text in enumerate(source.lines, 1):
-            for match in re.finditer(rb'"(%s)"' % re.escape(old.encode()), text):
-                if self._in_exports(source, line):
-                    self.edits[path][Span(line, match.start(1))] = (old, new)
+        self._rename_exports(path, source, old, new)
         for other, reader in self.sources.items():
             for imported_module, name, span in reader.imports:
                 if name != old or not self._same_module(imported_module, module, old):
@@ -211,15 +218,29 @@ class Renamer:
                 self.edits[other][span] = (old, new)
                 for scope in reader.scopes():
                     if span in scope.bound.get(old, ()):
+                        if scope is reader.module:
+                            self._rename_exports(other, reader, old, new)
                         for used in reader.occurrences(scope, old):
                             self.edits[other][used] = (old, new)
 
-    def _same_module(self, imported: str, module: str, name: str) -> bool:
-        """Says whether a name imported from one module is defined in another: the same, or its package handing it on."""
+    def _same_module(self, imported: str, module: str, name: str, seen: frozenset[str] = frozenset()) -> bool:
+        """Says whether a name imported from one module is defined in another, also where modules hand it on."""
         if imported == module:
             return True
-        package = self.sources.get("src/" + imported.replace(".", "/") + "/__init__.py")
-        return package is not None and any(m == module and n == name for m, n, _ in package.imports)
+        stem = imported.replace(".", "/")
+        for path in (f"src/{stem}.py", f"src/{stem}/__init__.py", f"{stem}.py", f"{stem}/__init__.py"):
+            source = self.sources.get(path)
+            if source is not None and imported not in seen:
+                origins = [origin for origin, imported_name, _ in source.imports if imported_name == name]
+                return any(self._same_module(origin, module, name, seen | {imported}) for origin in origins)
+        return False
+
+    def _rename_exports(self, path: str, source: Source, old: str, new: str) -> None:
+        """Renames a global in the `__all__` of its module."""
+        for line, text in enumerate(source.lines, 1):
+            for match in re.finditer(rb'"(%s)"' % re.escape(old.encode()), text):
+                if self._in_exports(source, line):
+                    self.edits[path][Span(line, match.start(1))] = (old, new)
 
     def _in_exports(self, source: Source, line: int) -> bool:
         return any(
@@ -229,19 +250,44 @@ class Renamer:
             for node in source.tree.body
         )
 
-    def _is_settings(self, source: Source, scope: str) -> bool:
+    def _has_fields(self, source: Source, scope: str) -> bool:
+        """Says whether a class is a configuration or a dataclass, whose fields are part of identities."""
         node = next((d.node for d in source.definitions if d.name == scope), None)
         if not isinstance(node, ast.ClassDef):
             return False
-        names, todo = set(), [base.id for base in node.bases if isinstance(base, ast.Name)]
+        if any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
+            return True
+        names, todo = set(), [ast.unparse(base).rpartition(".")[2] for base in node.bases]
         while todo:
             name = todo.pop()
-            if name in names:
-                continue
-            names.add(name)
-            for _, _, bases in self._classes().get(name, ()):
-                todo += bases
+            if name not in names:
+                names.add(name)
+                todo += [base for _, _, bases in self._classes().get(name, ()) for base in bases]
         return bool(names & {"Config", "BaseModel"})
+
+    def write_former_names(self) -> None:
+        """Adds the renamed classes and fields to `former_names.py`, under their present names."""
+        path = self.root / "src/evolvent/former_names.py"
+        text = path.read_text(encoding="utf-8")
+        tables = {
+            node.target.id: ast.literal_eval(node.value)
+            for node in ast.parse(text).body
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None
+        }
+        classes, fields = dict(tables["FORMER_CLASSES"]), {k: dict(v) for k, v in tables["FORMER_FIELDS"].items()}
+        for old, new in self.former_classes.items():
+            classes[new] = classes.pop(old, old)
+            if old in fields:
+                fields[new] = fields.pop(old)
+        for old_class, renames in self.former_fields.items():
+            row = fields.setdefault(self.former_classes.get(old_class, old_class), {})
+            for old, new in renames.items():
+                row[new] = row.pop(old, old)
+        for name, value in (("FORMER_CLASSES", classes), ("FORMER_FIELDS", fields)):
+            literal = json.dumps(value, indent=4, sort_keys=True)
+            pattern = re.compile(rf'^({name}: [^=]+ = )\{{.*?\}}\n(?=""")', re.MULTILINE | re.DOTALL)
+            text = pattern.sub(lambda match, literal=literal: f"{match[1]}{literal}\n", text)
+        path.write_text(text, encoding="utf-8")
 
     # ------------------------------------------------------------------ families of classes
 
@@ -267,7 +313,7 @@ class Renamer:
         grown = True
         while grown:
             grown = False
-            for other, definition, bases in rows:
+            for _, definition, bases in rows:
                 last = definition.name.rpartition(".")[2]
                 if last not in known and known & set(bases):
                     known.add(last)
@@ -338,7 +384,7 @@ class Renamer:
     def _edit_docstring(self, entry: Entry, source: Source, definition: Definition | None) -> None:
         node: Any = definition.node if definition is not None else source.tree
         old = ast.get_docstring(node, clean=True)
-        renamed = {name: new for name, new in entry.names.items()}
+        renamed = dict(entry.names)
         text = entry.docstring if entry.docstring is not None else old
         if entry.docstring is not None:
             text = textwrap.dedent(entry.docstring).strip()
@@ -379,7 +425,12 @@ class Renamer:
         words = {old for _, old in self.keywords}
         for path, source in self.sources.items():
             places: list[tuple[str, Span, ast.AST]] = []
-            places += [row for row in source.attributes if row[0] in self.members]
+            modules = source.imported_modules()
+            for row in source.attributes:
+                value = row[2].value
+                is_module = isinstance(value, ast.Name) and value.id in modules
+                if row[0] in self.members and (is_module or not self._is_global_only(row[0])):
+                    places.append(row)
             calls = [row for row in source.keywords if row[0] in words]
             if not places and not calls:
                 continue
@@ -393,6 +444,9 @@ class Renamer:
                     options = {new for (_, old), news in self.keywords.items() if old == name for new in news}
                 self._resolve(server, path, source, name, span, options, f"{callee}({name}=)")
             server.close(path)
+
+    def _is_global_only(self, name: str) -> bool:
+        return name in self.globals and name not in self.class_members
 
     def _resolve(
         self,
@@ -458,6 +512,23 @@ class Renamer:
                                 self.edits[path][Span(argument.lineno, column)] = (last, new)
                         elif options:
                             self.log.append(f"{path}:{node.lineno}: string {argument.value!r}: one of {options}")
+
+    def rename_quoted_annotations(self) -> None:
+        """Renames classes in annotations that are written as strings."""
+        for path, source in self.sources.items():
+            renamed = {old: new for (old, new) in set(self.edits.get(path, {}).values()) if old[:1].isupper()}
+            if not renamed:
+                continue
+            offsets = _offsets(source)
+            for node in ast.walk(source.tree):
+                if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+                    continue
+                if not re.fullmatch(r"[\w.]+(?:(?: \| |\[|, )[\w.\]]+)+", node.value):
+                    continue
+                text = re.sub(r"\w+", lambda match, renamed=renamed: renamed.get(match[0], match[0]), node.value)
+                if text != node.value and node.lineno == node.end_lineno:
+                    start = offsets[node.lineno - 1] + node.col_offset + 1
+                    self.texts[path].append((start, start + len(node.value.encode()), text))
 
     # ------------------------------------------------------------------ writing
 
@@ -525,8 +596,8 @@ def _rename_mentions(text: str, renamed: dict[str, str]) -> str:
 def _literal(text: str, indent: str) -> str:
     """Returns a docstring literal whose paragraphs of the summary are wrapped to the line width."""
     first, blank, rest = text.partition("\n\n")
-    width = LINE_WIDTH - len(indent)
-    if "\n" not in first and len(first) + 6 > width:
+    width = LINE_WIDTH - len(indent) - 3  # the closing quotes
+    if "\n" not in first and len(first) + 3 > width:
         first = textwrap.fill(first, width=width, initial_indent="...", break_long_words=False, break_on_hyphens=False)[
             3:
         ]
@@ -561,14 +632,14 @@ def main(argv: list[str] | None = None) -> int:
     finally:
         server.stop()
     renamer.rename_strings()
+    renamer.rename_quoted_annotations()
     count = sum(map(len, renamer.edits.values())) if options.dry else renamer.write()
     if options.log:
         options.log.write_text("\n".join(renamer.log) + "\n", encoding="utf-8")
-    for name, table in sorted(renamer.settings.items()):
-        print(f"settings {name}: {table}")
-    print(
-        f"{len(entries)} scopes, {count} names, {sum(map(len, renamer.texts.values()))} docstrings, {len(renamer.log)} notes"
-    )
+    if not options.dry:
+        renamer.write_former_names()
+    documents = sum(map(len, renamer.texts.values()))
+    print(f"{len(entries)} scopes, {count} names, {documents} docstrings, {len(renamer.log)} notes")
     return 0
 
 

@@ -97,6 +97,14 @@ class Source:
                     spans.update(scope.bound.get(name, ()))
         return sorted(spans)
 
+    def imported_modules(self) -> set[str]:
+        """Returns the names of the file that are bound by imports of whole modules, or may be."""
+        names = set()
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names.update(alias.asname or alias.name.split(".")[0] for alias in node.names)
+        return names
+
     # ------------------------------------------------------------------ visiting
 
     def _visit(self, node: ast.AST, scope: Scope, shift: tuple[int, int] | None = None) -> None:
@@ -333,7 +341,7 @@ def _fields(text: str, begin: int, end: int, place: tuple[int, int]) -> Iterator
 
 def _field_end(text: str, begin: int, end: int) -> tuple[int, int | None]:
     """Returns the index of the closing brace of a replacement field, and of the colon before its format spec."""
-    depth, quote, colon, index, lambdas = 0, "", None, begin, 0
+    depth, quote, colon, index = 0, "", None, begin
     while index < end:
         character = text[index]
         if quote:
