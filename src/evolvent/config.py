@@ -11,21 +11,21 @@ import logging
 import re
 import tomllib
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined, to_jsonable_python
+from pydantic_core import PydanticUndefined, core_schema, to_jsonable_python
 
 from evolvent.errors import ConfigError, Problem, nearest, unknown
 from evolvent.former_names import former_fields
 from evolvent.identity import fingerprint
 
-__all__ = ["Config", "Knob", "as_dict", "knobs", "redact", "resolve", "secret_name", "to_toml"]
+__all__ = ["Choice", "Config", "Knob", "as_dict", "knobs", "redact", "resolve", "secret_name", "to_toml"]
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
@@ -68,6 +68,29 @@ class Config(BaseModel, metaclass=_AcceptsFormerNames):
     def fingerprint(self) -> str:
         """Returns a digest of all settings that stays the same when settings are renamed, 24 hexadecimal digits."""
         return fingerprint(self)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Annotation of a text that must be a name of an open registry: `Annotated[str, Choice(loss_names)]`.
+
+    Args:
+        names: called when a value is checked or help is shown, so that packages installed later count too.
+    """
+
+    names: Callable[[], Collection[str]]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        """Returns the schema of a text that is checked against the names."""
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def _check(self, value: str) -> str:
+        names = self.names()
+        if value not in names:
+            near = nearest(value, names)
+            hint = f" (did you mean {near!r}?)" if near else ""
+            raise ValueError(f"got {value!r}, expected {' or '.join(map(repr, names))}{hint}")
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +261,15 @@ def _inner_defaults(cls: type[BaseModel]) -> dict[str, Any]:
 
 def _expected(field: FieldInfo) -> str:
     """What a field takes, in words: `int >= 0`, `'one' or 'two'`, `list of str`, `float or none`."""
+    choice = _choice_of(field)
+    if choice is not None:
+        return " or ".join(map(repr, choice.names()))
     words, optional, _ = _type_words(field.annotation).partition(" or none")
     return words + _limits(field.metadata) + optional
+
+
+def _choice_of(field: FieldInfo) -> Choice | None:
+    return next((rule for rule in field.metadata if isinstance(rule, Choice)), None)
 
 
 def _limits(rules: Sequence[Any]) -> str:
@@ -257,6 +287,9 @@ def _limits(rules: Sequence[Any]) -> str:
 def _type_words(annotation: Any) -> str:
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
+        for rule in inner[1:]:
+            if isinstance(rule, Choice):
+                return " or ".join(map(repr, rule.names()))
         rules = [rule for one in inner[1:] for rule in (one.metadata if isinstance(one, FieldInfo) else [one])]
         return _type_words(inner[0]) + _limits(rules)
     if origin is Literal:
@@ -373,7 +406,9 @@ def _checked(field: FieldInfo, item: _Given) -> tuple[Any] | Problem:
         except ValidationError:
             continue
         return (reading,)
-    choices = [choice for choice in get_args(field.annotation) if isinstance(choice, str)]
+    choice = _choice_of(field)
+    choices = [name for name in get_args(field.annotation) if isinstance(name, str)]
+    choices += choice.names() if choice is not None else ()
     near = nearest(str(item.written), choices)
     hint = f"did you mean {near!r}?" if near else f"from {item.source}" if item.source != f"--{item.path}" else ""
     return Problem(item.path, f"got {item.written!r}, expected {_expected(field)}", hint)

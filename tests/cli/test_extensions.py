@@ -189,3 +189,103 @@ def test_nothing_is_written_over(tmp_path, capsys):
         assert main(["new", what, name, "--to", str(tmp_path / "taken")]) == 2
         assert "choose another name" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+LOSS = """
+from evolvent.rl.estimators import GroupCredit
+from evolvent.rl.objective import Aggregate, Clip, PolicyGradient
+from evolvent.rl.presets import Preset
+
+LOSS = Preset("narrow", GroupCredit(), PolicyGradient(aggregate=Aggregate("sequence_mean"), surrogate=Clip(0.1, 0.1)))
+"""
+SEARCH = """
+from functools import partial
+from evolvent.search.samples import best_of_n
+from evolvent.search.settings import SearchMethod
+
+SEARCH = SearchMethod("two samples, the better one", lambda config, stop: partial(best_of_n, n=2), grows_tree=False)
+"""
+WORLD = """
+from evolvent.worlds.base import TextWorld
+
+class Parrot(TextWorld):
+    name = "parrot"
+    horizon = 1
+    blocking = False
+
+    def specs(self):
+        return [{"say": word, "copy": n} for word in ("red", "green") for n in range(40)]
+
+    def play(self, spec):
+        said = yield f"say {spec['say']}"
+        return float(said.strip() == spec["say"])
+
+    def vocabulary(self):
+        return ("say", "red", "green")
+"""
+THIRD_PARTY = """[evolvent.losses]
+narrow = ext_loss:LOSS
+broken = ext_gone:LOSS
+[evolvent.searches]
+two = ext_search:SEARCH
+broken = ext_gone:SEARCH
+[evolvent.worlds]
+parrot = ext_world:Parrot
+broken = ext_gone:World
+"""
+
+
+@pytest.fixture
+def third_party(tmp_path) -> dict[str, str]:
+    """An environment with a package of one file each for a loss, a search and a world, and three that do not load."""
+    site = tmp_path / "site"
+    info = site / "third-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: third\nVersion: 1.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text(THIRD_PARTY, encoding="utf-8")
+    for name, code in (("loss", LOSS), ("search", SEARCH), ("world", WORLD)):
+        (site / f"ext_{name}.py").write_text(code, encoding="utf-8")
+    return {"PYTHONPATH": str(site)}
+
+
+def test_a_loss_of_a_package_appears_in_help_and_runs(third_party, command, tmp_path):
+    shown = command("train", "rl", "--method", "grpo", "--help", **third_party).stdout
+    assert "'narrow'" in " ".join(shown.split())
+    quick = ("--demonstrations", "4", "--clone_tokens", "200", "--tasks", "8", "--panel.limit", "2")
+    words = ("train", "rl", "--method", "grpo", "--worlds", "parrot", "--rl.kind", "narrow", *quick)
+    words = (*words, "--rl.practice.iterations", "1", "--rl.practice.tasks", "2", "--to", tmp_path / "run")
+    done = command(*words, **third_party)
+    assert done.returncode == 0, done.stderr
+    settings = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
+    assert settings["rl"]["kind"] == "narrow"
+
+
+def test_a_search_of_a_package_appears_in_help_and_runs(third_party, command, tmp_path):
+    shown = command("search", "--help", **third_party).stdout
+    assert "'two'" in " ".join(shown.split())
+    words = ("search", "--worlds", "parrot", "--methods", "two", "--search.value", "rollouts", "--limit", "2")
+    done = command(*words, "--to", tmp_path / "run", **third_party)
+    assert done.returncode == 0, done.stderr
+    assert "two" in done.stdout
+
+
+def test_a_world_of_a_package_appears_in_the_list_and_is_played(third_party, command):
+    assert "parrot" in command("worlds", "list", **third_party).stdout
+    done = command("worlds", "play", "parrot", stdin="red\n", **third_party)
+    assert done.returncode == 0 and "say " in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "rl", "--method", "grpo", "--worlds", "lookup", "--rl.kind", "broken", "--to", "run"),
+        ("search", "--methods", "broken", "--to", "run"),
+        ("worlds", "show", "broken"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_plugin_that_cannot_be_imported_is_named_and_the_rest_works(third_party, command, tmp_path, words):
+    done = command(*words, cwd=tmp_path, **third_party)
+    assert done.returncode in (1, 2)
+    assert "'broken' cannot be loaded" in done.stderr and "ext_gone" in done.stderr
+    assert "Traceback" not in done.stderr

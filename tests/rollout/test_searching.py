@@ -25,7 +25,7 @@ from evolvent.search.mcts import Commit, Descend, Restart
 from evolvent.search.proposers import Listed
 from evolvent.search.records import Budget
 from evolvent.search.scorers import Ending
-from evolvent.search.settings import METHODS, SearchConfig
+from evolvent.search.settings import SEARCHES, SearchConfig
 from evolvent.search.writing import Writing
 from evolvent.trajectory import Start, Trajectory, trajectory_name
 from evolvent.worlds.base import World
@@ -86,7 +86,7 @@ def config(method: str, **more: Any) -> SearchConfig:
     return SearchConfig(**{**SMALL, "method": method, "value": value, **more})
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SEARCHES)
 def test_a_search_depends_on_nothing_beside_it_and_is_scored_by_its_world(
     place: tuple[World, Policy], method: str
 ) -> None:
@@ -150,7 +150,7 @@ def test_a_judge_is_asked_where_it_has_learned(place: tuple[World, Policy]) -> N
 
 
 def test_without_room_for_anything_the_episode_is_a_failure_and_no_crash(place: tuple[World, Policy]) -> None:
-    for method in METHODS:
+    for method in SEARCHES:
         for one in play(place, config(method, computed=1), count=1).values():
             assert one.trajectory.success is False and one.trajectory.error is None
             assert (one.spent.generated, one.spent.computed, one.ended_by) == (0, 0, "computed"), method
@@ -209,7 +209,7 @@ def test_budgets_and_settings_that_could_never_work_are_refused() -> None:
 
 def test_settings_become_searches() -> None:
     """No path of one tree twice without drawn moves; a limit of simulations is one."""
-    begun = {method: config(method, paths=3, simulations=5).begin() for method in METHODS}
+    begun = {method: config(method, paths=3, simulations=5).begin() for method in SEARCHES}
     assert begun["mcts"].keywords["start"] == Commit(5)
     assert config("mcts", paths=3, simulations=5, sampled=True).begin().keywords["start"] == Commit(5, 1.0, 3)
     assert begun["mcts_restart"].keywords["start"] == Restart(3, 5)

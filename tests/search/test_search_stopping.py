@@ -18,7 +18,7 @@ from evolvent.search.aggregate import Sample, aggregate
 from evolvent.search.mcts import Commit, Descend, Restart, mcts
 from evolvent.search.records import Budget
 from evolvent.search.samples import sampled_tree, self_consistency, voted_tree
-from evolvent.search.settings import STOPPING, SearchConfig
+from evolvent.search.settings import SearchConfig, stoppable_searches
 from evolvent.search.stopping import Stop, Visits
 
 FREE = Budget()
@@ -225,7 +225,7 @@ def test_only_votes_can_be_ended():
         mcts(0, FREE, rng(), width=2, depth=2, start=Commit(4, temperature=1.0, stop=Stop(Decided())))
     with pytest.raises(ConfigError, match="std"):
         run(self_consistency(0, FREE, rng(), n=3, stop=StdBelow(1.0)), Watch(random_tree(0)))
-    assert set(STOPPING) == {"samples", "sampled_tree", "mcts", "mcts_restart", "mcts_descend"}
+    assert set(stoppable_searches()) == {"samples", "sampled_tree", "mcts", "mcts_restart", "mcts_descend"}
 
 
 @pytest.mark.parametrize("method", ["samples", "sampled_tree"])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from evolvent.files import plain_json
 from evolvent.view.signs import SIGNS
 
 WELL = {sign.name: sign.limit + (1e-3 if sign.side == "below" else -1e-3) for sign in SIGNS}  # just within

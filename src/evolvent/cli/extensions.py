@@ -1,39 +1,19 @@
-"""What other packages add, by entry points: worlds, methods, graders, encoders.
-
-    [project.entry-points."evolvent.worlds"]     NAME = "module:World"      a World, or what makes one without arguments
-    [project.entry-points."evolvent.methods"]    NAME = "module:METHOD"     a `methods.base.Method`
-    [project.entry-points."evolvent.graders"]    NAME = "module:grade"      a function (response, gold) -> Grade
-    [project.entry-points."evolvent.encoders"]   NAME = "module:make"       makes an Encoder without arguments
-
-Names are listed without importing anything; what is broken is named when it is used, and by nobody else's command.
-"""
+"""Loads the methods, graders and encoders that other packages add; see `evolvent.plugins`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any, Literal
+from importlib.metadata import EntryPoint
+from typing import TYPE_CHECKING
 
-from evolvent.errors import ConfigError, Problem, boundary, unknown
+from evolvent.errors import ConfigError, boundary, unknown
+from evolvent.plugins import installed_plugins, load_plugin, plugin_type_error
 
 if TYPE_CHECKING:
     from evolvent.grade.base import Grader
     from evolvent.memory.encoders import Encoder
     from evolvent.methods.base import Method
 
-__all__ = ["Kind", "encoder", "grader", "installed", "method", "origin"]
-
-Kind = Literal["worlds", "methods", "graders", "encoders"]
-
-
-def installed(kind: Kind, own: Collection[str] = ()) -> dict[str, EntryPoint]:
-    """What packages offer of a kind, by name, without those names that are our own; nothing of it is imported."""
-    return {point.name: point for point in entry_points(group=f"evolvent.{kind}") if point.name not in own}
-
-
-def origin(point: EntryPoint) -> str:
-    """Where it comes from, for people."""
-    return f"package {point.dist.name}" if point.dist else point.value
+__all__ = ["encoder", "grader", "method"]
 
 
 def method(point: EntryPoint) -> Method:
@@ -44,9 +24,9 @@ def method(point: EntryPoint) -> Method:
     """
     from evolvent.methods.base import Method
 
-    found = _loaded("method", point)
+    found = load_plugin("method", point)
     if not isinstance(found, Method):
-        raise _wrong("method", point, found, "an object of evolvent.methods.base.Method")
+        raise plugin_type_error("method", point, found, "an object of evolvent.methods.base.Method")
     return found
 
 
@@ -56,12 +36,12 @@ def grader(name: str) -> Grader:
     Raises:
         ConfigError: no such grader, or one that cannot be loaded.
     """
-    known = installed("graders")
+    known = installed_plugins("graders")
     if name not in known:
         raise ConfigError([unknown("grader", name, known)])
-    found = _loaded("grader", known[name])
+    found = load_plugin("grader", known[name])
     if not callable(found):
-        raise _wrong("grader", known[name], found, "a function (response, gold) -> Grade")
+        raise plugin_type_error("grader", known[name], found, "a function (response, gold) -> Grade")
     made: Grader = found
     return made
 
@@ -72,26 +52,18 @@ def encoder(name: str) -> Encoder:
     Raises:
         ConfigError: neither, or one that cannot be loaded. MissingExtra: sentence-transformers is not installed.
     """
-    known = installed("encoders")
+    known = installed_plugins("encoders")
     if name not in known:
         from evolvent.memory.encoders import SentenceEncoder
 
         return SentenceEncoder(name)
-    make = _loaded("encoder", known[name])
+    make = load_plugin("encoder", known[name])
     if not callable(make):
-        raise _wrong("encoder", known[name], make, "a class or function that makes an Encoder without arguments")
+        raise plugin_type_error(
+            "encoder", known[name], make, "a class or function that makes an Encoder without arguments"
+        )
     with boundary(ConfigError, f"the installed encoder {name!r} cannot be made", entry=known[name].value):
         made: Encoder = make()
     if not callable(made) or not isinstance(getattr(made, "id", None), str):
-        raise _wrong("encoder", known[name], made, "an Encoder: a callable with an id")
+        raise plugin_type_error("encoder", known[name], made, "an Encoder: a callable with an id")
     return made
-
-
-def _loaded(what: str, point: EntryPoint) -> Any:
-    with boundary(ConfigError, f"the installed {what} {point.name!r} cannot be loaded", entry=point.value):
-        return point.load()
-
-
-def _wrong(what: str, point: EntryPoint, found: object, expected: str) -> ConfigError:
-    told = f"the installed {what} {point.name!r} ({origin(point)}) is a {type(found).__name__}"
-    return ConfigError([Problem(point.name, told, f"expected {expected}")])

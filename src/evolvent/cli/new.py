@@ -12,11 +12,11 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 from rich.console import Console
 
-from evolvent.cli.extensions import installed
 from evolvent.cli.parsing import Parser, choose, verbs_help
 from evolvent.cli.registry import world_origins
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import disk_errors
+from evolvent.plugins import installed_plugins
 from evolvent.view.escape import plain
 
 __all__ = ["run"]
@@ -67,7 +67,18 @@ def _check(what: str, name: str, folder: Path) -> None:
 def _known(what: str) -> set[str]:
     if what == "world":
         return set(world_origins())
-    return {"ppo", "twosome", "token_ppo", "ntpo", "poad", "etpo", "grpo", "scaling_inter", "r3", *installed("methods")}
+    return {
+        "ppo",
+        "twosome",
+        "token_ppo",
+        "ntpo",
+        "poad",
+        "etpo",
+        "grpo",
+        "scaling_inter",
+        "r3",
+        *installed_plugins("methods"),
+    }
 
 
 def _class(name: str) -> str:

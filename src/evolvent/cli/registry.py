@@ -8,7 +8,6 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evolvent.cli.extensions import installed, origin
 from evolvent.cli.world_registry import EMBEDDED
 from evolvent.errors import (
     ConfigError,
@@ -20,6 +19,7 @@ from evolvent.errors import (
     boundary,
     unknown,
 )
+from evolvent.plugins import describe_origin, installed_plugins
 from evolvent.store.ledger import read_rows
 from evolvent.worlds.base import World
 
@@ -52,14 +52,14 @@ _MEMBERS = ("name", "version", "instructions", "grammar", "horizon", "reward_ran
 
 def _installed() -> dict[str, EntryPoint]:
     """Worlds of other packages, known by name; nothing of them is imported. Embedded names win."""
-    return installed("worlds", EMBEDDED)
+    return installed_plugins("worlds", EMBEDDED)
 
 
 def world_origins() -> dict[str, str]:
     """Every world's name, and what it is or where it comes from; loads none of them."""
     found = {name: about for name, (_, _, about) in sorted(EMBEDDED.items())}
     for name, point in _installed().items():
-        found[name] = origin(point)
+        found[name] = describe_origin(point)
     return found
 
 

@@ -24,10 +24,11 @@ from evolvent.cli.registry import worlds
 from evolvent.cli.run_setup import write_report
 from evolvent.cli.search_setup import SearchedBy, Searchers, searchers
 from evolvent.cli.settings import Command, read_given
+from evolvent.config import Choice
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import append_line, plain_json, write_atomic
 from evolvent.rollout.search import Searched, check_search, searching
-from evolvent.search.settings import STOPPING, ForestConfig, ForestName
+from evolvent.search.settings import ForestConfig, find_search, forest_names
 from evolvent.store.ledger import read_rows
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, trajectory_name
@@ -107,7 +108,7 @@ class SearchRun(SearchedBy):
     """Everything that can be chosen about `evolvent search`."""
 
     worlds: tuple[str, ...] = Field(default=("countdown",), description="the worlds to search in")
-    methods: tuple[Annotated[ForestName, BeforeValidator(_plain_name)], ...] = Field(
+    methods: tuple[Annotated[str, BeforeValidator(_plain_name), Choice(forest_names)], ...] = Field(
         default=(), description="the searches to compare; none: search.method"
     )
     budgets: tuple[int, ...] = Field(default=(), description="each is searched with; none: no further limit")
@@ -282,7 +283,7 @@ def _arms(wanted: Iterable[tuple[str, int | None]], stops: Sequence[str]) -> Ite
     """Each search as it is, and, where it has votes to end early, with each detector."""
     for method, budget in wanted:
         yield method, budget, ""
-        if method in STOPPING:
+        if method != "rstar" and find_search(method).can_stop:
             yield from ((method, budget, stop) for stop in stops)
 
 

@@ -39,6 +39,7 @@ from evolvent.methods.r3 import R3, r3
 from evolvent.methods.scaling_inter import ScalingInter, scaling_inter
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.policy import Policy
+from evolvent.plugins import describe_origin, installed_plugins
 from evolvent.rollout.collect import collect
 from evolvent.run import Run
 from evolvent.scale.endpoint_backend import RemoteVerbs
@@ -161,11 +162,11 @@ CLONE = TrainConfig(lr=5e-3, betas=(0.9, 0.95), batch_tokens=512)
 def known() -> dict[str, str]:
     """Every method's name, and what it is or where it comes from; loads none of other packages."""
     own = {name: method.about for name, method in METHODS.items()}
-    return {**own, **{name: extensions.origin(at) for name, at in extensions.installed("methods", METHODS).items()}}
+    return {**own, **{name: describe_origin(at) for name, at in installed_plugins("methods", METHODS).items()}}
 
 
 def _method(name: str) -> Method:
-    return METHODS[name] if name in METHODS else extensions.method(extensions.installed("methods")[name])
+    return METHODS[name] if name in METHODS else extensions.method(installed_plugins("methods")[name])
 
 
 def command(name: str, method: Method | None = None) -> Command[Any]:

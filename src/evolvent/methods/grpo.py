@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, TypeVar
+from typing import Annotated, TypeVar
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from evolvent.errors import ConfigError
+from evolvent.config import Choice
+from evolvent.errors import ConfigError, unknown
 from evolvent.identity import version_1_text
+from evolvent.plugins import installed_plugins, load_plugin, plugin_type_error
 from evolvent.rl.advantages import episode_returns, overlong_penalty
 from evolvent.rl.estimators import GroupCredit
 from evolvent.rl.objective import Aggregate, Clip, Corrected, Divergence, Reinforce
@@ -38,12 +40,9 @@ from evolvent.rl.trainer import Practice, PracticeConfig, Setup
 from evolvent.run import Run
 from evolvent.trajectory import Task, Trajectory
 
-__all__ = ["FAMILY", "GRPOConfig", "grpo", "preset"]
+__all__ = ["FAMILY", "GRPOConfig", "find_loss", "grpo", "loss_names", "preset"]
 
 P = TypeVar("P")
-Kind = Literal[
-    "grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gspo", "cispo", "lite_ppo", "gigpo"
-]
 FAMILY: Mapping[str, Preset] = {
     "grpo": GRPO,
     "dr_grpo": DR_GRPO,
@@ -57,10 +56,35 @@ FAMILY: Mapping[str, Preset] = {
 }
 
 
+def loss_names() -> tuple[str, ...]:
+    """Returns the names of the losses that compare groups, those of other packages last."""
+    builtin = tuple(FAMILY)
+    builtin = (*builtin[: builtin.index("gspo") + 1], "cispo", *builtin[builtin.index("gspo") + 1 :])
+    return (*builtin, *installed_plugins("losses", builtin))
+
+
+def find_loss(name: str) -> Preset:
+    """Returns the loss of a name, with the credit that it learns from.
+
+    Raises:
+        ConfigError: an unknown name, or a package's loss that cannot be loaded or is no `Preset`.
+    """
+    if name in FAMILY:
+        return FAMILY[name]
+    plugins = installed_plugins("losses", FAMILY)
+    if name not in plugins:
+        raise ConfigError([unknown("loss", name, loss_names())])
+    loaded = load_plugin("loss", plugins[name])
+    if not isinstance(loaded, Preset) or not isinstance(loaded.credit, GroupCredit):
+        expected = "an evolvent.rl.presets.Preset whose credit is a GroupCredit"
+        raise plugin_type_error("loss", plugins[name], loaded, expected)
+    return loaded
+
+
 class GRPOConfig(Corrected):
     """What can be chosen about GRPO and its kin; None: what the kind says."""
 
-    kind: Kind = Field(default="grpo", description="which of the family")
+    kind: Annotated[str, Choice(loss_names)] = Field(default="grpo", description="which of the family")
     kl: float | None = Field(default=None, ge=0, description="coefficient of the divergence from the first policy")
     clip: float | None = Field(default=None, gt=0, description="lower clip of the ratio; of cispo, of the weight")
     clip_high: float | None = Field(default=None, gt=0, description="upper clip of the ratio; of cispo, of the weight")
@@ -88,10 +112,10 @@ class GRPOConfig(Corrected):
 
 
 def published(config: GRPOConfig) -> Preset:
-    """The kind as it was published; cispo with the clip of these settings."""
-    if config.kind != "cispo":
-        return FAMILY[config.kind]
-    return cispo(low=config.clip or 1.0, high=config.clip_high or 0.28)
+    """Returns credit and loss of a kind as they were published; cispo takes the clip of these settings."""
+    if config.kind == "cispo":
+        return cispo(low=config.clip or 1.0, high=config.clip_high or 0.28)
+    return find_loss(config.kind)
 
 
 def preset(config: GRPOConfig) -> Preset:

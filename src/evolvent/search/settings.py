@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from evolvent.config import Config
-from evolvent.errors import ConfigError, Problem
+from evolvent.config import Choice, Config
+from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.plugins import installed_plugins, load_plugin, plugin_type_error
 from evolvent.search.aggregate import Answer, Same
 from evolvent.search.beam import beam
 from evolvent.search.depth_first import depth_first
@@ -23,54 +25,162 @@ from evolvent.search.samples import best_of_n, greedy, sampled_tree, voted_tree
 from evolvent.search.select import puct
 from evolvent.search.stopping import Stop
 
-__all__ = ["METHODS", "STOPPING", "Begin", "ForestConfig", "ForestName", "Name", "RStarConfig", "SearchConfig"]
+__all__ = [
+    "SEARCHES",
+    "Begin",
+    "ForestConfig",
+    "RStarConfig",
+    "SearchConfig",
+    "SearchMethod",
+    "find_search",
+    "forest_names",
+    "search_names",
+    "stoppable_searches",
+]
 
-Name = Literal[
-    "greedy",
-    "samples",
-    "best_of_n",
-    "sampled_tree",
-    "beam",
-    "depth_first",
-    "mcts",
-    "mcts_restart",
-    "mcts_descend",
-    "gumbel",
-]
-ForestName = Literal[
-    "greedy",
-    "samples",
-    "best_of_n",
-    "sampled_tree",
-    "beam",
-    "depth_first",
-    "mcts",
-    "mcts_restart",
-    "mcts_descend",
-    "gumbel",
-    "rstar",
-]
 Begin = Callable[[State, Budget, np.random.Generator], Search]
-METHODS: dict[str, str] = {
-    "greedy": "the likeliest continuation",
-    "samples": "independent samples and the answer of most of them (self-consistency)",
-    "best_of_n": "independent samples, judged when they are whole",
-    "sampled_tree": "samples drawn in one tree, by the shares of its children",
-    "beam": "the best prefixes of each depth go on (BFS-V)",
-    "depth_first": "depth first by value, poor children left out (DFS-V)",
-    "mcts": "MCTS with PUCT; simulations, then a move, until the end (MCTS-alpha)",
-    "mcts_restart": "the same, always from the beginning, until there are enough ends (MCTS-rollout)",
-    "mcts_descend": "descents to an end that widen every node on the way (OpenR's, RAP's)",
-    "gumbel": "Gumbel noise and sequential halving at every move (ReSCALE)",
+
+
+@dataclass(frozen=True)
+class SearchMethod:
+    """One kind of search, as `--search.method NAME` begins it; packages add their own (`evolvent.plugins`).
+
+    Args:
+        description: one line of help.
+        build: returns the search for its settings, begun later at a root; `stop` is a detector that may end it early,
+            handed in only where `can_stop` is true.
+        can_stop: whether a detector can end it early: it comes to votes, or moves by visits.
+        uses_values: whether states are valued (by a judge, by rollouts or by the world).
+        grows_tree: whether several independent trees of one problem differ from a wider search.
+    """
+
+    description: str
+    build: Callable[[SearchConfig, Stop | None], Begin]
+    can_stop: bool = False
+    uses_values: bool = True
+    grows_tree: bool = True
+
+
+def _tree(config: SearchConfig) -> dict[str, Any]:
+    return {"width": config.width, "depth": config.depth}
+
+
+def _explore(config: SearchConfig) -> Explore:
+    noise = 0.25 if config.sampled else 0.0
+    return Explore(partial(puct, c_init=config.explore), noise=noise, widen=config.widen)
+
+
+def _build_mcts(config: SearchConfig, start: Commit | Restart | Descend) -> Begin:
+    return partial(mcts, **_tree(config), start=start, explore=_explore(config), leaves=config.leaves)
+
+
+def _build_mcts_moves(config: SearchConfig, stop: Stop | None) -> Begin:
+    if config.sampled:  # without drawn moves every further path of one tree would be the same again
+        return _build_mcts(config, Commit(config.simulations, temperature=1.0, paths=config.paths))
+    return _build_mcts(config, Commit(config.simulations, stop=stop))
+
+
+def _build_sampled_tree(config: SearchConfig, stop: Stop | None) -> Begin:
+    if stop is None:
+        return partial(sampled_tree, **_tree(config), paths=config.paths)
+    return partial(voted_tree, **_tree(config), paths=config.paths, stop=stop)
+
+
+def _build_gumbel(config: SearchConfig, stop: Stop | None) -> Begin:
+    settings = Gumbel(scale=1.0 if config.sampled else config.noise)
+    return partial(
+        gumbel_mcts,
+        **_tree(config),
+        simulations=config.simulations,
+        considered=config.considered,
+        settings=settings,
+    )
+
+
+SEARCHES: dict[str, SearchMethod] = {
+    "greedy": SearchMethod(
+        "the likeliest continuation", lambda config, stop: greedy, uses_values=False, grows_tree=False
+    ),
+    "samples": SearchMethod(
+        "independent samples and the answer of most of them (self-consistency)",
+        lambda config, stop: partial(best_of_n, n=config.paths, valued=False, stop=stop),
+        can_stop=True,
+        uses_values=False,
+        grows_tree=False,
+    ),
+    "best_of_n": SearchMethod(
+        "independent samples, judged when they are whole",
+        lambda config, stop: partial(best_of_n, n=config.paths),
+        grows_tree=False,
+    ),
+    "sampled_tree": SearchMethod(
+        "samples drawn in one tree, by the shares of its children",
+        _build_sampled_tree,
+        can_stop=True,
+        uses_values=False,
+    ),
+    "beam": SearchMethod(
+        "the best prefixes of each depth go on (BFS-V)",
+        lambda config, stop: partial(beam, **_tree(config), keep=config.paths),
+    ),
+    "depth_first": SearchMethod(
+        "depth first by value, poor children left out (DFS-V)",
+        lambda config, stop: partial(depth_first, **_tree(config), paths=config.paths, prune_ratio=config.prune),
+    ),
+    "mcts": SearchMethod(
+        "MCTS with PUCT; simulations, then a move, until the end (MCTS-alpha)", _build_mcts_moves, can_stop=True
+    ),
+    "mcts_restart": SearchMethod(
+        "the same, always from the beginning, until there are enough ends (MCTS-rollout)",
+        lambda config, stop: _build_mcts(config, Restart(config.paths, config.simulations, stop)),
+        can_stop=True,
+    ),
+    "mcts_descend": SearchMethod(
+        "descents to an end that widen every node on the way (OpenR's, RAP's)",
+        lambda config, stop: _build_mcts(config, Descend(config.paths, stop)),
+        can_stop=True,
+    ),
+    "gumbel": SearchMethod("Gumbel noise and sequential halving at every move (ReSCALE)", _build_gumbel),
 }
-STOPPING = ("samples", "sampled_tree", "mcts", "mcts_restart", "mcts_descend")
-"""Searches that a detector can end early: they come to votes, or move by visits."""
+"""The searches that are built in; `find_search` knows those of other packages too."""
+
+
+def search_names() -> tuple[str, ...]:
+    """Returns the names of all searches, those of other packages last."""
+    return (*SEARCHES, *installed_plugins("searches", SEARCHES))
+
+
+def forest_names() -> tuple[str, ...]:
+    """Returns the names that a command's search may have: also rStar, which needs a reader of answers."""
+    return (*SEARCHES, "rstar", *installed_plugins("searches", (*SEARCHES, "rstar")))
+
+
+def find_search(name: str) -> SearchMethod:
+    """Returns the search of a name.
+
+    Raises:
+        ConfigError: an unknown name, or a package's search that cannot be loaded or is no `SearchMethod`.
+    """
+    if name in SEARCHES:
+        return SEARCHES[name]
+    plugins = installed_plugins("searches", SEARCHES)
+    if name not in plugins:
+        raise ConfigError([unknown("search", name, search_names())])
+    loaded = load_plugin("search", plugins[name])
+    if not isinstance(loaded, SearchMethod):
+        raise plugin_type_error("search", plugins[name], loaded, "an object of evolvent.search.settings.SearchMethod")
+    return loaded
+
+
+def stoppable_searches() -> tuple[str, ...]:
+    """Returns the names of the built-in searches that a detector can end early."""
+    return tuple(name for name, method in SEARCHES.items() if method.can_stop)
 
 
 class SearchConfig(Config):
     """What can be chosen about a search."""
 
-    method: Name = Field(default="mcts", description="which search")
+    method: Annotated[str, Choice(search_names)] = Field(default="mcts", description="which search")
     level: Literal["auto", "span", "token", "turn"] = Field(
         default="auto", description="what an action is: a span of text, a token, a turn; auto: turns if there are some"
     )
@@ -132,12 +242,13 @@ class SearchConfig(Config):
     @property
     def judged(self) -> bool:
         """Whether a judge is asked at all."""
-        return self.value == "judge" and self.method not in ("greedy", "samples", "sampled_tree")
+        return self.value == "judge" and find_search(self.method).uses_values
 
     def unstoppable(self) -> list[Problem]:
         """Why a detector could not end this search early; empty where it can."""
-        if self.method not in STOPPING:
-            return [Problem("stop", f"{self.method} has no votes to end early", f"one of {', '.join(STOPPING)}")]
+        if not find_search(self.method).can_stop:
+            names = ", ".join(stoppable_searches())
+            return [Problem("stop", f"{self.method} has no votes to end early", f"one of {names}")]
         if self.method in ("mcts_restart", "mcts_descend") and self.rule != "majority":
             return [Problem("stop", f"ends of {self.method} are no votes with rule = {self.rule!r}", "'majority'")]
         if self.method == "mcts" and self.sampled:
@@ -154,45 +265,7 @@ class SearchConfig(Config):
         """
         if stop is not None and (problems := self.unstoppable()):
             raise ConfigError(problems)
-        tree: Any = {"width": self.width, "depth": self.depth}
-        made: dict[str, Any] = {
-            "greedy": greedy,
-            "samples": partial(best_of_n, n=self.paths, valued=False, stop=stop),
-            "best_of_n": partial(best_of_n, n=self.paths),
-            "sampled_tree": partial(sampled_tree, **tree, paths=self.paths)
-            if stop is None
-            else partial(voted_tree, **tree, paths=self.paths, stop=stop),
-            "beam": partial(beam, **tree, keep=self.paths),
-            "depth_first": partial(depth_first, **tree, paths=self.paths, prune_ratio=self.prune),
-            "gumbel": partial(
-                gumbel_mcts,
-                **tree,
-                simulations=self.simulations,
-                considered=self.considered,
-                settings=Gumbel(scale=1.0 if self.sampled else self.noise),
-            ),
-            **{
-                name: partial(mcts, **tree, start=start, explore=self._explore, leaves=self.leaves)
-                for name, start in self._starts(stop).items()
-            },
-        }
-        chosen: Begin = made[self.method]
-        return chosen
-
-    def _starts(self, stop: Stop | None) -> dict[str, Commit | Restart | Descend]:
-        one = Commit(self.simulations, stop=stop)
-        if self.sampled:  # without drawn moves every further path of one tree would be the same again
-            one = Commit(self.simulations, temperature=1.0, paths=self.paths)
-        return {
-            "mcts": one,
-            "mcts_restart": Restart(self.paths, self.simulations, stop),
-            "mcts_descend": Descend(self.paths, stop),
-        }
-
-    @property
-    def _explore(self) -> Explore:
-        noise = 0.25 if self.sampled else 0.0
-        return Explore(partial(puct, c_init=self.explore), noise=noise, widen=self.widen)
+        return find_search(self.method).build(self, stop)
 
 
 class RStarConfig(Config):
@@ -244,7 +317,7 @@ class RStarConfig(Config):
 class ForestConfig(SearchConfig):
     """What can be chosen about the searches of a command: also rStar, and several trees for one problem."""
 
-    method: ForestName = Field(default="mcts", description="which search")  # type: ignore[assignment]
+    method: Annotated[str, Choice(forest_names)] = Field(default="mcts", description="which search")
     forest: int = Field(default=1, ge=1, description="independent trees of a problem, which share its budget")
     between: Between = Field(
         default="ends", description="how trees become one answer: all their ends together; or of what each decided for"
@@ -259,12 +332,12 @@ class ForestConfig(SearchConfig):
     @property
     def trees(self) -> int:
         """How many trees are grown: one where a method grows none."""
-        return 1 if self.method in ("greedy", "samples", "best_of_n") else self.forest
+        return self.forest if self.solves or find_search(self.method).grows_tree else 1
 
     @property
     def judged(self) -> bool:
         """Whether a judge is asked for values."""
-        return super().judged and not self.solves
+        return not self.solves and super().judged
 
     def begin(self, *, stop: Stop | None = None) -> Begin:
         """See `SearchConfig.begin`; rStar needs to know how answers are read, and is begun by `rstar.begin`."""
