@@ -30,7 +30,7 @@ from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.token_sequences import flatten
 from evolvent.models.policy import Policy
-from evolvent.rl.trainer import PracticeConfig
+from evolvent.rl.trainer import RLConfig
 from evolvent.rollout.collect import collect
 from evolvent.rollout.episode import Limits
 from evolvent.run import Run
@@ -162,13 +162,13 @@ class Protocol:
         scale: of the budgets, for a quick run. panel: tasks of each panel at the end.
     """
 
-    practice: PracticeConfig = field(
-        default_factory=lambda: PracticeConfig(
-            iterations=5000, tasks=32, samples=4, epochs=2, minibatches=2, save_every=5000
+    practice: RLConfig = field(
+        default_factory=lambda: RLConfig(
+            iterations=5000, tasks_per_iteration=32, group_size=4, ppo_epochs=2, minibatches=2, save_every=5000
         )
     )
     train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(weight_decay=0.0, final_lr=1.0, clip=0.5, batch_tokens=4096)
+        default_factory=lambda: TrainConfig(weight_decay=0.0, final_lr_ratio=1.0, max_grad_norm=0.5, batch_tokens=4096)
     )
     clone: TrainConfig = CLONE
     rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
@@ -238,8 +238,8 @@ def _cloned(protocol: Protocol, name: str, seed: int) -> Policy:
     flat = flatten(shown, policy.dialect, instructions=lambda task: "", context=policy.context)
     config = protocol.clone.model_copy(update={"tokens": max(1, round(place.tokens * protocol.scale))})
     learner = Learner(policy, weighted_nll, config, seed=sample_seed("credit start", seed) % 2**31)
-    learner.fit(flat.parts)
-    return learner.policy.advanced()
+    learner.fit(flat.sequences)
+    return learner.policy.next_version()
 
 
 def weights_digest(policy: Policy) -> str:

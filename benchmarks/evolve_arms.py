@@ -17,11 +17,11 @@ from pathlib import Path
 import torch
 
 import evolvent
-from evolvent.bench.plan import Arm, Seat
-from evolvent.bench.results import Played, outcomes, spent
+from evolvent.bench.plan import Arm, ArmRun
+from evolvent.bench.results import ArmResult, collect_outcomes, read_costs
 from evolvent.cli import registry
 from evolvent.config import Config
-from evolvent.curate.balance import balanced
+from evolvent.curate.balance import balance_worlds
 from evolvent.errors import ConfigError, ScoringError
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
@@ -136,7 +136,7 @@ class _Ready:
     rows: Rows
 
 
-def _run(plan: Plan, seat: Seat, arm: str) -> Run[Policy]:
+def _run(plan: Plan, seat: ArmRun, arm: str) -> Run[Policy]:
     torch.set_num_threads(1)
     folder = seat.folder.parent.parent / arm / str(seat.seed)
     made = list(worlds(plan.worlds).values())
@@ -152,7 +152,7 @@ def _rate(rows: Rows, tiers: Sequence[str]) -> float:
     return sum(scored) / len(scored)
 
 
-def _ready(plan: Plan, seat: Seat) -> _Ready:
+def _ready(plan: Plan, seat: ArmRun) -> _Ready:
     """Clone, and choose the best fit on dev. What the base's run has finished is read, not done again."""
     made = worlds(plan.worlds)
     shown, tried = drawn(plan, made, seat.seed)
@@ -162,23 +162,23 @@ def _ready(plan: Plan, seat: Seat) -> _Ready:
     with _run(plan, seat, "base") as run:
         for number in run.rounds(plan.clones):
             scale = 1.0 if number == 1 else plan.method.lr_scale
-            policy = run.fit(policy, balanced(taught), weighted_nll, tokens=plan.clone_tokens, lr_scale=scale)
+            policy = run.fit(policy, balance_worlds(taught), weighted_nll, tokens=plan.clone_tokens, lr_scale=scale)
             curve.append(_rate(run.evaluate(policy, number, split="dev"), plan.tiers))
             found.append(policy)
         best = curve.index(max(curve))
         base = found[best]
         rows = run.evaluate(base, plan.clones)
         quarter = round((best + 1) * plan.clone_tokens / 4)
-        further = run.fit(base, balanced(taught), weighted_nll, tokens=quarter, lr_scale=plan.method.lr_scale)
+        further = run.fit(base, balance_worlds(taught), weighted_nll, tokens=quarter, lr_scale=plan.method.lr_scale)
         more = run.evaluate(further, plan.clones + 1)
     gain = _rate(more, plan.tiers) - _rate(rows, plan.tiers)
     return _Ready(initial, base, taught, tried, best + 1, curve, gain, rows)
 
 
-def _played(run: Run[Policy], rows: Rows, notes: Mapping[str, Json]) -> Played:
-    tokens, cpu_s = spent(run.folder)
-    return Played(
-        outcomes(rows),
+def _played(run: Run[Policy], rows: Rows, notes: Mapping[str, Json]) -> ArmResult:
+    tokens, cpu_s = read_costs(run.folder)
+    return ArmResult(
+        collect_outcomes(rows),
         {**tokens, "computed": tokens["computed"] + tokens["fed"]},
         cpu_s,
         {**notes, "sources": sources()},
@@ -195,7 +195,7 @@ def sources() -> str:
     return digest.hexdigest()[:16]
 
 
-def _base(plan: Plan, seat: Seat) -> Played:
+def _base(plan: Plan, seat: ArmRun) -> ArmResult:
     ready = _ready(plan, seat)
     with _run(plan, seat, "base") as run:
         notes = {"dev": ready.curve, "fits": ready.fits, "gain_of_25_percent_more": ready.gain_of_more}
@@ -203,8 +203,8 @@ def _base(plan: Plan, seat: Seat) -> Played:
 
 
 def _arm(
-    plan: Plan, seat: Seat, config: AgentEvol, *, choose: Keep = keep, plans: bool = False, fits: bool = False
-) -> Played:
+    plan: Plan, seat: ArmRun, config: AgentEvol, *, choose: Keep = keep, plans: bool = False, fits: bool = False
+) -> ArmResult:
     """Evolve from the base.
 
     Args:
@@ -215,7 +215,7 @@ def _arm(
         ConfigError: the base was made again and is not the one whose result is kept.
     """
     ready = _ready(plan, seat)
-    if outcomes(ready.rows) != dict(seat.others["base"].played.outcomes):
+    if collect_outcomes(ready.rows) != dict(seat.previous["base"].result.outcomes):
         raise ConfigError(
             f"the base of seed {seat.seed} is not the one of its result",
             expected="the same outcomes",
@@ -245,22 +245,22 @@ def _idle(plan: Plan, round_tokens: int | None = None) -> AgentEvol:
     return plan.method.model_copy(update={"keep": "none", "samples": 0, "round_tokens": tokens})
 
 
-def _total(plan: Plan, seat: Seat) -> Played:
+def _total(plan: Plan, seat: ArmRun) -> ArmResult:
     """Cloning that computes as many tokens as evolve did in all, exploring included."""
-    cost = seat.others["evolve"].played.tokens
+    cost = seat.previous["evolve"].result.tokens
     share = cost["computed"] / max(1, cost["fed"])
     return _arm(plan, seat, _idle(plan, round((plan.method.round_tokens or 0) * share)))
 
 
-def _regardless(plan: Plan, seat: Seat) -> Played:
-    counts = seat.others["evolve"].played.notes["kept"]
+def _regardless(plan: Plan, seat: ArmRun) -> ArmResult:
+    counts = seat.previous["evolve"].result.notes["kept"]
     return _arm(plan, seat, plan.method, choose=Regardless(list(counts) if isinstance(counts, list) else [], seat.seed))
 
 
 def arms(plan: Plan, chosen: Sequence[str]) -> tuple[Arm, ...]:
     """The arms of these names; the first is where the others start."""
 
-    def at(play: Callable[[Plan, Seat], Played]) -> Callable[[Seat], Played]:
+    def at(play: Callable[[Plan, ArmRun], ArmResult]) -> Callable[[ArmRun], ArmResult]:
         return lambda seat: play(plan, seat)
 
     every = (

@@ -28,7 +28,7 @@ from evolvent.marl.policy import TeamPolicy, shape_of
 from evolvent.marl.rollout import ArrayRollout
 from evolvent.marl.updates import TeamLearner, TeamUpdates
 from evolvent.models.mat import MultiAgentTransformer
-from evolvent.models.team_actions import Seen
+from evolvent.models.team_actions import TeamInputs
 from evolvent.models.team_files import make_team
 from evolvent.trajectory import sample_rng
 from evolvent.worlds.teams.base import Actions, Continuous, Discrete, TeamSpec, TeamView
@@ -94,7 +94,7 @@ class Sides:
         )
         masks = None if self.available is None else torch.from_numpy(self.available[0])
         with torch.no_grad():
-            one = model.evaluate(Seen(seen, None, masks), actions)
+            one = model.evaluate(TeamInputs(seen, None, masks), actions)
             logp, _, values = self.loop.model.evaluate(seen, actions, None if masks is None else masks.float())
         gap = max(float((one.logp - logp.sum(-1)).abs().max()), float((one.values - values[..., 0]).abs().max()))
         if gap > 1e-4:

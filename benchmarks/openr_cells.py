@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.prm_bases import RECIPES, policy_of, took
 from benchmarks.search_bases import Base, panel, shown_of, world_of
-from evolvent.bench.results import claimed
+from evolvent.bench.results import hold_lock
 from evolvent.errors import ConfigError
 from evolvent.learn.config import TrainConfig
 from evolvent.learn.objectives import weighted_nll
@@ -22,7 +22,7 @@ from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.methods.openr import OpenR, openr
 from evolvent.models.policy import Policy
 from evolvent.reward.labelling import Labelling
-from evolvent.rl.trainer import PracticeConfig
+from evolvent.rl.trainer import RLConfig
 from evolvent.run import Evaluation, Run
 from evolvent.scale.local_backend import LocalVerbs, Panel
 from evolvent.search.settings import SearchConfig
@@ -66,14 +66,14 @@ class Protocol:
     outcome: float = 1.0
     offline: str = "rft"
     per_task: int = 2
-    practice: PracticeConfig = field(
-        default_factory=lambda: PracticeConfig(
-            iterations=8, tasks=16, samples=4, epochs=2, minibatches=2, save_every=1000
+    practice: RLConfig = field(
+        default_factory=lambda: RLConfig(
+            iterations=8, tasks_per_iteration=16, group_size=4, ppo_epochs=2, minibatches=2, save_every=1000
         )
     )
     lr: float = 2e-4
     fitting: TrainConfig = field(
-        default_factory=lambda: TrainConfig(lr=1e-3, batch_tokens=1536, weight_decay=0.01, warmup_updates=10)
+        default_factory=lambda: TrainConfig(lr=1e-3, batch_tokens=1536, weight_decay=0.01, warmup_steps=10)
     )
     lr_scale: float = 0.5
     paths: int = 8
@@ -185,7 +185,7 @@ def run_arms(
     )
     known = {cell.arm: dict(row) for cell, row in rows.items() if (cell.task, cell.seed) == (task, seed)}
     with (
-        claimed(folder / "locks" / place.name, wait_s=60.0),
+        hold_lock(folder / "locks" / place.name, wait_s=60.0),
         Run(place, verbs, seed=seed, settings=verbs.settings()) as run,
     ):
         arms = _Arms(protocol, run, policy, task, seed, panel(task, "train", protocol.tasks, bases=protocol.bases))
@@ -202,7 +202,7 @@ def run_arms(
                 "digest": protocol.digest,
                 **_right(found),
                 "stages": [row["name"] for row in spent],
-                **_spent(spent, epochs=protocol.practice.epochs),
+                **_spent(spent, epochs=protocol.practice.ppo_epochs),
                 "base": took(task, seed, bases, bases=protocol.bases)["cpu_s"],
             }
             note(Cell(task, seed, arm), known[arm])
@@ -225,7 +225,7 @@ class _Arms:
         if arm == "base":
             return run.evaluate(self.policy, 0)
         if arm == "majority":
-            return run.evaluate(self.policy, 0, how=asked.majority(self.task))
+            return run.evaluate(self.policy, 0, search=asked.majority(self.task))
         if arm == "imitated":
             shown = shown_of(self.task, self.seed, bases=asked.bases)
             again = run.fit(self.policy, shown, weighted_nll, tokens=learned, lr_scale=asked.lr_scale)
@@ -236,7 +236,7 @@ class _Arms:
         if arm not in ("guided", "all"):
             return run.evaluate(policy)
         last = 1 if arm == "guided" else config.practice.iterations + 1  # as `openr` counts: it has played this already
-        return run.arm("guided").evaluate(policy, last, how=config.search, judge=judge)
+        return run.arm("guided").evaluate(policy, last, search=config.search, value_model=judge)
 
 
 def _right(found: Sequence[Evaluation]) -> Row:

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from evolvent.agents.language import LanguageAgent
-from evolvent.curate.difficulty import by_lines
+from evolvent.curate.difficulty import split_by_lines
 from evolvent.curate.selectors import facility_location
 from evolvent.engine.asks import GREEDY
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ScoringError
 from evolvent.learn.config import TrainConfig
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.token_sequences import Parts, flatten
+from evolvent.learn.token_sequences import TokenSequence, flatten
 from evolvent.methods.p3 import FULL, NO_DIFFICULTY, NO_DIVERSITY, NO_PACE, P3, p3
 from evolvent.models.policy import Policy, tiny_policy
 from evolvent.rollout.collect import collect
@@ -90,10 +90,10 @@ class Protocol:
     context: int = 160
     max_tokens: int = 72
     train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(lr=1e-3, batch_tokens=2048, weight_decay=0.01, warmup_updates=10)
+        default_factory=lambda: TrainConfig(lr=1e-3, batch_tokens=2048, weight_decay=0.01, warmup_steps=10)
     )
     base_train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(lr=3e-3, betas=(0.9, 0.95), batch_tokens=2048, warmup_updates=20)
+        default_factory=lambda: TrainConfig(lr=3e-3, betas=(0.9, 0.95), batch_tokens=2048, warmup_steps=20)
     )
 
     @property
@@ -184,12 +184,14 @@ def mixed_up(shown: Sequence[Trajectory], share: float, seed: int) -> list[Traje
     return found
 
 
-def parts_of(world: World, policy: Policy, tasks: Sequence[Task], seed: int, *, noise: float = 0.0) -> list[Parts]:
+def parts_of(
+    world: World, policy: Policy, tasks: Sequence[Task], seed: int, *, noise: float = 0.0
+) -> list[TokenSequence]:
     """Demonstrations as they are learned, with spans on their lines."""
     shown = mixed_up(demonstrations([world], tasks, seed=seed), noise, seed)
     flat = flatten(shown, policy.dialect, instructions=lambda one: world.instructions, context=policy.context)
     words = policy.tokenizer
-    return [by_lines(part, lambda token: words.decode([token])) for part in flat.parts]
+    return [split_by_lines(part, lambda token: words.decode([token])) for part in flat.sequences]
 
 
 def untrained(protocol: Protocol, world: World, seed: int) -> Policy:

@@ -20,11 +20,11 @@ from benchmarks.prm_bases import RECIPES, Proofs, policy_of, took
 from benchmarks.search_bases import Base, panel, world_of
 from evolvent.agents.language import LanguageAgent
 from evolvent.engine.asks import Sampling
-from evolvent.engine.driver import drive
+from evolvent.engine.driver import run_jobs
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError
 from evolvent.learn.learner import Learner, TrainConfig
-from evolvent.learn.objectives import span_labels
+from evolvent.learn.objectives import span_labels_objective
 from evolvent.models.policy import Policy
 from evolvent.reward.calibration import auc_within, label_accuracy
 from evolvent.reward.labelling import Labelling, solutions_of
@@ -65,7 +65,7 @@ class Protocol:
     rollouts: int = 64
     labels: int = 12_000
     train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(lr=2e-3, batch_tokens=1536, weight_decay=0.01, warmup_updates=20)
+        default_factory=lambda: TrainConfig(lr=2e-3, batch_tokens=1536, weight_decay=0.01, warmup_steps=20)
     )
     temperature: float = 1.3
     panel: int = 48
@@ -114,7 +114,7 @@ class _Place:
 
     def proven(self, task: Task, said: str) -> bool:
         """Whether a response proves its answer."""
-        return bool(self.world.proof_grade(task, said).correct)
+        return bool(self.world.grade_proof(task, said).correct)
 
 
 def run_cell(protocol: Protocol, folder: Path, seed: int) -> Row:
@@ -162,7 +162,7 @@ def _labelled(
         for task, one in wanted
     ]
     began, found = time.process_time(), dict[int, list[Row]]()
-    for done in drive(works, LocalEngine(place.policy, slots=_SLOTS), slots=_SLOTS):
+    for done in run_jobs(works, LocalEngine(place.policy, slots=_SLOTS), slots=_SLOTS):
         if done.error is not None:
             raise ConfigError("a task that could not be labelled", value=str(done.error), expected="labels")
         found[done.index] = done.value or []
@@ -252,11 +252,11 @@ def _judge(place: _Place, rows: Iterable[Row]) -> Policy:
     ready = prepare(solutions_of(rows), default_tags(place.policy.tokenizer), context=place.policy.context)
     config = place.protocol.train.model_copy(update={"tokens": place.protocol.labels})
     learner = Learner(
-        place.policy.clone(), span_labels(soft=False), config, seed=sample_seed("judge", place.seed) % 2**31
+        place.policy.clone(), span_labels_objective(soft=False), config, seed=sample_seed("judge", place.seed) % 2**31
     )
     if ready.parts:  # else nothing was labelled, and its scores say nothing
         learner.fit(ready.parts)
-    return learner.policy.advanced()
+    return learner.policy.next_version()
 
 
 def _votes(place: _Place, judges: Mapping[str, Policy], asked: Sequence[Task]) -> Row:

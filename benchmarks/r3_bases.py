@@ -46,8 +46,8 @@ def _made(protocol: Protocol, task: str, model: str, seed: int) -> Policy:
         )
     config = chosen.train.model_copy(update={"tokens": tokens})
     learner = Learner(policy, weighted_nll, config, seed=sample_seed("r3 base", seed) % 2**31)
-    learner.fit(flat.parts)
-    return learner.policy.advanced()
+    learner.fit(flat.sequences)
+    return learner.policy.next_version()
 
 
 def untrained(protocol: Protocol, task: str, model: str, seed: int) -> Policy:

@@ -16,14 +16,14 @@ from benchmarks.r3_bases import base_of
 from benchmarks.r3_protocol import PANELS, Cell, Protocol, panel, world_of
 from benchmarks.tuning_cells import sources
 from evolvent.agents.language import LanguageAgent
-from evolvent.backend import Stage
+from evolvent.backend import RunStage
 from evolvent.engine.asks import GREEDY
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ScoringError
 from evolvent.learn.objectives import weighted_nll
 from evolvent.methods.r3 import R3, r3
 from evolvent.models.policy import Policy
-from evolvent.rl.trainer import Practice, Setup
+from evolvent.rl.trainer import PolicyTrainer, RLSpec
 from evolvent.rollout.collect import collect
 from evolvent.run import Run
 from evolvent.scale.initial import demonstrations
@@ -51,9 +51,9 @@ class Budgeted(LocalVerbs):
     env_steps = 0
     most = 0
 
-    def practise(self, policy: Policy, stage: Stage, *, setup: Setup) -> Practice:
-        practice = super().practise(policy, stage, setup=setup)
-        rounds, play = practice.rounds, practice.play
+    def train_rl(self, policy: Policy, stage: RunStage, *, spec: RLSpec) -> PolicyTrainer:
+        practice = super().train_rl(policy, stage, spec=spec)
+        rounds, play = practice.iterations, practice.rollout
 
         def counted(starts: Sequence[Start], **more: Any) -> list[Trajectory]:
             played = play(starts, **more)
@@ -116,6 +116,6 @@ def config_of(protocol: Protocol, cell: Cell, shown: Sequence[Trajectory]) -> R3
         return config
     long = sum(len(one.steps) for one in shown) / len(shown)
     left = 1 + (long - 1) / 2  # on average over the way
-    episodes = config.practice.tasks * config.practice.samples
+    episodes = config.practice.tasks_per_iteration * config.practice.group_size
     count = max(config.stages + 1, round(protocol.env_steps / (left * episodes)))
     return config.model_copy(update={"practice": config.practice.model_copy(update={"iterations": count})})

@@ -75,8 +75,8 @@ def prepared(*, quick: bool, seed: int) -> Bench:
     tasks = {world.name: list(world.tasks("train", "seen")) for world in worlds}
     policy = policy_for(worlds, seed=seed)
     shown = demonstrations(worlds, [task for each in tasks.values() for task in each[: 60 if quick else 200]])
-    parts = flatten(shown, policy.dialect, instructions=lambda task: "", context=policy.context).parts
-    learner = Learner(policy, weighted_nll, TrainConfig(updates=150 if quick else 600), seed=seed)
+    parts = flatten(shown, policy.dialect, instructions=lambda task: "", context=policy.context).sequences
+    learner = Learner(policy, weighted_nll, TrainConfig(max_steps=150 if quick else 600), seed=seed)
     learner.fit(parts)
     learner.policy.model.eval()
     dealt = [task for pair in zip(*(each[:200] for each in tasks.values()), strict=False) for task in pair]

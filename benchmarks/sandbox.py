@@ -26,7 +26,7 @@ from typing import Any
 
 from benchmarks.reporting import RESULTS, about, command_line, finish, show, versions
 from benchmarks.sandbox_problems import Problem, made
-from evolvent.grade.code import Tests, form, humaneval, judge
+from evolvent.grade.code import CodeTests, classify_tests, grade_code, parse_humaneval
 from evolvent.sandbox.bubblewrap import interpreter, isolation
 from evolvent.sandbox.limits import Limits, Request
 from evolvent.sandbox.pool import Boxes
@@ -67,8 +67,8 @@ def problems(data: Path | None) -> list[Problem]:
         return [Problem(**json.loads(line)) for line in file]
 
 
-def tests_of(problem: Problem) -> Tests:
-    return humaneval(problem.prompt, problem.test, problem.entry_point)
+def tests_of(problem: Problem) -> CodeTests:
+    return parse_humaneval(problem.prompt, problem.test, problem.entry_point)
 
 
 def forking(programs: Sequence[str]) -> int:
@@ -97,7 +97,7 @@ def ours(sources: Sequence[str], chosen: Sequence[Problem], boxes: Boxes) -> int
     opened = boxes.opener(LIMITS)
 
     def passed(pair: tuple[str, Problem]) -> bool:
-        return judge(pair[0], tests_of(pair[1]), opened).correct is True
+        return grade_code(pair[0], tests_of(pair[1]), opened).correct is True
 
     with ThreadPoolExecutor(4) as threads:
         return sum(threads.map(passed, zip(sources, chosen, strict=True)))
@@ -187,7 +187,7 @@ def report(chosen: Sequence[Problem], *, quick: bool) -> dict[str, Any]:
     with Boxes() as boxes:
         figures |= attacked(boxes)
         judged = cheats(chosen, boxes)
-    forms = [form(tests_of(problem)) for problem in chosen]
+    forms = [classify_tests(tests_of(problem)) for problem in chosen]
     return {
         **figures,
         "cheats_passed": sum(row["ours"] for name, row in judged.items() if name != "canonical"),

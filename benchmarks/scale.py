@@ -59,7 +59,7 @@ _PAUSE_S = 0.4
 class Waiting(ev.TextWorld):
     """Four steps that sleep, as a page does that loads."""
 
-    name, horizon, instructions, blocking = "waiting", 4, "say a", True
+    name, horizon, instructions, run_in_thread = "waiting", 4, "say a", True
     reward_range = (0.0, 1.0)
 
     def specs(self) -> list[dict[str, int]]:

@@ -44,7 +44,7 @@ from evolvent.worlds.lookup import Lookup
 
 __all__ = ["Hand", "Real", "Work", "crew", "learned_from", "load", "play_circle", "shape_of", "worlds"]
 
-LEARNING = TrainConfig(epochs=1, lr=1e-6, final_lr=1.0)  # so small that episodes stay as long as they are
+LEARNING = TrainConfig(epochs=1, lr=1e-6, final_lr_ratio=1.0)  # so small that episodes stay as long as they are
 _MORE, _MORE_S = 512, 0.25  # as `scale.ray_players` asks
 
 
@@ -208,7 +208,7 @@ def _checked(told: bytes) -> tuple[dict[str, Any], list[bytes]]:
 
 def learned_from(policy: Policy, played: Sequence[Trajectory]) -> tuple[Policy, int]:
     """Learn once from what was played: the new policy, and how many tokens the training was fed."""
-    parts = flatten(played, policy.dialect, instructions=lambda task: "", context=policy.context).parts
+    parts = flatten(played, policy.dialect, instructions=lambda task: "", context=policy.context).sequences
     learner = Learner(policy.clone(), weighted_nll, LEARNING, seed=0)
     report = learner.fit(parts)
     learner.policy.model.eval()

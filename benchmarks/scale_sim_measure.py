@@ -30,7 +30,7 @@ from benchmarks.serve import COMMAND, Tally, cpu_clock, one_round
 from benchmarks.serve_sides import InProcess, Native, deal, episodes
 from evolvent.agents.language import LanguageAgent
 from evolvent.engine.asks import SampleAsk
-from evolvent.engine.driver import blocking
+from evolvent.engine.driver import ask_and_wait
 from evolvent.engine.local import LocalEngine
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
@@ -56,8 +56,8 @@ def natural_policy(*, seed: int, updates: int = _GROWN) -> Policy:
     made = list(worlds().values())
     policy = policy_for(made, seed=seed)
     shown = demonstrations(made, [task for world in made for task in list(world.tasks("train", "seen"))[:60]])
-    parts = flatten(shown, policy.dialect, instructions=lambda task: "", context=policy.context).parts
-    learner = Learner(policy, weighted_nll, TrainConfig(updates=updates), seed=seed)
+    parts = flatten(shown, policy.dialect, instructions=lambda task: "", context=policy.context).sequences
+    learner = Learner(policy, weighted_nll, TrainConfig(max_steps=updates), seed=seed)
     learner.fit(parts)
     learner.policy.model.eval()
     return learner.policy
@@ -93,7 +93,7 @@ def engine_costs(policy: Policy, repeats: int) -> dict[str, Any]:
         rng = sample_rng("scale sim prompts", next(numbers))  # prompts that the trie has never seen
         prompts = rng.integers(8, engines[rows].vocabulary, (rows, _PROMPT)).tolist()
         asks = [SampleAsk(None, prompt, written, seeds=(row,)) for row, prompt in enumerate(prompts)]
-        return _cpu(lambda: blocking(asks, engines[rows]))
+        return _cpu(lambda: ask_and_wait(asks, engines[rows]))
 
     def decode(rows: int) -> float:
         first, inside = asked(rows, 1), clocks.spent["model"]
@@ -351,7 +351,7 @@ def slowed_by_others(policy: Policy, repeats: int) -> float:
 
     def job() -> float:
         asks = [SampleAsk(None, [8 + row], _WRITTEN, seeds=(next(numbers),)) for row in range(16)]
-        return _cpu(lambda: blocking(asks, engine))
+        return _cpu(lambda: ask_and_wait(asks, engine))
 
     def beside() -> float:
         with _busy():

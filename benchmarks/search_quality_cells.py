@@ -39,7 +39,7 @@ _NOTHING = (
 
 def _player(policy: Policy, judge: Policy, how: SearchConfig) -> Player:
     engine: Engine = LocalEngine(policy, slots=SLOTS)
-    if not how.judged:
+    if not how.uses_judge:
         return Player(policy, engine)
     engine = judged(policy, judge, engine=engine, judging=LocalEngine(judge, slots=SLOTS))
     return Player(policy, engine, scorer_of(judge, how, model=JUDGE))

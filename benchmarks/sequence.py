@@ -45,7 +45,7 @@ from evolvent.rollout.arrays import play
 from evolvent.rollout.mixtures import Kind, mixture
 from evolvent.store.episodes import Episodes
 from evolvent.worlds.control import CONTROLS, Control, make_control
-from evolvent.worlds.stitching import ACTIONS, Stitching, StitchingEnv, demonstrations, reachable
+from evolvent.worlds.stitching import ACTIONS, Stitching, StitchingEnv, compute_reachable, demonstrations
 
 RESULTS = Path(__file__).parent / "results" / "sequence"
 METHODS = ("bc", "dt", "odt", "tt", "q")
@@ -141,8 +141,8 @@ def place_of(protocol: Protocol, name: str, seed: int) -> Place:
     world, kind = DATA[name]
     if world == "stitching":
         maze = Stitching()
-        data = demonstrations(maze, whole=kind == "whole")
-        target = reachable(maze, data).conditioned
+        data = demonstrations(maze, include_best=kind == "whole")
+        target = compute_reachable(maze, data).conditioned
         return Place(data, partial(StitchingEnv, maze), maze.horizon, 1.0, 0.0, 100.0, target)
     control = dataclasses.replace(CONTROLS[world], horizon=min(CONTROLS[world].horizon, protocol.horizon))
 
@@ -301,7 +301,8 @@ def report(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
     maze = Stitching()
     limits = {
-        kind: asdict(reachable(maze, demonstrations(maze, whole=kind == "whole"))) for kind in ("pieces", "whole")
+        kind: asdict(compute_reachable(maze, demonstrations(maze, include_best=kind == "whole")))
+        for kind in ("pieces", "whole")
     }
     several = [row for row in rows if row["data"] == TASKS]
     return {

@@ -108,7 +108,7 @@ def _control(sized: Sized, world: str, seed: int) -> Trial:
 
 def _stitching() -> Trial:
     maze = Stitching()
-    data = demonstrations(maze, copies=1, whole=True)
+    data = demonstrations(maze, copies=1, include_best=True)
     best = data.chosen(np.flatnonzero(data.returns == maze.optimum()))
 
     def score(policy: Generalist) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 
 from evolvent.agents.plain import Expert
 from evolvent.agents.prompts import Prompt, prompts_digest
-from evolvent.agents.writers import Asked, Pen, Writer, Writing, Written
+from evolvent.agents.writers import EpisodeWriter, Writer, WriteRequest, WriterReply, Writing
 from evolvent.memory.records import METADATA, THOUGHT, Key, demonstration
 from evolvent.memory.steps import StepMemory
 from evolvent.methods.trad import ABLATIONS, RAP, REACT, SYNAPSE, TRAD, ZERO_SHOT, Trad, agent_for
@@ -213,12 +213,12 @@ class Coded:
 
 @dataclass(frozen=True)
 class _CodedPen:
-    pen: Pen
+    pen: EpisodeWriter
     code: Code
 
-    def write(self, asked: Asked) -> Writing:
-        user = asked.prompt.user
-        found: Written = yield from self.pen.write(replace(asked, prompt=Prompt("", self.code.hide(user))))
+    def write(self, request: WriteRequest) -> Writing:
+        user = request.prompt.user
+        found: WriterReply = yield from self.pen.write(replace(request, prompt=Prompt("", self.code.hide(user))))
         said = found.text.strip()
         if user.rstrip().endswith("act:"):
             return replace(found, text=self.code.reveal(said))
@@ -249,16 +249,16 @@ class _Teacher:
     def begin(self, seed: int) -> _Teacher:
         return self
 
-    def write(self, asked: Asked) -> Writing:
-        user, step = asked.prompt.user.rstrip(), self._plan[self._at]
+    def write(self, request: WriteRequest) -> Writing:
+        user, step = request.prompt.user.rstrip(), self._plan[self._at]
         inline = not user.endswith(("think:", "act:"))
         thinks = user.endswith("think:") or (inline and not self._thought)
         answer = (step.thought or "") if thinks else step.action
         if inline:
             answer = f"{'think' if thinks else 'act'}: {answer}"
         self._thought, self._at = thinks, self._at + (not thinks)
-        self.lessons.append(Lesson(asked.prompt.user, answer))
-        return Written(answer)
+        self.lessons.append(Lesson(request.prompt.user, answer))
+        return WriterReply(answer)
         yield ()  # a generator that never asks
 
 
@@ -286,7 +286,7 @@ def lessons(told: Protocol, name: str, system: str, split: str) -> tuple[tuple[L
     world, memory, config = world_of(told, name), memory_of(told, name), agent_config(told, name, system)
     found = []
     for task in panel(told, name, split):
-        teacher = _Teacher(list(world.explained(task)))  # type: ignore[attr-defined]
+        teacher = _Teacher(list(world.explain(task)))  # type: ignore[attr-defined]
         agent = agent_for(teacher, config, memory=None if system == UNSHOWN else memory)
         for _ in collect({name: world}, [Start(task)], agent, engine=None):
             found.append(tuple(teacher.lessons))

@@ -34,7 +34,7 @@ from evolvent.memory.loaders import read_trad
 from evolvent.memory.records import METADATA, THOUGHT, Demonstration, Key, StepRecord, demonstration
 from evolvent.memory.steps import StepMemory
 from evolvent.memory.windows import Window, window
-from evolvent.stats import Interval, paired
+from evolvent.stats import Interval, paired_interval
 from evolvent.trajectory import sample_rng, sample_seed
 
 __all__ = ["action_of", "match"]
@@ -191,7 +191,7 @@ class Asked:
         base = self.scores[other] if other else [0.0] * len(self.steps)
         episodes, kinds = ([getattr(step, field) for step in self.steps] for field in ("trajectory_id", "kind"))
         rng = sample_rng("trad match", name, other or "")
-        return paired(self.scores[name], base, levels=[episodes], strata=kinds, rng=rng)
+        return paired_interval(self.scores[name], base, levels=[episodes], strata=kinds, rng=rng)
 
 
 def one_split(data: Path, encoder: Encoder, by: str, *, quick: bool) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from evolvent.methods.poad import POAD, poad
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer
-from evolvent.rl.trainer import PracticeConfig
+from evolvent.rl.trainer import RLConfig
 from evolvent.scale.local_backend import LocalVerbs, Panel
 from tests.rl.acting import Echo
 
@@ -60,7 +60,7 @@ def test_a_run_of_version_1_resumes_without_repeating_a_stage(folder):
     before = [json.loads(line) for line in (folder / "stages.jsonl").read_text().splitlines()]
     assert [row["verb"] for row in before] == ["collect", "fit", "evaluate", "evaluate", "practise"]
     assert not any("key_version" in row for row in before)
-    world, train = Echo(), TrainConfig(lr=1e-3, warmup_updates=0, batch_tokens=256, epochs=1)
+    world, train = Echo(), TrainConfig(lr=1e-3, warmup_steps=0, batch_tokens=256, epochs=1)
     tasks = world.tasks("train", world.tiers[0])
     verbs = Strict({"echo": world}, train, Panel(limit=4), slots=8, max_tokens=3)
     with ev.Run(folder, verbs, seed=3, settings=verbs.settings()) as run:
@@ -69,7 +69,7 @@ def test_a_run_of_version_1_resumes_without_repeating_a_stage(folder):
             played = run.collect(policy, [ev.Start(task) for task in tasks[:8]])
             policy = run.fit(policy, played, weighted_nll)
             run.evaluate(policy, 1)
-        practice = PracticeConfig(iterations=1, tasks=4, samples=2)
+        practice = RLConfig(iterations=1, tasks_per_iteration=4, group_size=2)
         poad(policy, tasks[:8], config=POAD(practice=practice), run=run.arm("poad"))
         more = run.collect(policy, [ev.Start(task, sample=5) for task in tasks[:8]])
     assert len(played) == len(more) == 8
@@ -84,7 +84,7 @@ def test_a_run_of_version_1_resumes_without_repeating_a_stage(folder):
 def test_a_stage_of_version_2_is_found_by_its_new_key(folder):
     """The second resumption reads the collection that the first one finished."""
     for expected in (5, None):
-        world, train = Echo(), TrainConfig(lr=1e-3, warmup_updates=0, batch_tokens=256, epochs=1)
+        world, train = Echo(), TrainConfig(lr=1e-3, warmup_steps=0, batch_tokens=256, epochs=1)
         tasks = world.tasks("train", world.tiers[0])
         verbs = Strict({"echo": world}, train, Panel(limit=4), slots=8, max_tokens=3)
         with ev.Run(folder, verbs, seed=3, settings=verbs.settings()) as run:
@@ -96,7 +96,7 @@ def test_a_stage_of_version_2_is_found_by_its_new_key(folder):
 
 
 def test_other_settings_are_another_stage(folder):
-    world, train = Echo(), TrainConfig(lr=1e-3, warmup_updates=0, batch_tokens=256, epochs=2)
+    world, train = Echo(), TrainConfig(lr=1e-3, warmup_steps=0, batch_tokens=256, epochs=2)
     tasks = world.tasks("train", world.tiers[0])
     verbs = Strict({"echo": world}, train, Panel(limit=4), slots=8, max_tokens=3)
     with ev.Run(folder, verbs, seed=3, settings=verbs.settings()) as run:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from evolvent.agents.plain import Expert, Random, Script
     from evolvent.config import Config
     from evolvent.engine.asks import SampleAsk, Sampling, ScoreAsk
-    from evolvent.engine.driver import drive
+    from evolvent.engine.driver import run_jobs
     from evolvent.engine.local import LocalEngine
     from evolvent.errors import ConfigError, EvolventError
     from evolvent.learn.learner import Learner, TrainConfig
@@ -37,7 +37,7 @@ _HOMES = {
     "agents.plain": ("Expert", "Random", "Script"),
     "config": ("Config",),
     "engine.asks": ("SampleAsk", "Sampling", "ScoreAsk"),
-    "engine.driver": ("drive",),
+    "engine.driver": ("run_jobs",),
     "engine.local": ("LocalEngine",),
     "errors": ("ConfigError", "EvolventError"),
     "learn.learner": ("Learner", "TrainConfig"),
@@ -92,11 +92,11 @@ __all__ = [
     "agentevol",
     "collect",
     "demonstrations",
-    "drive",
     "load_policy",
     "local_run",
     "policy_for",
     "report",
+    "run_jobs",
     "tiny_policy",
     "weighted_nll",
 ]

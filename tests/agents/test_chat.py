@@ -26,7 +26,7 @@ from tests.serve.small_policy import NAME, completion, policy_server, scripted
 class Greet(ev.TextWorld):
     """Say yes three times; anything else is told off."""
 
-    name, instructions, horizon, blocking = "greet", "Say yes.", 6, False
+    name, instructions, horizon, run_in_thread = "greet", "Say yes.", 6, False
 
     def __init__(self, grammar=None):
         self.grammar = grammar or Plain()
@@ -80,7 +80,7 @@ def test_episodes_over_http_are_those_in_process(lookup, sampling):
     world, policy, starts = lookup
     inside, outside = beside(policy, world, starts, sampling=sampling)
     assert outside == inside, "actions, scores, token ids, log-probabilities, where each turn extends the last"
-    assert sum(trajectory.generated() for trajectory in outside.values()) > 100
+    assert sum(trajectory.count_generated_tokens() for trajectory in outside.values()) > 100
 
 
 def test_so_are_those_of_a_chat_template_over_bytes():

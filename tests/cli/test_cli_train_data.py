@@ -8,7 +8,7 @@ from safetensors.numpy import load_file
 
 from evolvent.cli.main import main
 from evolvent.cli.train_data_sources import Calls, Demonstrations
-from evolvent.curate.irrelevance import row_of
+from evolvent.curate.irrelevance import sample_to_row
 from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.models.policy import load_policy, tiny_policy
 from evolvent.scale.local_backend import LocalVerbs
@@ -34,7 +34,7 @@ def tool(thing):
 
 def calls(place):
     return [
-        row_of(
+        sample_to_row(
             CallSample(
                 f"{place}/{one}",
                 (Message("user", f"the {one} of {place}"),),

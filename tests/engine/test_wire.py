@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 import evolvent as ev
 from evolvent.engine.asks import GREEDY, SampleAsk, Sampling
-from evolvent.engine.driver import blocking
+from evolvent.engine.driver import ask_and_wait
 from evolvent.engine.labels import same_weights, weights_label
 from evolvent.engine.remote import RemoteEngine
 from evolvent.engine.replies import FINGERPRINT
@@ -187,10 +187,10 @@ def test_our_server_gives_what_the_engine_gives(kind, sampling, policy, served):
     asks = [
         SampleAsk(None, [5, 6, 7 + n], 12, policy.dialect.stop_ids, sampling=sampling, seeds=(n, 40)) for n in (0, 1)
     ]
-    here = blocking(asks, ev.LocalEngine(policy, slots=4))
+    here = ask_and_wait(asks, ev.LocalEngine(policy, slots=4))
     with KINDS[kind](served.url, NAME, tokens=True, processed=True) as endpoint:
         engine = RemoteEngine(endpoint, context=policy.context, vocabulary=258)
-        there = blocking(asks, engine)
+        there = ask_and_wait(asks, engine)
         engine.close()
         reply = endpoint.complete([5, 6, 7], sampling=sampling, max_tokens=12, seed=0)
         assert endpoint.tokens_of("a text").tolist() == policy.tokenizer.encode("a text")
@@ -209,11 +209,11 @@ def test_a_chat_with_our_server_tells_the_weights_too(policy, served):
 def test_sglangs_client_hands_weights_to_our_server(tmp_path, policy):
     policy.save(tmp_path / "first")
     later = tmp_path / "root" / "later"
-    byte_policy(seed=2).advanced().save(later)
+    byte_policy(seed=2).next_version().save(later)
     with command("--policy", tmp_path / "first", "--reload", tmp_path / "root", OMP_NUM_THREADS="1") as server:
         with SglangEndpoint(f"{server.url}/v1", "first") as endpoint:
             before = endpoint.complete([5, 6], sampling=GREEDY, max_tokens=4)
-            told = endpoint.hand_over(later)
+            told = endpoint.load_weights(later)
             after = endpoint.complete([5, 6], sampling=GREEDY, max_tokens=4)
     assert (before.version, after.version) == (0, 1)
     assert told == after.fingerprint == fingerprint(load_policy(later))

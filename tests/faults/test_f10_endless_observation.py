@@ -29,7 +29,7 @@ CHUNK = b"x" * 65536
 class Talkative(ev.TextWorld):
     """Answers with as many characters as it is told."""
 
-    name, horizon, instructions, blocking = "talkative", 9, "give a number", False
+    name, horizon, instructions, run_in_thread = "talkative", 9, "give a number", False
 
     def specs(self):
         return [{"n": n} for n in range(30)]

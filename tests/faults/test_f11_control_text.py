@@ -42,7 +42,7 @@ HALVES = ("\ud800", "a \udfff b", "\udc00\ud800 turned round")
 class Hostile(ev.TextWorld):
     """Says what it is told to say."""
 
-    name, horizon, instructions, blocking = "hostile", 3, "say anything", False
+    name, horizon, instructions, run_in_thread = "hostile", 3, "say anything", False
 
     def specs(self):
         return [{"says": says} for says in HOSTILE]

@@ -20,7 +20,7 @@ WORDS = ["say", "left", "right", "no", "yes"]
 class Turns(ev.TextWorld):
     """Four turns; before the third of one task, something happens to the server."""
 
-    name, horizon, blocking = "turns", 4, False
+    name, horizon, run_in_thread = "turns", 4, False
 
     def __init__(self):
         self.happens = lambda: None
@@ -42,7 +42,7 @@ def task(n):
 
 def policies():
     first = ev.tiny_policy(WORDS, context=128, seed=1)
-    return first, ev.tiny_policy(WORDS, context=128, seed=2).advanced()
+    return first, ev.tiny_policy(WORDS, context=128, seed=2).next_version()
 
 
 def collect(world, endpoint, *, slots, **options):

@@ -106,7 +106,9 @@ def sheet(run: Path) -> object:
 
 def searches(run: Path) -> object:
     """Table, episodes, what the detector thought after every step, and what is drawn."""
-    said = sorted((one.trajectory, one.place.step, one.value) for one in Store.open(run / "trajectories").annotations())
+    said = sorted(
+        (one.trajectory, one.target.step, one.value) for one in Store.open(run / "trajectories").annotations()
+    )
     drawn = {path.name: path.read_bytes() for path in (run / "beliefs").iterdir()}
     assert said and drawn
     return table(run), episodes(run), said, drawn

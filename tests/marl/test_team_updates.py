@@ -16,7 +16,7 @@ from evolvent.marl.credit import ValueNorm, team_credit
 from evolvent.marl.policy import TeamPolicy, rollout_actions, rollout_seen, shape_of
 from evolvent.marl.rollout import ArrayRollout
 from evolvent.marl.updates import TeamLearner, TeamUpdates, policy_term, value_term
-from evolvent.models.team_actions import Seen
+from evolvent.models.team_actions import TeamInputs
 from evolvent.models.team_files import make_team
 from evolvent.trajectory import sample_rng
 from evolvent.worlds.teams.base import Continuous, Discrete, Multi, TeamSpec
@@ -312,7 +312,7 @@ def joint(policy: TeamPolicy, view, agents: int, actions: int) -> tuple[torch.Te
     """All joint actions of the first row, and their probabilities."""
     every = torch.tensor(list(product(range(actions), repeat=agents)))[..., None]
     with torch.no_grad():
-        wide = Seen(torch.from_numpy(view.observation[:1]).expand(len(every), -1, -1))
+        wide = TeamInputs(torch.from_numpy(view.observation[:1]).expand(len(every), -1, -1))
         return every[..., 0], policy.model.evaluate(wide, every).logp.sum(1).exp().double()
 
 

@@ -21,7 +21,7 @@ WORDS = ("red", "green", "blue", "grey")
 class Spell(TextWorld):
     """Say both words that are shown, with a semicolon between."""
 
-    name, horizon, blocking = "spell", 1, False
+    name, horizon, run_in_thread = "spell", 1, False
 
     def specs(self) -> Iterable[Mapping[str, Any]]:
         return [{"words": [a, b], "copy": n} for a in WORDS for b in WORDS for n in range(4)]
@@ -49,7 +49,7 @@ class Hidden(Spell):
 
 
 def verbs_of(world: ev.World, **more: Any) -> LocalVerbs:
-    train = TrainConfig(lr=3e-3, weight_decay=0.0, warmup_updates=2, batch_tokens=1024, epochs=4)
+    train = TrainConfig(lr=3e-3, weight_decay=0.0, warmup_steps=2, batch_tokens=1024, epochs=4)
     panel = Panel(limit=8, examples=1)
     return LocalVerbs({world.name: world}, more.pop("train", train), panel, slots=64, max_tokens=8, **more)
 
@@ -74,6 +74,6 @@ def babbling(folder: Path, world: ev.World, *, right: float = 0.4, tokens: int =
     plain = Spell()
     starts = [Start(task, n) for task in tasks_of(plain) for n in range(2)]
     shown = list(ev.collect({"spell": plain}, starts, ev.Script(said), engine=None))
-    train = TrainConfig(lr=5e-3, warmup_updates=5, batch_tokens=512)
+    train = TrainConfig(lr=5e-3, warmup_steps=5, batch_tokens=512)
     with run_of(folder, plain, train=train) as run:
         return run.fit(policy_for([plain], seed=1, context=48), shown, weighted_nll, tokens=tokens)

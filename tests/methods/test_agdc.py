@@ -13,7 +13,7 @@ import torch
 
 pytest.importorskip("stable_baselines3")
 
-from evolvent.belief.comparison import planner, play
+from evolvent.belief.comparison import make_chooser, play_episodes
 from evolvent.belief.seeking import SourceSearch
 from evolvent.belief.stopping import StdBelow, TraceBelow
 from evolvent.config import resolve
@@ -65,10 +65,12 @@ def test_the_control_runs_to_its_horizon_and_is_stopped_when_it_is_evaluated():
     )
     assert without.model.num_timesteps == with_it.model.num_timesteps, "the same budget"
     assert without.finished and not any(one.ceased for one in without.finished)
-    assert {one.steps for one in without.finished} == {100} and {one.paid for one in without.finished} == {-100.0}
+    assert {one.steps for one in without.finished} == {100} and {one.total_reward for one in without.finished} == {
+        -100.0
+    }
     assert {one.task for one in without.finished} <= {task.id for task in TASKS}
     assert any(one.ceased for one in with_it.finished)
-    played = play(
+    played = play_episodes(
         without,
         world_of(without.config),
         [Start(task) for task in TASKS],
@@ -86,8 +88,8 @@ def test_what_is_learned_finds_sources_that_it_never_saw():
     world, learned = world_of(config), agdc(config)
     starts = [Start(task) for task in world.tasks("dev", "seen")[:48]]
     found, lost = (
-        play(choose, world, starts, name=name, detector=detector_of(config), particles=500).table.right_stop
-        for name, choose in (("learned", learned), ("random", planner("random")))
+        play_episodes(choose, world, starts, name=name, detector=detector_of(config), particles=500).table.right_stop
+        for name, choose in (("learned", learned), ("random", make_chooser("random")))
     )
     assert found >= 20 > 10 >= lost
 

@@ -13,7 +13,7 @@ from evolvent.methods.decision_transformer import (
     save_conditioned,
 )
 from evolvent.rollout.arrays import play
-from evolvent.worlds.stitching import Stitching, StitchingEnv, demonstrations, reachable
+from evolvent.worlds.stitching import Stitching, StitchingEnv, compute_reachable, demonstrations
 from tests.sequence_support import Chain, chain_episodes, ragged
 
 SMALL = {"width": 32, "layers": 1, "dropout": 0.0, "horizon": 12}
@@ -36,8 +36,8 @@ def test_a_chain_pays_what_is_asked_for(tmp_path):
 @pytest.mark.parametrize("whole", [False, True])
 def test_the_best_way_is_found_only_where_somebody_went_it(whole):
     maze = Stitching()
-    data = demonstrations(maze, whole=whole)
-    limit = reachable(maze, data)
+    data = demonstrations(maze, include_best=whole)
+    limit = compute_reachable(maze, data)
     config = DecisionTransformer(context=6, scale=4.0, **SMALL, train={**TRAIN, "updates": 250})
     policy = decision_transformer(config, data)
 

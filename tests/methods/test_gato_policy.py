@@ -57,7 +57,7 @@ class Half:
 
 def test_one_policy_for_texts_choices_and_numbers(tmp_path):
     maze = Stitching()
-    best = demonstrations(maze, whole=True)
+    best = demonstrations(maze, include_best=True)
     best = best.chosen(np.flatnonzero((best.returns == 10) & (best.action[best.starts] == 2)))
     ones = chain_episodes()
     tasks = {
@@ -112,7 +112,7 @@ def test_the_model_reads_what_is_before():
         model.rows(np.array([4]))
     assert model.nearest(np.array([9, 32003, 32900]), low=32000).tolist() == [9, 32000, 32010]
     tokens, place = np.array([[3, 5], [9, 9]]), np.array([[0, 1]] * 2)
-    made = model.written(tokens, place, allowed=np.array([5, 9]), most=2)
+    made = model.generate(tokens, place, allowed=np.array([5, 9]), max_tokens=2)
     assert made.shape == (2, 2) and set(made.ravel()) <= {5, 9}
     rows = torch.from_numpy(model.rows(tokens))
     one = model(rows, torch.from_numpy(place))[:, -1, 1:3].argmax(-1)

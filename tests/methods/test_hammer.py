@@ -4,12 +4,12 @@ from collections import Counter
 
 import pytest
 
-from evolvent.bench.calls import Answered, answer, judged, masked_panel, robustness
+from evolvent.bench.calls import CallAnswer, answer_samples, grade_answer, mask_panel, measure_robustness
 from evolvent.curate.masking import MaskSpec
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError, NothingToLearn
-from evolvent.grade.calls import Verdict
-from evolvent.learn.taught import taught
+from evolvent.grade.calls import CallGrade
+from evolvent.learn.taught import build_demonstration
 from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.methods.hammer import PLAIN, Hammer, hammer, lessons
 from evolvent.models.policy import tiny_policy
@@ -90,12 +90,12 @@ def test_what_is_learned(policy):
 
 
 def test_taught_is_what_is_read_and_what_is_written():
-    part = taught("t", [5, 6], [7, 8], weight=0.5)
+    part = build_demonstration("t", [5, 6], [7, 8], weight=0.5)
     assert part.ids.tolist() == [5, 6, 7, 8] and part.written.tolist() == [False, False, True, True]
     assert part.weight.tolist() == [0, 0, 0.5, 0.5] and part.span.tolist() == [-1, -1, 0, 0] and part.feed == 3
-    assert taught("t", [], [7, 8]).weight.tolist() == [0, 1]
+    assert build_demonstration("t", [], [7, 8]).weight.tolist() == [0, 1]
     with pytest.raises(NothingToLearn, match="writes nothing"):
-        taught("t", [5], [])
+        build_demonstration("t", [5], [])
 
 
 @pytest.fixture(scope="module")
@@ -111,13 +111,15 @@ def learned(policy, tmp_path_factory):
 
 def test_who_saw_other_names_reads_descriptions(learned):
     """On the names of training both are right; on names that nobody saw the plain one writes those it knows."""
-    renamed = list(masked_panel(SAMPLES, MaskSpec(1.0, **ONE), seed=77))
+    renamed = list(mask_panel(SAMPLES, MaskSpec(1.0, **ONE), seed=77))
     drops = {}
     for name, policy in learned.items():
         engine = LocalEngine(policy)
-        sides = [answer(side, Compact(), policy.dialect, engine=engine, max_tokens=24) for side in (SAMPLES, renamed)]
-        assert sum(one.verdict.valid for one in sides[0]) >= 28, name
-        drops[name] = robustness(*sides)
+        sides = [
+            answer_samples(side, Compact(), policy.dialect, engine=engine, max_tokens=24) for side in (SAMPLES, renamed)
+        ]
+        assert sum(one.grade.valid for one in sides[0]) >= 28, name
+        drops[name] = measure_robustness(*sides)
     assert drops["masked"].mean < drops["plain"].mean - 0.2
     assert drops["plain"].low > 0
 
@@ -133,11 +135,11 @@ def test_nothing_fits(policy, tmp_path):
 def test_verdicts_of_texts():
     one = SAMPLES[0]
     right = Compact().render(one).target
-    assert judged(right, one, Compact())[1].valid
+    assert grade_answer(right, one, Compact())[1].valid
     for text, kind in (("nonsense (", "unreadable"), ("[]", "")):
-        calls, verdict = judged(text, one, Compact())
+        calls, verdict = grade_answer(text, one, Compact())
         assert not verdict.valid and (not kind or verdict.kind == kind) and (calls is None) == bool(kind)
     nothing = CallSample("n", one.messages, one.tools[1:], ())
-    assert judged("[]", nothing, Compact())[1].valid and not judged("hm (", nothing, Compact())[1].valid
+    assert grade_answer("[]", nothing, Compact())[1].valid and not grade_answer("hm (", nothing, Compact())[1].valid
     with pytest.raises(ConfigError, match="not the same samples"):
-        robustness([], [Answered(one, right, one.calls, Verdict(True), 1)])
+        measure_robustness([], [CallAnswer(one, right, one.calls, CallGrade(True), 1)])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import evolvent as ev
-from evolvent.engine.driver import drive
+from evolvent.engine.driver import run_jobs
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import BatchMismatch
 from evolvent.learn.token_sequences import flatten
@@ -23,11 +23,11 @@ from evolvent.reward.paying import process_rewards, span_credit
 from evolvent.reward.process import SpanScorer, default_tags
 from evolvent.reward.scoring import advantage_parts, cut, siblings_of, solutions_in, span_scores, spans_of
 from evolvent.reward.solutions import Solution
-from evolvent.rl.advantages import buffer_normalized
+from evolvent.rl.advantages import normalize_over_buffer
 from evolvent.rl.presets import GRPO, OPENR_APPO, OPENR_TPPO
-from evolvent.rl.rollout_batch import flat
-from evolvent.rl.scored_rollout import Seen
-from evolvent.rl.trainer import Practice
+from evolvent.rl.rollout_batch import build_rollout_batch
+from evolvent.rl.scored_rollout import ScoredRollout
+from evolvent.rl.trainer import PolicyTrainer
 from evolvent.run import Run
 from evolvent.search.settings import SearchConfig
 from evolvent.trajectory import Generation, Score, Step, Task, Trajectory
@@ -70,10 +70,10 @@ def after(*tokens: int):
     return lambda ids: [at + 1 for at, token in enumerate(ids) if token in tokens or at == len(ids) - 1]
 
 
-def seen_of(played: list[Trajectory], policy: Policy) -> Seen:
-    chains = flatten(played, policy.dialect, instructions=lambda task: "", context=64, stops=True).parts
-    found, report = flat(played, chains)
-    return Seen(played, chains, found, report, {}, tuple(played[number] for number in report.taken))
+def seen_of(played: list[Trajectory], policy: Policy) -> ScoredRollout:
+    chains = flatten(played, policy.dialect, instructions=lambda task: "", context=64, stops=True).sequences
+    found, report = build_rollout_batch(played, chains)
+    return ScoredRollout(played, chains, found, report, {}, tuple(played[number] for number in report.episode_index))
 
 
 # ------------------------------------------------------------------ process rewards by hand
@@ -87,7 +87,7 @@ def test_spans_are_noted_where_credit_looks_for_them(babbler) -> None:
     first, second = (cut(one, after(7)) for one in TWO)
     assert first.steps[0].generations[0].spans == (4, 7, 8) and second.steps[0].generations[0].spans == (5,)
     seen = seen_of([first, second], babbler)
-    assert seen.flat.span.tolist() == [0, 0, 1, 1, 1, 2, 3, 3]
+    assert seen.batch.span.tolist() == [0, 0, 1, 1, 1, 2, 3, 3]
     read = replace(TWO[0].steps[0].generations[0], sampled=np.roll(TWO[0].steps[0].generations[0].sampled, 1))
     odd = replace(TWO[0], steps=(replace(TWO[0].steps[0], generations=(read,)),))
     assert cut(odd, after(7)) == odd, "what is no prompt with a response behind it stays"
@@ -95,13 +95,13 @@ def test_spans_are_noted_where_credit_looks_for_them(babbler) -> None:
 
 def test_each_spans_score_is_paid_on_its_last_part(babbler) -> None:
     seen = seen_of([cut(one, after(7)) for one in TWO], babbler)
-    assert seen.flat.reward.tolist() == [0, 0, 0, 0, 0, 1, 0, 0], "what the world paid stays: here all of it"
+    assert seen.batch.reward.tolist() == [0, 0, 0, 0, 0, 1, 0, 0], "what the world paid stays: here all of it"
     paid = process_rewards(seen, SCORES)
-    assert paid.flat.reward.tolist() == pytest.approx([0, 0.5, 0, 0, 0.75, 1.25, 0, 0.1])
-    gain = process_rewards(seen, SCORES, gain=True).flat.reward
+    assert paid.batch.reward.tolist() == pytest.approx([0, 0.5, 0, 0, 0.75, 1.25, 0, 0.1])
+    gain = process_rewards(seen, SCORES, gain=True).batch.reward
     assert gain.tolist() == pytest.approx([0, 0.5, 0, 0, 0.25, 0.5, 0, 0.1])
     assert gain[:6].sum() == pytest.approx(1.25), "the last score and the outcome, however many spans there are"
-    assert seen.flat.reward.sum() == 1, "the handed-in record stays"
+    assert seen.batch.reward.sum() == 1, "the handed-in record stays"
     with pytest.raises(BatchMismatch, match="a score for each span"):
         process_rewards(seen, {"a": SCORES["a"]})
     with pytest.raises(BatchMismatch, match="'a'"):
@@ -110,11 +110,11 @@ def test_each_spans_score_is_paid_on_its_last_part(babbler) -> None:
 
 def test_spans_are_compared_over_the_whole_buffer(babbler) -> None:
     seen = seen_of([replace(cut(one, after(7)), steps=_unpaid(cut(one, after(7)))) for one in TWO], babbler)
-    found = span_credit(process_rewards(seen, SCORES).flat)
+    found = span_credit(process_rewards(seen, SCORES).batch)
     each = (np.array([0.5, 0.75, 0.25, 0.1]) - 0.4) / np.std([0.5, 0.75, 0.25, 0.1])
     assert found.advantage == pytest.approx(each[[0, 0, 1, 1, 1, 2, 3, 3]])
     assert found.returns.tolist() == pytest.approx([0.5, 0.5, 0.75, 0.75, 0.75, 0.25, 0.1, 0.1])
-    assert buffer_normalized([0.5, 0.75, 0.25, 0.1]) == pytest.approx(each)
+    assert normalize_over_buffer([0.5, 0.75, 0.25, 0.1]) == pytest.approx(each)
 
 
 def _unpaid(one: Trajectory) -> tuple[Step, ...]:
@@ -131,7 +131,7 @@ def test_scores_are_those_of_the_search_at_the_same_places(babbler) -> None:
     found = span_scores(babbler, solutions, tags)
     assert set(found) == {"a", "b"}, "no room for a tag behind 47 of 48 tokens"
     asked = [Ending(None, one.ids, one.ends) for one in list(solutions.values())[:2]]
-    (done,) = drive([SpanScorer(tags).scores(asked)], LocalEngine(babbler), slots=1)
+    (done,) = run_jobs([SpanScorer(tags).scores(asked)], LocalEngine(babbler), slots=1)
     for mine, theirs in zip(found.values(), done.value, strict=True):
         assert mine == pytest.approx(theirs, abs=1e-5)
     assert len({round(float(score), 5) for own in found.values() for score in own}) == 4
@@ -221,30 +221,32 @@ def test_every_way_of_learning(tmp_path, babbler, online, offline) -> None:
 def test_online_learning_is_paid_by_the_judge_alone(tmp_path, babbler, monkeypatch) -> None:
     """The world pays nothing in training; with an outcome to be paid too, such episodes are not scored."""
     world, tasks = Spell(), tasks_of(Spell(), 10)
-    looks: list[tuple[Seen, Policy]] = []
-    improve = Practice.improve
+    looks: list[tuple[ScoredRollout, Policy]] = []
+    improve = PolicyTrainer.update
 
     def noted(self, seen, credit, **more):
         looks.append((seen, self.policy))
         improve(self, seen, credit, **more)
 
-    monkeypatch.setattr(Practice, "improve", noted)
+    monkeypatch.setattr(PolicyTrainer, "update", noted)
     with run_of(tmp_path / "told", world) as run:
         _, prm = openr(babbler, tasks, config=small(), run=run)
     spans = spans_of(babbler, LABELLING.separators, max_tokens=8)
     for seen, _ in looks:
-        assert {one.score.unit for one in seen.played} <= {0.0, 1.0} and len(seen.episodes) == len(seen.played)
-        scores = span_scores(prm, solutions_in(seen.played, spans), default_tags(prm.tokenizer))
-        ends = np.flatnonzero(np.append(np.diff(seen.flat.span), 1))
+        assert {one.score.unit for one in seen.trajectories} <= {0.0, 1.0} and len(seen.episodes) == len(
+            seen.trajectories
+        )
+        scores = span_scores(prm, solutions_in(seen.trajectories, spans), default_tags(prm.tokenizer))
+        ends = np.flatnonzero(np.append(np.diff(seen.batch.span), 1))
         paid = np.concatenate([scores[one.id] for one in seen.episodes])
-        assert seen.flat.reward[ends] == pytest.approx(paid, abs=1e-6)
-        assert np.count_nonzero(seen.flat.reward) == len(paid) and len(paid) > len(seen.episodes)
+        assert seen.batch.reward[ends] == pytest.approx(paid, abs=1e-6)
+        assert np.count_nonzero(seen.batch.reward) == len(paid) and len(paid) > len(seen.episodes)
     looks.clear()
     with run_of(tmp_path / "both", world) as run:
         openr(babbler, tasks, config=small(reward="gain", outcome=2.0), run=run)
     for seen, _ in looks:
-        scores = span_scores(prm, solutions_in(seen.played, spans), default_tags(prm.tokenizer))
-        per_episode = np.bincount(seen.flat.episode_of_part, weights=seen.flat.reward)
+        scores = span_scores(prm, solutions_in(seen.trajectories, spans), default_tags(prm.tokenizer))
+        per_episode = np.bincount(seen.batch.episode_of_token, weights=seen.batch.reward)
         wanted = [scores[one.id][-1] + 2.0 * one.score.unit for one in seen.episodes]
         assert per_episode == pytest.approx(wanted, abs=1e-5)
 
@@ -274,14 +276,14 @@ def test_a_stopped_run_ends_as_if_it_had_not_been(tmp_path, babbler, monkeypatch
         with run_of(folder, world) as run:
             return openr(babbler, tasks, config=config, run=run)
 
-    whole, improve = learn(tmp_path / "whole"), Practice.improve
+    whole, improve = learn(tmp_path / "whole"), PolicyTrainer.update
 
     def stops(self, seen, credit, **more):
         if self.iteration == 2:
             raise KeyboardInterrupt
         improve(self, seen, credit, **more)
 
-    monkeypatch.setattr(Practice, "improve", stops)
+    monkeypatch.setattr(PolicyTrainer, "update", stops)
     with pytest.raises(KeyboardInterrupt):
         learn(tmp_path / "cut")
     monkeypatch.undo()
@@ -299,7 +301,7 @@ def test_the_settings_of_the_paper() -> None:
     assert preset(config) == OPENR_APPO and config.labelling.count == 16 and config.search.rule == "vote"
     assert preset(OpenR(online="tppo")) == OPENR_TPPO and preset(OpenR(online="grpo")) == GRPO
     own = preset(OpenR(practice=quick(critic="own", temperature=0.7)))
-    assert own.loss.value is None and own.loss.temperature == 0.7
+    assert own.loss.value_loss is None and own.loss.temperature == 0.7
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from evolvent.curate.features import answer_features
 from evolvent.curate.select import unit_features
 from evolvent.curate.selectors import random_choice
 from evolvent.errors import ConfigError, NothingToLearn
-from evolvent.learn.taught import taught
+from evolvent.learn.taught import build_demonstration
 from evolvent.methods.p3 import FULL, NO_DIFFICULTY, NO_DIVERSITY, NO_PACE, P3, choose, p3
 from evolvent.run import Run
 from tests.methods.spelling import WORDS, Spell, babbling, run_of
@@ -26,8 +26,10 @@ def pool(policy):
     for first in WORDS:
         for second in WORDS:
             prompt = dialect.open("", f"say {first} {second}")
-            made.append(taught(f"known/{first}/{second}", prompt, dialect.action(f"{first} ; {second}")))
-            made.append(taught(f"odd/{first}/{second}", prompt, dialect.action(f"; ; {second} say {first} ;")))
+            made.append(build_demonstration(f"known/{first}/{second}", prompt, dialect.action(f"{first} ; {second}")))
+            made.append(
+                build_demonstration(f"odd/{first}/{second}", prompt, dialect.action(f"; ; {second} say {first} ;"))
+            )
     return made
 
 
@@ -88,7 +90,7 @@ def test_within_samples_some_spans_lose_their_weight(policy):
     dialect = policy.dialect
     prompt = dialect.open("", "say red blue")
     target = dialect.action("red ; blue ; red ; blue")
-    part = taught("lines", prompt, target)
+    part = build_demonstration("lines", prompt, target)
     spans = np.where(part.written, np.minimum(np.cumsum(part.written) // 3, 2), -1).astype(np.int32)
     object.__setattr__(part, "span", spans)
     config = P3(rounds=1, count=1, within=0.5, diverse=False)

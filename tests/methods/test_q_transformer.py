@@ -10,13 +10,13 @@ import torch
 
 from evolvent.errors import Incomplete, SampleInvalid
 from evolvent.methods.q_transformer import QTransformer, load_autoregressive, q_transformer, save_autoregressive
-from evolvent.models.q_sequence import QSequence, QShape, action_bins, bin_middles
+from evolvent.models.q_sequence import QSequence, QShape, bin_actions, bin_middles
 from evolvent.offline.losses import unseen_to_floor
 from evolvent.offline.q_targets import learned_steps, q_targets
 from evolvent.offline.windows import Standard, WindowSource
 from evolvent.rollout.arrays import play
 from evolvent.store.episodes import Episodes
-from evolvent.worlds.stitching import Stitching, StitchingEnv, demonstrations, reachable
+from evolvent.worlds.stitching import Stitching, StitchingEnv, compute_reachable, demonstrations
 from tests.sequence_support import ragged
 
 # two states, actions of two parts: (reward, next state), None: the end
@@ -51,7 +51,7 @@ def two_states() -> Episodes:
 def test_the_backup_has_the_optimal_values():
     """Value iteration on a table, by the targets that the network is trained on."""
     read = WindowSource(two_states(), context=2, standard=Standard.plain(2), gamma=0.5, ahead=True).at(np.arange(8))
-    state, bins = read.observation.argmax(-1), torch.from_numpy(action_bins(read.action.numpy(), bins=2))
+    state, bins = read.observation.argmax(-1), torch.from_numpy(bin_actions(read.action.numpy(), bins=2))
     assert learned_steps(read).tolist() == [[True, False]] * 8
     first, second = torch.zeros(2, 2), torch.zeros(2, 2, 2)
     for _ in range(60):
@@ -102,7 +102,7 @@ def test_a_value_depends_on_the_dimensions_before_it_alone():
     again = net(observation, torch.stack([torch.full_like(best, -1), best], 1))
     assert torch.equal(again[:, 1].argmax(-1), best), "each the best given those before"
     middles = bin_middles(np.arange(4), bins=4)
-    assert middles.tolist() == [-0.75, -0.25, 0.25, 0.75] and action_bins(middles, bins=4).tolist() == [0, 1, 2, 3]
+    assert middles.tolist() == [-0.75, -0.25, 0.25, 0.75] and bin_actions(middles, bins=4).tolist() == [0, 1, 2, 3]
 
 
 def test_the_network_learns_the_optimal_values(tmp_path):
@@ -146,7 +146,7 @@ def test_pieces_are_put_together():
     )
     policy = q_transformer(config, data)
     found = play(policy.actor(), lambda: StitchingEnv(maze), episodes=1, horizon=12, actions=4, seed=0)
-    limit = reachable(maze, data)
+    limit = compute_reachable(maze, data)
     assert found.returns[0] == limit.stitched > limit.conditioned
 
 

@@ -23,7 +23,7 @@ from evolvent.models.policy import tiny_policy
 from evolvent.run import Run
 from evolvent.scale.local_backend import LocalVerbs
 from evolvent.trajectory import Score, Start, Step, Task, Trajectory
-from evolvent.worlds.base import Forkable, score_won
+from evolvent.worlds.base import Forkable, score_if_won
 from evolvent.worlds.check import check_env
 from evolvent.worlds.grammar import Plain
 from tests.rl.acting import WORDS, Echo
@@ -35,7 +35,7 @@ class Doors:
     """Two steps at two doors: left pays nothing, right pays 1."""
 
     name, version, instructions, grammar = "doors", "1", "choose", Plain()
-    horizon, reward_range, tiers, blocking = 2, (0.0, 1.0), ("seen",), False
+    horizon, reward_range, tiers, run_in_thread = 2, (0.0, 1.0), ("seen",), False
 
     def tasks(self, split, tier):
         return [TASK]
@@ -44,7 +44,7 @@ class Doors:
         return DoorsEnv()
 
     def score(self, rewards, info):
-        return score_won(rewards)
+        return score_if_won(rewards)
 
     def expert(self, task):
         return ("right", "right")

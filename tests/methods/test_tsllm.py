@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import evolvent as ev
-from evolvent.curate.chosen import best_of_each, distinct
-from evolvent.engine.driver import drive
+from evolvent.curate.chosen import select_best_per_task, select_distinct
+from evolvent.engine.driver import run_jobs
 from evolvent.engine.local import LocalEngine
-from evolvent.learn.objectives import outcome, value
-from evolvent.learn.preferences import readout
-from evolvent.learn.token_sequences import Parts, flatten
+from evolvent.learn.objectives import outcome, value_objective
+from evolvent.learn.preferences import append_readout
+from evolvent.learn.token_sequences import TokenSequence, flatten
 from evolvent.methods.tsllm import ALIGNMENT, GAME24, GSM8K, TSLLM, Scores, kept, tsllm
 from evolvent.models.heads import fresh_head
 from evolvent.models.policy import Policy
@@ -87,10 +87,10 @@ def test_each_text_is_kept_once_and_so_many_of_a_task() -> None:
         episode("e", [5], 1.0, task=1),
         episode("f", [8], 1.0, error=True),
     ]
-    assert [one.id for one in distinct(found)] == ["a", "c", "d", "e"]
-    assert [one.id for one in distinct(found, 2)] == ["a", "c", "e"]
+    assert [one.id for one in select_distinct(found)] == ["a", "c", "d", "e"]
+    assert [one.id for one in select_distinct(found, 2)] == ["a", "c", "e"]
     told = [replace(one, steps=(Step("o", text),)) for one, text in zip(found[:3], "xxy", strict=True)]
-    assert [one.id for one in distinct(told)] == ["a", "c"], "records without tokens are told by their actions"
+    assert [one.id for one in select_distinct(told)] == ["a", "c"], "records without tokens are told by their actions"
 
 
 def test_the_best_of_each_task_are_kept_none_below_the_threshold() -> None:
@@ -105,7 +105,7 @@ def test_the_best_of_each_task_are_kept_none_below_the_threshold() -> None:
     assert [one.id for one in kept(found, TSLLM(threshold=0.0, per_task=2))] == ["b", "c", "e"]
     assert [one.id for one in kept(found, TSLLM(threshold=0.15))] == ["b", "c", "a"]
     assert kept(found, TSLLM()) == []
-    assert best_of_each(found, lambda one: float("nan")) == []
+    assert select_best_per_task(found, lambda one: float("nan")) == []
 
 
 # ------------------------------------------------------------------ what is learned from what
@@ -237,7 +237,7 @@ def test_a_judge_alone_guides_unless_the_ends_are_to_be_paid(tmp_path) -> None:
         for world in (Echo(), Inverted()):
             name = f"{terminal}-{type(world).__name__}"
             with acting_run(tmp_path / name, world) as run:
-                said[name] = [one.actions for one in run.search(policy, starts, how, judge=judge)]
+                said[name] = [one.actions for one in run.search(policy, starts, how, value_model=judge)]
     assert said["value-Echo"] == said["value-Inverted"], "what is earned on the way is no part of what it sees"
     assert said["reward-Echo"] != said["reward-Inverted"]
 
@@ -251,7 +251,7 @@ def test_the_rows_of_a_judge_follow_the_level_and_the_form(babbler) -> None:
     token = judge_parts([text], babbler, SMALL.model_copy(update={"level": "token", "score": "outcome"}))
     assert np.flatnonzero(token[0].weight).tolist() == [3, 4, 5]
     assert token[0].columns["outcome"][3:].tolist() == [0.5] * 3
-    assert repr(judge_objective(SMALL)) == repr(value())
+    assert repr(judge_objective(SMALL)) == repr(value_objective())
     assert judge_objective(SMALL.model_copy(update={"score": "outcome"})) is outcome
     with pytest.raises(ev.ConfigError, match="not learned from outcomes"):
         judge_objective(SMALL.model_copy(update={"score": "process"}))
@@ -260,7 +260,7 @@ def test_the_rows_of_a_judge_follow_the_level_and_the_form(babbler) -> None:
 # ------------------------------------------------------------------ a reward model in the world's place
 
 
-def compared(policy: Policy, *, likes: str, count: int = 40) -> list[Parts]:
+def compared(policy: Policy, *, likes: str, count: int = 40) -> list[TokenSequence]:
     """Read-outs of pairs: answers with a word against answers without it."""
     world, parts = Spell(), []
     for number in range(count):
@@ -268,7 +268,7 @@ def compared(policy: Policy, *, likes: str, count: int = 40) -> list[Parts]:
         for side, words in enumerate(((likes, b), (b if b != likes else "grey", "grey"))):
             one = Trajectory(f"pair/{number}/{side}", tasks_of(world)[0], (Step(f"say {a} {b}", " ; ".join(words)),))
             flat = flatten([one], policy.dialect, instructions=lambda task: "", context=policy.context)
-            parts.append(readout(flat.parts[0], token=min(policy.dialect.stop_ids)))
+            parts.append(append_readout(flat.sequences[0], token=min(policy.dialect.stop_ids)))
     return parts
 
 
@@ -285,7 +285,7 @@ def test_rewards_are_the_heads_output_behind_the_last_token(babbler) -> None:
     rewards = episode_rewards(model, found)
     paths = [tuple(one.steps[0].generations[0].ids.tolist()) for one in found[:2]]
     asked = [Ending(None, path, (len(path),)) for path in paths]
-    (done,) = drive([ValueScorer(head).scores(asked)], LocalEngine(model), slots=1)
+    (done,) = run_jobs([ValueScorer(head).scores(asked)], LocalEngine(model), slots=1)
     assert rewards[:2] == pytest.approx([score for (score,) in done.value], abs=1e-5)
     assert np.isnan(rewards[2:]).all(), "one that failed, and one that does not fit"
 

@@ -114,7 +114,7 @@ def test_position_by_position_is_the_full_pass(shape, steps, masked):
                 x[:, part],
                 cache,
                 None if memory is None else memory[:, part],
-                seen=None if seen is None else seen[:, part],
+                attention_mask=None if seen is None else seen[:, part],
             )
         )
         at += step
@@ -156,7 +156,7 @@ def test_nobody_looks_at_what_is_not_seen():
 def test_rows_of_a_cache_go_on_apart():
     model, x = trunk(), stream(2, 4)
     cache = model.cache(2, 6)
-    model.decode(x, cache, seen=torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]], dtype=torch.bool))
+    model.decode(x, cache, attention_mask=torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]], dtype=torch.bool))
     beams, index = cache.rows(torch.tensor([1, 1, 0])), torch.tensor([1, 1, 0])
     new = stream(3, 1, seed=5)
     found = model.decode(new, beams)

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evolvent.engine.asks import Continuation, SampleAsk, Sampling, Wait, Work
-from evolvent.engine.driver import drive
+from evolvent.engine.asks import BlockingCall, Continuation, Job, SampleAsk, Sampling
+from evolvent.engine.driver import run_jobs
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError, GraderTimeout
 from evolvent.models.policy import tiny_policy
@@ -27,20 +27,20 @@ from evolvent.reward.omega import Omega, OmegaTree, first_error, omega, priority
 from evolvent.reward.rollouts import Completer
 from evolvent.reward.shepherd import Shepherded, shepherd
 from evolvent.reward.solutions import Solution
-from evolvent.trajectory import Generation, Place, Step, Task, Trajectory, sample_rng
-from evolvent.worlds.numbers import State, moves, reachable, solve_probability
+from evolvent.trajectory import AnnotationTarget, Generation, Step, Task, Trajectory, sample_rng
+from evolvent.worlds.numbers import State, is_reachable, moves, solve_probability
 
 Policy = Callable[[tuple[int, ...], int], Sequence[int]]  # (all tokens so far, seed) -> what follows
 
 
-def played(work: Work[Any], policy: Policy) -> Any:
+def played(work: Job[Any], policy: Policy) -> Any:
     """Answer a work's asks with a policy."""
     try:
         asks = next(work)
         while True:
             answers: list[Any] = []
             for ask in asks:
-                if isinstance(ask, Wait):
+                if isinstance(ask, BlockingCall):
                     answers.append(ask.call())
                     continue
                 assert isinstance(ask, SampleAsk)
@@ -199,7 +199,7 @@ def test_a_shepherd_by_hand() -> None:
     assert (found.rollouts, found.ungraded, found.generated) == (8, 1, 8 + 4)
     assert found.told("q", COMPLETER.text).hard().labels == (1.0, 1.0, 1.0)
     first = found.annotations()[0]
-    assert (first.trajectory, first.place, first.value) == ("s", Place(0, 0, 0), 0.5)
+    assert (first.trajectory, first.target, first.value) == ("s", AnnotationTarget(0, 0, 0), 0.5)
     dead = played(shepherd(Solution((0,), ((1,), (8,), (WRONG,))), COMPLETER, count=4), scripted())
     assert dead.labels == (0.5, None, 0.0) and dead.ungraded == 4 and len(dead.annotations()) == 2
     none = played(shepherd(Solution((0,), ((1,), (STRANGE,))), COMPLETER, count=4), scripted())
@@ -249,7 +249,7 @@ class Numbers:
         return found
 
     def alive(self, token: int) -> bool:
-        return reachable(self.states[token], self.target)
+        return is_reachable(self.states[token], self.target)
 
     def exact(self, token: int) -> float:
         return solve_probability(self.states[token], self.target)
@@ -335,7 +335,7 @@ def test_works_on_an_engine_count_their_tokens_and_do_not_disturb_each_other() -
     )
     solution = Solution(tuple(range(11, 19)), ((12, 13), (14, 15, 16), (17,)), "engine")
 
-    def works() -> list[Work[Any]]:
+    def works() -> list[Job[Any]]:
         config = Omega(completions=6, rollouts=60)
         return [
             shepherd(solution, completer, count=5, seed=2),
@@ -346,7 +346,7 @@ def test_works_on_an_engine_count_their_tokens_and_do_not_disturb_each_other() -
     alone, computed = [], []
     for number in range(3):
         engine = LocalEngine(policy)
-        (done,) = drive([works()[number]], engine, slots=1)
+        (done,) = run_jobs([works()[number]], engine, slots=1)
         alone.append(done.value)
         assert engine.usage.generated == done.value.generated and engine.usage.recomputed == 0
         computed.append(engine.usage.computed)
@@ -354,7 +354,7 @@ def test_works_on_an_engine_count_their_tokens_and_do_not_disturb_each_other() -
     assert found.rollouts == 15 and computed[0] <= len(solution.ids) + found.generated
     assert alone[1] != alone[2] and alone[1].rollouts > 6 and len(alone[1].states) > 3
     assert computed[1] <= len(solution.prompt) + alone[1].generated  # probes fork off what was written
-    together = {done.index: done.value for done in drive(works(), LocalEngine(policy, slots=4), slots=3)}
+    together = {done.index: done.value for done in run_jobs(works(), LocalEngine(policy, slots=4), slots=3)}
     assert [together[number] for number in range(3)] == alone
 
 
@@ -367,7 +367,7 @@ def test_what_was_spent_where_nothing_came_right_is_told() -> None:
     for right in (False, True):
         engine = LocalEngine(policy)
         how = Labelling(kind="omega", count=3, max_tokens=5)
-        (done,) = drive([how.work(policy, one, lambda text, right=right: right, seed=3)], engine, slots=1)
+        (done,) = run_jobs([how.work(policy, one, lambda text, right=right: right, seed=3)], engine, slots=1)
         assert sum(row.get("rollouts", 0) for row in done.value) == 3
         assert sum(row.get("generated", 0) for row in done.value) == engine.usage.generated > 0
         assert bool(list(solutions_of(done.value))) == right

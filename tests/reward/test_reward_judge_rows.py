@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import evolvent as ev
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.models.policy import Policy, tiny_policy
 from evolvent.reward.scoring import judge_parts
 from evolvent.rollout.search import level_of
@@ -17,7 +17,7 @@ from evolvent.trajectory import Trajectory
 from tests.rl.acting import Echo, run_of
 
 
-def rows(parts: list[Parts]) -> dict[str, list[int]]:
+def rows(parts: list[TokenSequence]) -> dict[str, list[int]]:
     """Where each episode is judged."""
     return {part.trajectory: np.flatnonzero(part.weight).tolist() for part in parts}
 

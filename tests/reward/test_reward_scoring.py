@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from evolvent.engine.asks import ScoreAsk
-from evolvent.engine.driver import drive
+from evolvent.engine.driver import run_jobs
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError, ScoringError, StaleNode
 from evolvent.models.heads import fresh_head
@@ -32,7 +32,7 @@ def path(name: str, count: int) -> tuple[int, ...]:
 
 
 def scored(scorer: Any, asked: Sequence[Ending], engine: LocalEngine) -> list[tuple[float, ...]]:
-    (done,) = drive([scorer.scores(asked)], engine, slots=1)
+    (done,) = run_jobs([scorer.scores(asked)], engine, slots=1)
     if done.error is not None:
         raise done.error
     return done.value  # type: ignore[return-value]
@@ -98,7 +98,7 @@ def test_a_node_of_the_same_engine_goes_on_where_it_ends() -> None:
         second = yield from scorer.scores([Ending(grown.node, tokens[20:], (10,))])
         return [*first[0], *second[0]]
 
-    (done,) = drive([work()], engine, slots=1)
+    (done,) = run_jobs([work()], engine, slots=1)
     assert done.value == pytest.approx([good(tokens[:end]) for end in (12, 20, 30)], abs=1e-5)
     assert engine.usage.computed == 30 + 3
 
@@ -119,7 +119,7 @@ def test_other_weights_and_other_engines_are_told_from_the_tokens() -> None:
         engine.sync(replace(changed, version=2))
         return (yield from scorer.scores([Ending(begun.node, (), (0,))]))
 
-    (done,) = drive([stale()], engine, slots=1)
+    (done,) = run_jobs([stale()], engine, slots=1)
     assert isinstance(done.error, StaleNode)
 
 

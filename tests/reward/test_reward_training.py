@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from evolvent.engine.driver import drive
+from evolvent.engine.driver import run_jobs
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError, SampleInvalid
-from evolvent.learn.forward import outputs
+from evolvent.learn.forward import compute_outputs
 from evolvent.learn.learner import Learner, TrainConfig
-from evolvent.learn.objectives import Objective, outcome, span_labels, value, weighted_nll
+from evolvent.learn.objectives import Objective, outcome, span_labels_objective, value_objective, weighted_nll
 from evolvent.learn.packing import collate_padded
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.learn.trees import collate
 from evolvent.models.heads import fresh_head
 from evolvent.models.policy import Policy, tiny_policy
@@ -127,7 +127,7 @@ def test_a_tree_is_each_prefix_alone_with_its_tag_behind() -> None:
     own, labels = policy(), (0.25, None, 1.0)
     model = own.model
     batch = collate([labelled(SOLUTION, labels, TAGS)], [0])
-    total, count = span_labels().loss(outputs(model, batch, needs=("teacher",)), batch)
+    total, count = span_labels_objective().loss(compute_outputs(model, batch, needs=("teacher",)), batch)
     total.backward()
     from_tree = {name: weight.grad.clone() for name, weight in model.named_parameters()}
     model.zero_grad()
@@ -177,7 +177,7 @@ def test_a_value_is_read_at_the_last_token_of_a_span() -> None:
         wanted = own.model.value_head(states[[6, 7, 10]])
         for row, expected in zip(rows, (wanted, wanted[-1:]), strict=True):
             batch = collate_padded([row], [[0]])
-            found = outputs(own.model, batch, needs=("values",)).values
+            found = compute_outputs(own.model, batch, needs=("values",)).values
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
             assert batch.real == 11  # the token behind the end is never fed
     assert collate_padded(rows[:1], [[0]]).columns["returns"].tolist() == [1, 2, 3]
@@ -198,7 +198,7 @@ def test_a_verdict_is_learned_at_its_one_word() -> None:
     assert tree.ids.tolist()[11:] == [8, 9, 8, 16, 8, 9, 8, 17]
     batch = collate([tree], [0])
     with torch.no_grad():
-        total, count = weighted_nll.loss(outputs(own.model, batch), batch)
+        total, count = weighted_nll.loss(compute_outputs(own.model, batch), batch)
         wanted = [
             own.model(torch.tensor([[*SOLUTION.ids[:end], 8, 9, 8]])).logits[0, -1].log_softmax(-1)[word].item()
             for end, word in ((7, 16), (11, 17))
@@ -221,23 +221,23 @@ def drawn(number: int) -> tuple[Solution, tuple[float, ...]]:
     return Solution((1, asked, 11), written, f"d{number}"), tuple(float(begin == asked) for begin in begins)
 
 
-def trained(objective: Objective, parts: Sequence[Parts], *, updates: int = 60) -> Policy:
+def trained(objective: Objective, parts: Sequence[TokenSequence], *, updates: int = 60) -> Policy:
     own = policy(seed=1)
     if "values" in objective.needs:
         own = replace(own, value_head=fresh_head(64, seed=0))
-    learner = Learner(own, objective, TrainConfig(lr=3e-3, warmup_updates=5, updates=updates), seed=0)
+    learner = Learner(own, objective, TrainConfig(lr=3e-3, warmup_steps=5, max_steps=updates), seed=0)
     rng = np.random.default_rng(0)
     for _ in range(updates):
         learner.update([collate(parts, rng.choice(len(parts), 32, replace=False).tolist())])
     own.model.eval()
-    return own.advanced()
+    return own.next_version()
 
 
 def judged(scorer: Scorer, own: Policy, *, last: bool = False) -> tuple[list[float], list[float]]:
     """Scores and truths of spans (or of whole solutions) that were not learned."""
     rows = [drawn(1000 + number) for number in range(100)]
     asked = [Ending(None, one.ids, one.ends[-1:] if last else one.ends) for one, _ in rows]
-    (done,) = drive([scorer.scores(asked)], LocalEngine(own), slots=1)
+    (done,) = run_jobs([scorer.scores(asked)], LocalEngine(own), slots=1)
     assert done.value is not None
     truth = [[float(all(labels))] if last else list(labels) for _, labels in rows]
     return [score for own in done.value for score in own], [one for own in truth for one in own]
@@ -249,7 +249,7 @@ ROWS = [drawn(number) for number in range(400)]
 def test_a_process_reward_model_learns_which_spans_are_good() -> None:
     found = prepare(ROWS, default_tags(policy().tokenizer), context=48)
     assert not found.refused
-    own = trained(span_labels(), found.parts)
+    own = trained(span_labels_objective(), found.parts)
     report = calibration(*judged(SpanScorer(default_tags(own.tokenizer)), own))
     assert report.accuracy > 0.95 and report.auc > 0.97 and report.error < 0.1
 
@@ -262,7 +262,7 @@ def test_a_verifier_learns_to_say_which_spans_are_good() -> None:
 
 def test_values_and_outcomes_are_learned() -> None:
     valued = [value_parts(one, td_targets(2.0 * all(labels) - 1.0, 3), token=2) for one, labels in ROWS]
-    own = trained(value(), valued)
+    own = trained(value_objective(), valued)
     assert own.value_head is not None
     scores, truth = judged(ValueScorer(own.value_head, low=-1.0), own, last=True)
     assert calibration(np.clip(scores, 0, 1), truth).accuracy > 0.8

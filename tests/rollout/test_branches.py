@@ -11,7 +11,7 @@ from evolvent.agents.plain import _ScriptMind
 from evolvent.engine.asks import GREEDY
 from evolvent.learn.token_sequences import flatten
 from evolvent.models.policy import tiny_policy
-from evolvent.rl.scoring import chosen_supports
+from evolvent.rl.scoring import add_choice_support
 from evolvent.rollout.branches import Branching, Origins
 from evolvent.trajectory import Branch, Start
 from evolvent.worlds.countdown import Countdown
@@ -25,7 +25,7 @@ class Pair(ev.TextWorld):
     name, horizon, reward_range, instructions = "pair", 5, (0.0, 2.0), "repeat"
 
     def __init__(self, *, blocking=False, forks=True):
-        self.blocking, self.forks, self.seen = blocking, forks, []
+        self.run_in_thread, self.forks, self.seen = blocking, forks, []
 
     def specs(self):
         return [{"first": a, "then": b} for a in "abcd" for b in "abcd"]
@@ -219,7 +219,7 @@ def test_every_branch_of_a_greedy_episode_goes_on_as_that_did(policy):
 
 def test_a_demonstration_in_words_is_read_as_the_learner_reads_it(policy):
     parents = demonstrated(COUNTDOWN, 4)
-    parts = flatten(parents, policy.dialect, instructions=lambda task: "", context=512).parts
+    parts = flatten(parents, policy.dialect, instructions=lambda task: "", context=512).sequences
     agent = ev.LanguageAgent(policy, max_tokens=6)
     for parent, part in zip(parents, parts, strict=True):
         starts = [Start(parent.task, n, Branch(parent.id, 1, n)) for n in range(3)]
@@ -234,7 +234,7 @@ def test_a_demonstration_in_words_is_read_as_the_learner_reads_it(policy):
             text = policy.dialect.text(first.ids[begins:])
             assert text.strip() == one.steps[0].action
             assert one.steps[0].observation == parent.steps[1].observation
-            (learned,) = flatten([one], policy.dialect, instructions=lambda task: "", context=512, stops=True).parts
+            (learned,) = flatten([one], policy.dialect, instructions=lambda task: "", context=512, stops=True).sequences
             assert not learned.weight[:count].any() and not learned.logprobs[:count].any()
             assert learned.weight[count : len(first.ids)].all()
 
@@ -251,7 +251,7 @@ def test_branches_do_not_depend_on_slots_or_order(policy):
 def test_only_admissible_actions_that_begin_as_given_are_chosen(policy):
     parents = demonstrated(COUNTDOWN, 4)
     starts = [Start(p.task, n, Branch(p.id, 1, n)) for p in parents for n in range(4)]
-    agent = ev.LanguageAgent(policy, max_tokens=6, choose=True)
+    agent = ev.LanguageAgent(policy, max_tokens=6, restrict_to_admissible=True)
     found = speaking(policy, starts, Origins(by_id(parents)), agent=agent)
     for start in starts:
         one, parent = found[start.task.id, start.sample], by_id(parents)[start.branch.parent]
@@ -264,8 +264,8 @@ def test_only_admissible_actions_that_begin_as_given_are_chosen(policy):
         assert one.actions[0] in listed
         if given == 3:
             assert one.actions[0] == parent.actions[1] and one.steps[0].info["choices"] == [[2]], "only to stop is left"
-    parts = flatten(found.values(), policy.dialect, instructions=lambda task: "", context=512, stops=True).parts
-    chains = chosen_supports(list(found.values()), parts)
+    parts = flatten(found.values(), policy.dialect, instructions=lambda task: "", context=512, stops=True).sequences
+    chains = add_choice_support(list(found.values()), parts)
     for chain in chains:
         learned = np.flatnonzero(chain.weight)
         assert all(chain.ids[place] in chain.columns["support"][place] for place in learned)
@@ -276,7 +276,7 @@ def test_a_token_beyond_the_action_and_words_that_no_action_begins_with_end_thei
     (beyond,) = speaking(policy, [Start(parent.task, 0, Branch(parent.id, 1, 4))], Origins(by_id([parent]))).values()
     assert (beyond.ended_by, beyond.error.kind) == ("error", "ConfigError") and "its 4 tokens" in beyond.error.message
     strange = replace(parent, steps=(replace(parent.steps[0], action="= = ="), *parent.steps[1:]))
-    agent = ev.LanguageAgent(policy, max_tokens=6, choose=True)
+    agent = ev.LanguageAgent(policy, max_tokens=6, restrict_to_admissible=True)
     start = Start(parent.task, 0, Branch(parent.id, 0, 1))
     (lost,) = speaking(policy, [start], Origins(by_id([strange])), agent=agent).values()
     assert lost.error.kind == "InvalidAction" and "no admissible action" in lost.error.message

@@ -33,7 +33,7 @@ def place(request: pytest.FixtureRequest) -> tuple[World, Policy]:
 def play(place: tuple[World, Policy], how: SearchConfig, *, engine: Any = None, trees: int = 0) -> list[Searched]:
     world, policy = place
     starts = [Start(task) for task in world.tasks("test", "seen")[: 1 if engine is not None else 2]]
-    player = Player(policy, engine or LocalEngine(policy, slots=16), Noted() if how.judged else None)
+    player = Player(policy, engine or LocalEngine(policy, slots=16), Noted() if how.uses_judge else None)
     return list(searching({world.name: world}, starts, how, player=player, seed=5, trees=trees))
 
 

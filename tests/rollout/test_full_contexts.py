@@ -41,7 +41,7 @@ def test_a_branch_within_an_action_longer_than_one_may_be_has_room_for_more(cont
 class Tenths(ev.TextWorld):
     """Pays a tenth a step, as many environments do, in half the digits."""
 
-    name, instructions, horizon, blocking = "tenths", "go on", 3, False
+    name, instructions, horizon, run_in_thread = "tenths", "go on", 3, False
 
     def specs(self):
         return ({"n": n} for n in range(9))

@@ -45,7 +45,7 @@ def test_records_are_token_exact(setting):
             (g,) = step.generations
             assert policy.dialect.text(g.ids[g.sampled]).strip() == step.action
             assert np.all(g.logprobs[g.sampled] < 0) and np.all(g.logprobs[~g.sampled] == 0)
-    assert engine.usage.generated == sum(t.generated() for t in found.values())
+    assert engine.usage.generated == sum(t.count_generated_tokens() for t in found.values())
 
 
 def test_computed_tokens_are_at_most_those_of_the_trajectories(setting):
@@ -57,7 +57,7 @@ def test_computed_tokens_are_at_most_those_of_the_trajectories(setting):
 def test_choosing_among_admissible_actions_is_always_admissible():
     world = ev.Crafting()
     policy = ev.policy_for([world], seed=1)
-    agent = ev.LanguageAgent(policy, max_tokens=24, choose=True)
+    agent = ev.LanguageAgent(policy, max_tokens=24, restrict_to_admissible=True)
     starts = [ev.Start(t) for t in world.tasks("test", "seen")[:10]]
     found = list(ev.collect({"crafting": world}, starts, agent, engine=ev.LocalEngine(policy, slots=4), slots=4))
     for t in found:

@@ -11,7 +11,7 @@ from evolvent.errors import BatchMismatch, ConfigError, CorruptRecord, EnvLost
 from evolvent.rollout.arrays import play
 from evolvent.rollout.mixtures import KINDS, mixture
 from evolvent.store.episodes import load_episodes, save_episodes
-from evolvent.worlds.control import CONTROLS, control_named
+from evolvent.worlds.control import CONTROLS, get_control
 from tests.sequence_support import Chain
 
 pytest.importorskip("gymnasium")
@@ -66,13 +66,13 @@ def test_an_actor_of_another_world_is_refused(wrong):
 
 @pytest.mark.parametrize(("name", "random", "expert"), [("cartpole", 40, 450), ("pendulum", -900, -350)])
 def test_qualities_are_in_order(name, random, expert):
-    made = {kind: mixture(control_named(name), kind=kind, episodes=8, seed=1) for kind in KINDS}
+    made = {kind: mixture(get_control(name), kind=kind, episodes=8, seed=1) for kind in KINDS}
     mean = {kind: each.manifest["return"]["mean"] for kind, each in made.items()}
     assert mean["random"] < random and mean["expert"] > expert
     assert mean["random"] < mean["replay"] < mean["expert"] and mean["random"] < mean["medium"] < mean["expert"]
-    again = mixture(control_named(name), kind="replay", episodes=8, seed=1)
+    again = mixture(get_control(name), kind="replay", episodes=8, seed=1)
     assert again.manifest == made["replay"].manifest, "the same seed, the same episodes"
-    other = mixture(control_named(name), kind="replay", episodes=8, seed=2)
+    other = mixture(get_control(name), kind="replay", episodes=8, seed=2)
     assert other.episodes.digest != again.episodes.digest
     assert made["replay"].manifest["random_share"] == [1.0, 0.4]
     if name == "pendulum":
@@ -81,7 +81,7 @@ def test_qualities_are_in_order(name, random, expert):
 
 def test_what_cannot_be_made_is_refused():
     with pytest.raises(ConfigError, match="cartpole"):
-        control_named("cartpol")
+        get_control("cartpol")
     with pytest.raises(ConfigError, match="expert"):
         mixture(dataclasses.replace(CONTROLS["hopper"], expert=None), kind="medium", episodes=1, seed=0)
     with pytest.raises(ConfigError):
@@ -98,13 +98,13 @@ def test_a_foreign_expert_is_taken():
 
 def test_hoppers_expert_hops():
     pytest.importorskip("mujoco")
-    control = dataclasses.replace(control_named("hopper"), horizon=300)
+    control = dataclasses.replace(get_control("hopper"), horizon=300)
     found = {kind: mixture(control, kind=kind, episodes=2, seed=0).episodes for kind in ("random", "expert")}
     assert found["random"].returns.max() < 200 < 600 < found["expert"].returns.max()
 
 
 def test_hoppers_expert_does_not_depend_on_who_is_beside():
-    expert, seen = control_named("hopper").expert, np.random.default_rng(0).normal(size=(5, 11)).astype(np.float32)
+    expert, seen = get_control("hopper").expert, np.random.default_rng(0).normal(size=(5, 11)).astype(np.float32)
     alone = np.concatenate([expert(seen[row : row + 1]) for row in range(5)])
     np.testing.assert_array_equal(expert(seen), alone)
     assert alone.shape == (5, 3) and alone.dtype == np.float32 and np.abs(alone).max() <= 1

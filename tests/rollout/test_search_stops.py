@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from evolvent.belief.outcomes import outcomes
+from evolvent.belief.outcomes import tabulate_outcomes
 from evolvent.belief.stopping import Agreement, Decided, Detector
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError
@@ -63,7 +63,7 @@ def test_a_decided_vote_has_the_answer_of_the_whole_one(place: tuple[World, Poli
         assert one.spent.generated <= full.spent.generated
     if method == "samples":
         assert any(one.spared for one in found)
-    table = outcomes(
+    table = tabulate_outcomes(
         [bool(one.stopped) for one in found],
         [one.trajectory.success for one in found],
         [9 - one.spared for one in found],

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evolvent.engine.asks import Work
-from evolvent.engine.driver import drive
+from evolvent.engine.asks import Job
+from evolvent.engine.driver import run_jobs
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError
 from evolvent.grade.base import Grade
@@ -20,9 +20,9 @@ from evolvent.reward.states import states
 from evolvent.rollout.search import Player, Searched, check_search, graded, searching
 from evolvent.scale.initial import policy_for
 from evolvent.search.beam import beam
-from evolvent.search.environments import StateValue, over_env
+from evolvent.search.environments import StateValue, search_env
 from evolvent.search.mcts import Commit, Descend, Restart
-from evolvent.search.proposers import Listed
+from evolvent.search.proposers import ListedProposer
 from evolvent.search.records import Budget
 from evolvent.search.scorers import Ending
 from evolvent.search.settings import SEARCHES, SearchConfig
@@ -51,7 +51,7 @@ class Noted:
     model: str | None = None
     asked: set[tuple[int, ...]] = field(default_factory=set)
 
-    def scores(self, asked: Sequence[Ending]) -> Work[list[tuple[float, ...]]]:
+    def scores(self, asked: Sequence[Ending]) -> Job[list[tuple[float, ...]]]:
         yield from ()
         found = []
         for item in asked:
@@ -75,7 +75,7 @@ def play(
 ) -> dict[str, Searched]:
     world, policy = place
     starts = [Start(task) for task in world.tasks("test", "seen")[:count]]
-    scorer = Noted() if scorer is None and how.judged else scorer
+    scorer = Noted() if scorer is None and how.uses_judge else scorer
     player = Player(policy, LocalEngine(policy, slots=16), scorer)
     found = searching({world.name: world}, starts, how, player=player, seed=seed, trees=trees)
     return {one.trajectory.task.id: one for one in found}
@@ -99,11 +99,11 @@ def test_a_search_depends_on_nothing_beside_it_and_is_scored_by_its_world(
     for one in many.values():
         assert one.trajectory.error is None and one.trajectory.success is not None
         assert replayed(world, one.trajectory) == one.trajectory.score
-        assert one.spent.generated >= one.trajectory.generated() > 0
+        assert one.spent.generated >= one.trajectory.count_generated_tokens() > 0
     flat = flatten(
         [one.trajectory for one in many.values()], policy.dialect, instructions=lambda task: "", context=policy.context
     )
-    assert len(flat.parts) == 3 and not flat.refused
+    assert len(flat.sequences) == 3 and not flat.refused
 
 
 def replayed(world: World, trajectory: Trajectory) -> object:
@@ -135,7 +135,9 @@ def test_a_judge_is_asked_where_it_has_learned(place: tuple[World, Policy]) -> N
     world, policy = place
     how, noted = config("beam", terminal="value"), Noted()
     found = play(place, how, scorer=noted)
-    writing = Writing.of(policy, max_tokens=how.max_tokens, span_tokens=how.span_tokens, separators=how.separators)
+    writing = Writing.for_policy(
+        policy, max_tokens=how.max_tokens, span_tokens=how.span_tokens, separators=how.separators
+    )
     spans = writing.spans if world.horizon == 1 else None
     played = [one.trajectory for one in found.values()]
     made = states(played, policy.dialect, context=policy.context, spans=spans)
@@ -162,7 +164,7 @@ class Broken:
 
     model: str | None = None
 
-    def scores(self, asked: Sequence[Ending]) -> Work[list[tuple[float, ...]]]:
+    def scores(self, asked: Sequence[Ending]) -> Job[list[tuple[float, ...]]]:
         yield from ()
         return [() for _ in asked]
 
@@ -263,10 +265,15 @@ def test_what_the_world_paid_is_told_only_where_it_may_be(terminal: Any) -> None
     def begin(root: Any) -> Any:
         return beam(root, Budget(), np.random.default_rng(0), width=99, keep=None, depth=9)
 
-    work = over_env(
-        begin, world=world, task=task, proposer=Listed(), estimate=StateValue(lambda state: 0.25), terminal=terminal
+    work = search_env(
+        begin,
+        world=world,
+        task=task,
+        proposer=ListedProposer(),
+        estimate=StateValue(lambda state: 0.25),
+        terminal=terminal,
     )
-    (done,) = drive([work], None, slots=1)
+    (done,) = run_jobs([work], None, slots=1)
     tree = done.value.tree
     won = [node for node in done.value.finished if tree.states[node].rewards[-1] == 1.0]
     lost = [node for node in done.value.finished if node not in won]

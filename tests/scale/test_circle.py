@@ -39,7 +39,7 @@ SHAPE = {
 class Echo(ev.TextWorld):
     """Say the word that you are told, twice."""
 
-    name, horizon, instructions, blocking = "echo", 2, "repeat", False
+    name, horizon, instructions, run_in_thread = "echo", 2, "repeat", False
 
     def specs(self):
         return [{"word": word} for word in ("aa", "ab", "ba", "bb", "ac", "ca", "bc", "cb")]
@@ -68,7 +68,7 @@ def folder_of(path, config_class, **changes):
 def go_round(path, folder):
     """Collect, learn what was done, save; returns (the run's folder, the trajectories, the learned policy)."""
     world, policy = Echo(), load_policy(path)
-    train = ev.TrainConfig(updates=2, batch_tokens=256)
+    train = ev.TrainConfig(max_steps=2, batch_tokens=256)
     tasks = [ev.Task("echo", "1", spec, "echo") for spec in world.specs()]
     with ev.local_run(folder, [world], train=train, slots=4) as run:
         run._verbs.max_tokens = 5
@@ -94,7 +94,7 @@ def test_any_hugging_face_model_goes_round_the_circle(kind, tmp_path):
     assert [t.error for t in tried] == [None] * 6
     assert policy.dialect.name == "chat" and learned.version == policy.version + 1
     for trajectory in tried:  # what was learned is what was sampled, token by token
-        (sequence,) = flatten([trajectory], policy.dialect, instructions=lambda _: "repeat", context=192).parts
+        (sequence,) = flatten([trajectory], policy.dialect, instructions=lambda _: "repeat", context=192).sequences
         assert sequence.ids.tolist() == [i for g in trajectory.generations for i in g.ids.tolist()]
         with torch.inference_mode():
             logits = policy.model(torch.from_numpy(sequence.ids.astype(np.int64))[None]).logits[0].float()
@@ -148,7 +148,7 @@ def test_verbs_that_cannot_work_are_refused(change):
 def test_tokens_of_a_fit_come_before_the_updates_of_the_config(tmp_path):
     world = ev.Lookup()
     shown = ev.demonstrations([world], world.tasks("train", "seen")[:5])
-    with ev.local_run(tmp_path, [world], train=ev.TrainConfig(updates=50, batch_tokens=256)) as run:
+    with ev.local_run(tmp_path, [world], train=ev.TrainConfig(max_steps=50, batch_tokens=256)) as run:
         run.fit(ev.policy_for([world]), shown, ev.weighted_nll, tokens=100)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     learned = [row["tokens"] for row in rows if row["kind"] == "fit"]

@@ -13,15 +13,15 @@ import pytest
 pytest.importorskip("ray")
 
 import evolvent as ev
-from evolvent.curate.shards import shards_of
+from evolvent.curate.shards import list_shards
 from evolvent.curate.stages import transform
 from evolvent.errors import BatchMismatch, ConfigError, EngineError, NothingToLearn, VersionMismatch, VocabularyMismatch
 from evolvent.learn.annotate import annotate
 from evolvent.learn.sources import vocabulary_digest
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.methods.grpo import GRPOConfig, grpo
 from evolvent.reward.labelling import Labelling
-from evolvent.rl.trainer import PracticeConfig
+from evolvent.rl.trainer import RLConfig
 from evolvent.scale import ray_data
 from evolvent.scale.local_backend import LocalVerbs, Panel
 from evolvent.scale.ray_annotate import annotate_on
@@ -59,7 +59,7 @@ def policy():
 
 
 def verbs(kind=LocalVerbs, **more):
-    train = ev.TrainConfig(lr=2e-3, weight_decay=0.0, warmup_updates=0, final_lr=1.0, batch_tokens=2048)
+    train = ev.TrainConfig(lr=2e-3, weight_decay=0.0, warmup_steps=0, final_lr_ratio=1.0, batch_tokens=2048)
     return kind(made(), train, Panel(limit=4), slots=4, max_tokens=4, **more)
 
 
@@ -83,7 +83,7 @@ def whole(folder, using, policy):
     with ev.Run(folder, using, seed=5, settings=using.settings()) as run:
         played = run.collect(policy, starts(20), temperature=1.2)
         rows = run.evaluate(policy, 0)
-        asked = GRPOConfig(practice=PracticeConfig(iterations=2, tasks=2, samples=3, temperature=1.3))
+        asked = GRPOConfig(practice=RLConfig(iterations=2, tasks_per_iteration=2, group_size=3, temperature=1.3))
         best = grpo(policy, made()["pausing"].tasks("train", "seen"), config=asked, run=run.arm("grpo"))
     return played, [row.outcomes for row in rows], best
 
@@ -102,7 +102,7 @@ def test_a_run_there_is_the_run_here(tmp_path, crew, policy):
 
 
 def sampled(folder):
-    return [{"sampled": one.generated()} for one in Store.open(folder / "trajectories").trajectories()]
+    return [{"sampled": one.count_generated_tokens()} for one in Store.open(folder / "trajectories").trajectories()]
 
 
 @pytest.mark.parametrize("kind", [SearchConfig, partial(ForestConfig, forest=2)])
@@ -180,7 +180,7 @@ def test_shards_made_there_are_the_bytes_of_those_made_here(tmp_path, cluster):
 
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps({"n": n}) + "\n" for n in range(40)) + "no json\n", encoding="utf-8")
-    shards, own = shards_of(data, rows=7), (Doubled(but=3),)
+    shards, own = list_shards(data, rows=7), (Doubled(but=3),)
     here = transform(shards, own, tmp_path / "here.jsonl", cache=tmp_path / "a")
     seen: list[tuple[int, int]] = []
     placing = Placing(players=2, cpus=0)  # beside the players, which have all the processors
@@ -218,7 +218,7 @@ def test_a_node_with_other_packages_makes_no_shards(tmp_path, cluster, monkeypat
     monkeypatch.setattr(ray_data, "versions", lambda: {**versions(), "transformers": "0"})
     with pytest.raises(VersionMismatch, match="'transformers': '0'"):
         transform_on(
-            shards_of(data, rows=7),
+            list_shards(data, rows=7),
             (Doubled(but=3),),
             tmp_path / "out.jsonl",
             ray=ray,
@@ -235,7 +235,7 @@ def many_parts(count):
         weight = np.ones(length, np.float32)
         weight[0] = 0
         flags, zeros = np.ones(length, bool), np.zeros(length, np.int32)
-        yield Parts(
+        yield TokenSequence(
             f"one/{number}",
             rng.integers(1, 90, length).astype(np.int32),
             flags,

@@ -20,7 +20,7 @@ from evolvent.cli.evolve import Evolve
 from evolvent.cli.train_rl import Reinforce
 from evolvent.cli.train_search import TrainOpenR, TrainTSLLM
 from evolvent.config import resolve
-from evolvent.curate.shards import shards_of
+from evolvent.curate.shards import list_shards
 from evolvent.engine.asks import Sampling
 from evolvent.engine.fitting import engine_for
 from evolvent.errors import ConfigError
@@ -235,7 +235,7 @@ def test_agents_come_back(policy):
 
 
 def test_a_policy_comes_back_bit_by_bit_with_its_limit(policy, tmp_path):
-    own = replace(policy.advanced(), limit=99)
+    own = replace(policy.next_version(), limit=99)
     files, contents = files_of(own)
     assert any(name.endswith(".safetensors") for name in files.names)
     found = policy_in(tmp_path, files, contents)
@@ -246,7 +246,7 @@ def test_a_policy_comes_back_bit_by_bit_with_its_limit(policy, tmp_path):
 def test_an_adapters_base_travels_once(policy, tmp_path):
     tuned = adapt(policy, AdapterConfig(kind="lora", rank=2), seed=1)
     files, contents = files_of(tuned)
-    other, more = files_of(adapt(policy, AdapterConfig(kind="lora", rank=2), seed=2).advanced())
+    other, more = files_of(adapt(policy, AdapterConfig(kind="lora", rank=2), seed=2).next_version())
     changed = {name for name in files.names if files.names[name] != other.names[name]}
     assert "adapter_model.safetensors" in changed and "base/model.safetensors" not in changed
     assert files.digest != other.digest
@@ -406,7 +406,7 @@ def test_a_player_of_another_make_says_so(changes, kind, says):
 def test_a_shard_is_made_with_the_packages_of_the_run_or_not_at_all(tmp_path):
     data = tmp_path / "rows.jsonl"
     data.write_text('{"n": 1}\n', encoding="utf-8")
-    (shard,) = shards_of(data, rows=7)
+    (shard,) = list_shards(data, rows=7)
     row = {**asdict(shard), "path": str(shard.path)}
     rows, _, error = made_shard(row, (Doubled(but=3),), versions())
     assert error is None and rows.count(b"\n") == 2

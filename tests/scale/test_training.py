@@ -12,9 +12,9 @@ import torch
 
 from evolvent.errors import HashMismatch, Incomplete
 from evolvent.learn.learner import FitReport
-from evolvent.learn.objectives import value, weighted_nll
-from evolvent.learn.parallel.ranks import ALONE
-from evolvent.learn.preferences import with_returns
+from evolvent.learn.objectives import value_objective, weighted_nll
+from evolvent.learn.parallel.ranks import SINGLE_PROCESS
+from evolvent.learn.preferences import add_returns
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.policy import load_policy
 from evolvent.models.snapshots import newest_snapshot
@@ -40,7 +40,7 @@ def job(folder: Path, *, kind: str = "none", keeping: Keeping | None = None) -> 
 
 def run(made: Training, **more: Any) -> tuple[FitReport, list[dict[str, Any]]]:
     rows: list[dict[str, Any]] = []
-    return train(made, ALONE, log=lambda row: rows.append(dict(row)), **more), rows
+    return train(made, SINGLE_PROCESS, log=lambda row: rows.append(dict(row)), **more), rows
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -124,8 +124,8 @@ def test_a_damaged_checkpoint_becomes_no_model(tmp_path):
 def test_a_head_is_kept_beside_an_adapter(tmp_path):
     made = job(tmp_path, kind="prefix")
     episodes = [replace(episode(number), score=type(episode(0).score)(1.0, 1.0, True)) for number in range(40)]
-    parts = [with_returns(one, part) for one, part in zip(episodes, small_parts(made.policy), strict=True)]
-    run(replace(made, objective=value(), parts=parts))
+    parts = [add_returns(one, part) for one, part in zip(episodes, small_parts(made.policy), strict=True)]
+    run(replace(made, objective=value_objective(), parts=parts))
     policy = load_policy(tmp_path / "model")
     assert policy.value_head is not None
     trained = {f"value_head.{name}": weight for name, weight in policy.value_head.state_dict().items()}

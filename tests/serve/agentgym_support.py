@@ -33,7 +33,7 @@ class Echo(TextWorld):
     horizon = 6
 
     def __init__(self, name: str = "echo", *, tasks: int = 12, blocking: bool = False) -> None:
-        self.name, self._tasks, self.blocking = name, tasks, blocking
+        self.name, self._tasks, self.run_in_thread = name, tasks, blocking
 
     def specs(self):
         return [{"number": number} for number in range(self._tasks)]
@@ -55,7 +55,7 @@ class Shop(TextWorld):
     """Two pages; clicking the wanted thing pays by how well it fits."""
 
     name = "webshop"
-    blocking = False
+    run_in_thread = False
 
     def specs(self):
         return [{"want": want} for want in ("tea", "cup", "mat", "pot")]
@@ -74,7 +74,7 @@ class Shop(TextWorld):
 class Calls(TextWorld):
     """A world of tools by text: `add {"by": 0.5}` earns, `finish {...}` ends."""
 
-    blocking = False
+    run_in_thread = False
 
     def __init__(self, name: str) -> None:
         self.name = name

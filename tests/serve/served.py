@@ -19,7 +19,7 @@ from evolvent.serve.catalogue import Catalogue
 from evolvent.serve.listen import listen, url_of
 from evolvent.serve.local import Limits, LocalHost
 from evolvent.serve.native.http import NativeFace
-from evolvent.web import bound_to
+from evolvent.web import build_access
 from evolvent.worlds.crafting import Crafting
 from evolvent.worlds.panel import Sizes
 
@@ -29,7 +29,7 @@ SIZES = Sizes(train=30, dev=20, test=20)
 class Echo(ev.TextWorld):
     """Says every action again, with a number; `quit` ends it. Some actions misbehave on purpose."""
 
-    name, horizon, instructions, blocking = "echo", 50, "say something", False
+    name, horizon, instructions, run_in_thread = "echo", 50, "say something", False
 
     def specs(self):
         return [{"number": n} for n in range(40)]
@@ -48,7 +48,7 @@ class Echo(ev.TextWorld):
 class Sleepy(Echo):
     """Echo on threads: `sleep` hangs until it is released; `wait` takes a moment."""
 
-    name, blocking = "sleepy", True
+    name, run_in_thread = "sleepy", True
 
     def __init__(self):
         self.release, self.closed, self.running = threading.Event(), 0, 0
@@ -103,7 +103,7 @@ def serving(worlds=None, *, host=None, access=None, faces=None, specs=False, **l
     made = build(
         host,
         Catalogue(host.worlds, specs=specs),
-        access=access or bound_to("127.0.0.1"),
+        access=access or build_access("127.0.0.1"),
         faces=[NativeFace()] if faces is None else faces,
     )
     config = uvicorn.Config(

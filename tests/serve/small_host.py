@@ -24,7 +24,7 @@ class Count(TextWorld):
     name, version, instructions, horizon = "count", "1", "Say up until the number is reached.", 9
 
     def __init__(self, name="count", *, blocking=False):
-        self.name, self.blocking = name, blocking
+        self.name, self.run_in_thread = name, blocking
 
     def specs(self):
         return ({"to": number} for number in range(1, 31))
@@ -80,7 +80,7 @@ class Box:
 class Till(TextWorld):
     """Calls of tools: add numbers until the sum is reached, then finish."""
 
-    name, version, instructions, blocking = "till", "1", "Add until the sum is reached, then finish.", False
+    name, version, instructions, run_in_thread = "till", "1", "Add until the sum is reached, then finish.", False
 
     def specs(self):
         return ({"to": number} for number in range(1, 31))

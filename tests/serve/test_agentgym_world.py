@@ -146,7 +146,7 @@ def test_splits_are_the_callers_or_dealt_by_hash():
     assert [task.spec["index"] for task in given.tasks("train", "seen")] == [0, 1] and not given.tasks("dev", "seen")
     (task,) = given.tasks("test", "seen")
     assert (task.world, task.kind, task.split) == ("far", "level 2", "test")
-    assert (given.horizon, dealt.name, given.blocking) == (20, "agentgym_textcraft", True)
+    assert (given.horizon, dealt.name, given.run_in_thread) == (20, "agentgym_textcraft", True)
     with pytest.raises(ConfigError, match="unknown split"):
         given.tasks("tests", "seen")
     with pytest.raises(ConfigError, match="not a task of the world"):

@@ -11,7 +11,7 @@ import pytest
 
 import evolvent as ev
 from evolvent.serve.metrics import BUCKETS_S, Counts, Family, Histogram, Measured, Sample, exposition, gauge
-from evolvent.web import bound_to
+from evolvent.web import build_access
 from tests.serve.served import begin, serving, small_worlds
 from tests.serve.small_policy import NAME, policy_server
 
@@ -146,7 +146,7 @@ def test_the_worlds_server_counts_what_is_done_to_it():
 
 
 def test_whoever_may_not_call_learns_nothing_and_is_counted():
-    with serving(small_worlds(["echo"]), access=bound_to("127.0.0.1", token=TOKEN)) as server:
+    with serving(small_worlds(["echo"]), access=build_access("127.0.0.1", token=TOKEN)) as server:
         with server.client() as stranger, server.client(headers={"authorization": f"Bearer {TOKEN}"}) as friend:
             assert stranger.get("/metrics").status_code == 403
             assert stranger.get("/metrics", headers={"host": "evil.example"}).status_code == 403
@@ -188,7 +188,7 @@ def test_requests_that_are_unlike_others(path, raises, status):
 
 def test_the_policy_server_counts_tokens_and_errors():
     policy = ev.tiny_policy(["go", "left"], context=64, seed=1)
-    with policy_server(policy, access=bound_to("127.0.0.1", token=TOKEN)) as served:
+    with policy_server(policy, access=build_access("127.0.0.1", token=TOKEN)) as served:
         headers = {"authorization": f"Bearer {TOKEN}"}
         with httpx2.Client(base_url=served.url.removesuffix("/v1"), trust_env=False, headers=headers) as client:
             body = {"model": NAME, "messages": [{"role": "user", "content": "go left"}], "max_tokens": 5}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import evolvent as ev
 from evolvent.engine.asks import GREEDY, SampleAsk
-from evolvent.engine.driver import blocking
+from evolvent.engine.driver import ask_and_wait
 from evolvent.messages import Message
 from evolvent.models.dialects import Words
 from evolvent.models.tiny import word_tokenizer
@@ -78,7 +78,7 @@ def streamed(http, path, **body):
 
 def in_process(policy, prompt, *, seeds=(0,), sampling=GREEDY, max_tokens=12):
     ask = SampleAsk(None, prompt, max_tokens, policy.dialect.stop_ids, sampling=sampling, seeds=seeds)
-    return blocking([ask], ev.LocalEngine(policy, slots=4))[0]
+    return ask_and_wait([ask], ev.LocalEngine(policy, slots=4))[0]
 
 
 def test_models_are_listed(http, policy):
@@ -431,7 +431,7 @@ def test_an_engine_that_fails_ends_what_is_open_and_goes_on(stuck, caplog):
 
 def test_new_weights_are_served_at_once_and_what_was_open_begins_again_under_them(stuck, policy):
     running, engine = stuck
-    other = ev.tiny_policy(WORDS, context=128, seed=99).advanced()
+    other = ev.tiny_policy(WORDS, context=128, seed=99).next_version()
     body = {"temperature": 0, "max_tokens": 12, "return_token_ids": True}
     with httpx2.Client(base_url=running.url, timeout=30, trust_env=False) as http:
         found = []
@@ -449,7 +449,7 @@ def test_new_weights_are_served_at_once_and_what_was_open_begins_again_under_the
 
 def test_fingerprints_tell_versions_and_weights_apart(policy):
     assert fingerprint(policy.clone()) == fingerprint(policy)
-    later, changed = policy.advanced(), policy.clone()
+    later, changed = policy.next_version(), policy.clone()
     with torch.no_grad():
         for weight in changed.model.parameters():
             weight.add_(1e-3)

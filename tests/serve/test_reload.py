@@ -42,7 +42,7 @@ def policy():
 def root(tmp_path, policy):
     """A folder that weights are taken from, with those of a later version in it, and one beside it."""
     for folder in (tmp_path / "root" / "later", tmp_path / "beside"):
-        byte_policy(seed=2).advanced().save(folder)
+        byte_policy(seed=2).next_version().save(folder)
     return tmp_path / "root"
 
 
@@ -122,7 +122,7 @@ def test_fields_of_sglang_are_taken_where_they_say_what_is_done():
 
 def test_no_reply_has_parts_of_two_versions(policy):
     """A stream whose weights are replaced after its first part ends with an error; the next is of the new weights."""
-    other = byte_policy(seed=2).advanced()
+    other = byte_policy(seed=2).next_version()
     wanted = Wanted(ev.Sampling(), 60, (), (3,))
 
     async def play():

@@ -73,7 +73,7 @@ def test_what_the_server_says_of_a_world_is_the_world(url, name, transport):
     with RemoteWorld(url, world=name, transport=transport) as world:
         for part in ("name", "version", "instructions", "grammar", "horizon", "reward_range", "tiers"):
             assert getattr(world, part) == getattr(local, part), part
-        assert world.blocking is True
+        assert world.run_in_thread is True
         for split in ("train", "dev", "test"):
             for tier in local.tiers:
                 assert list(world.tasks(split, tier)) == list(local.tasks(split, tier))

@@ -16,7 +16,7 @@ from evolvent.store.log import segments
 from evolvent.store.recover import Recovered
 from evolvent.store.seal import manifest
 from evolvent.store.store import Store
-from evolvent.trajectory import Annotation, Branch, Place, Score, Step, Task
+from evolvent.trajectory import Annotation, AnnotationTarget, Branch, Score, Step, Task
 
 TASK = Task("lookup", "1", {"key": "x"}, "fetch", "seen", "train")
 
@@ -107,7 +107,7 @@ def test_sealing_again_after_a_kill_gives_the_same_bytes(tmp_path):
     with Store.open(path, writing=True, segment_bytes=2000) as store:
         for i in range(12):
             store.append(episode(f"e{(i * 5) % 12:02}"))
-            store.annotate(Annotation(f"e{(i * 5) % 12:02}", "prm", Place(0), i / 4))
+            store.annotate(Annotation(f"e{(i * 5) % 12:02}", "prm", AnnotationTarget(0), i / 4))
         expected = list(store.trajectories())
     shutil.copytree(path / "log", tmp_path / "log")
 
@@ -276,7 +276,7 @@ def test_misuse_is_refused_by_name(tmp_path):
         with pytest.raises(SampleInvalid, match="begin"):
             store.step("x", episode("x").steps[0])
         with pytest.raises(SampleInvalid, match="not here"):
-            store.annotate(Annotation("x", "prm", Place(), 1.0))
+            store.annotate(Annotation("x", "prm", AnnotationTarget(), 1.0))
         store.begin("b", TASK)
         with pytest.raises(SampleInvalid, match="error exactly"):
             store.end("b", ended_by="error")

@@ -21,7 +21,7 @@ import uvicorn
 from websockets.sync.client import connect
 
 from evolvent.agents.history import Turn
-from evolvent.agents.speaker import Conversation, Exchange, Fixed, Piece, Speaker, Voice
+from evolvent.agents.speaker import Conversation, Exchange, FixedSource, NamedPolicy, PolicyChat, ReplyPiece
 from evolvent.engine.asks import Sampling
 from evolvent.errors import ConfigError, EngineError
 from evolvent.serve.listen import listen, url_of
@@ -65,7 +65,7 @@ class Scripted:
             self.voice = SimpleNamespace(name=self.steps.pop(0))
             notes = (f"{self.voice.name} speaks",)
         half = len(self.reply) // 2
-        pieces = (Piece(self.reply[:half], -0.01), Piece(self.reply[half:], -3.0))
+        pieces = (ReplyPiece(self.reply[:half], -0.01), ReplyPiece(self.reply[half:], -3.0))
         return Exchange(
             text, self.reply, pieces, Turn(text, (5, 6, 7), False), self.voice.name, notes, True, True, 1.25
         )
@@ -124,7 +124,7 @@ class Page(HTMLParser):
 
 def test_a_conversation_over_http():
     policy = small_policy(seed=4)
-    speaker = Speaker(Fixed(Voice(policy, "small")), sampling=Sampling(temperature=0.0), max_tokens=5)
+    speaker = PolicyChat(FixedSource(NamedPolicy(policy, "small")), sampling=Sampling(temperature=0.0), max_tokens=5)
     with served(speaker) as client:
         begun = client.get("/")
         assert re.fullmatch(r"/talk/[\w-]{22}", begun.url.path) and "Say something." in begun.text
@@ -135,10 +135,12 @@ def test_a_conversation_over_http():
         talk = Conversation()
         for text in ("you see a lamp", "go north"):
             talk = talk.after(
-                Speaker(Fixed(Voice(policy, "small")), sampling=Sampling(temperature=0.0), max_tokens=5).say(talk, text)
+                PolicyChat(
+                    FixedSource(NamedPolicy(policy, "small")), sampling=Sampling(temperature=0.0), max_tokens=5
+                ).reply(talk, text)
             )
         for one in talk.exchanges:
-            assert one.said in second.text("said mine") and one.reply in second.text("said theirs")
+            assert one.message in second.text("said mine") and one.reply in second.text("said theirs")
         assert second.text("voice") == "speaking from small"
         other = client.get("/")
         assert other.url.path != here and "Say something." in other.text, "a conversation of its own"
@@ -351,29 +353,29 @@ def test_in_a_browser_everything_said_is_text_and_nothing_is_loaded(tab):
     speaker = Scripted(HOSTILE)
     with served(speaker) as client:
         tab.call("Page.navigate", url=str(client.base_url))
-        tab.until("!!document.querySelector('.empty') && document.activeElement.id === 'text'")
+        tab.end_totals("!!document.querySelector('.empty') && document.activeElement.id === 'text'")
         here = tab.value("location.href")
         tab.type(HOSTILE)
-        tab.until("document.querySelectorAll('.theirs .piece').length === 2")
+        tab.end_totals("document.querySelectorAll('.theirs .piece').length === 2")
         assert tab.value("document.querySelector('.empty')") is None and tab.value("location.href") == here
         assert "<script>document.title='owned'" in tab.value("document.querySelector('.theirs').innerText")
         assert tab.value("document.querySelectorAll('main script, main img').length") == 0
         speaker.steps, speaker.ready = ["step 7"], "step 7"
-        tab.until("document.getElementById('voice').textContent === 'next reply from step 7'")
+        tab.end_totals("document.getElementById('voice').textContent === 'next reply from step 7'")
         tab.type("and now?")
-        tab.until("document.querySelectorAll('.theirs').length === 2")
-        tab.until("document.querySelector('.shift')?.textContent === 'step 7 speaks'")
+        tab.end_totals("document.querySelectorAll('.theirs').length === 2")
+        tab.end_totals("document.querySelector('.shift')?.textContent === 'step 7 speaks'")
         assert tab.value("document.getElementById('voice').textContent") == "speaking from step 7"
         speaker.trouble = ConfigError("a word it does not know")
         tab.type("zebra")
-        tab.until("document.querySelector('.problem')?.textContent.includes('a word it does not know')")
+        tab.end_totals("document.querySelector('.problem')?.textContent.includes('a word it does not know')")
         assert tab.value("document.getElementById('text').value") == "zebra"
         assert tab.value("document.title") == "a run, a conversation"
         asked = {e["params"]["request"]["url"] for e in tab.events if e.get("method") == "Network.requestWillBeSent"}
         own = str(client.base_url).rstrip("/")
         assert asked and all(url.startswith((own, "data:")) for url in asked)
         tab.call("Page.reload")
-        tab.until("document.querySelectorAll('.theirs').length === 2")
+        tab.end_totals("document.querySelectorAll('.theirs').length === 2")
         assert tab.value("document.title") == "a run, a conversation"
     wrong = [e["params"] for e in tab.events if e.get("method") == "Runtime.exceptionThrown"]
     assert wrong == []
@@ -383,7 +385,7 @@ def test_in_a_browser_everything_said_is_text_and_nothing_is_loaded(tab):
 def test_a_server_that_is_gone_is_told_of(tab):
     with served(Scripted()) as client:
         tab.call("Page.navigate", url=str(client.base_url))
-        tab.until("!!document.querySelector('.empty')")
+        tab.end_totals("!!document.querySelector('.empty')")
     tab.type("hello")
-    tab.until("document.querySelector('.problem')?.textContent.startsWith('The server did not answer')")
+    tab.end_totals("document.querySelector('.problem')?.textContent.startsWith('The server did not answer')")
     assert tab.value("document.getElementById('text').value") == "hello"

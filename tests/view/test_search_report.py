@@ -13,7 +13,7 @@ from test_document import outline
 
 from evolvent.cli.main import main
 from evolvent.search.export import tree_row
-from evolvent.stats import wilson
+from evolvent.stats import wilson_interval
 from evolvent.view import page, read_run
 from evolvent.view.charts import Frame, Line, line_chart, log_ticks
 from evolvent.view.search import searched
@@ -56,7 +56,7 @@ def test_a_cell_by_hand():
         ),
     ]
     (cell,) = cells(rows)
-    assert (cell.n, cell.errors, cell.rate, cell.passed) == (2, 0, wilson(1, 2), 0.5)
+    assert (cell.n, cell.errors, cell.rate, cell.passed) == (2, 0, wilson_interval(1, 2), 0.5)
     assert (cell.generated, cell.computed, cell.expansions, cell.cpu_s) == (20, 30, 4, 1.5)
     assert (cell.samples, cell.limited, cell.dropped, cell.against) == (2, 0.5, 2, None)
 
@@ -68,7 +68,7 @@ def test_an_episode_that_nobody_could_score_withholds_the_rate():
 
 def test_a_search_done_again_counts_once_as_it_came_out_last():
     (cell,) = cells([row("a", "mcts", None), row("b", "mcts", True), row("a", "mcts", True)])
-    assert (cell.n, cell.rate) == (2, wilson(2, 2))
+    assert (cell.n, cell.rate) == (2, wilson_interval(2, 2))
 
 
 def test_the_difference_from_best_of_n_is_paired_by_task():

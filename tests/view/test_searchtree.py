@@ -100,7 +100,7 @@ def test_thousands_of_nodes_fit_in_a_megabyte():
     """6,000 nodes with a sentence each, of which 4,000 are kept."""
     tree = Tree(0)
     for node in range(1500):
-        tree.grow(
+        tree.add_children(
             node,
             [
                 Child(0, f"so after step {node} there are {pick} and {node * pick} of them left;", value=0.5)
@@ -108,7 +108,7 @@ def test_thousands_of_nodes_fit_in_a_megabyte():
             ],
         )
         tree.backup(node, 0.25)
-    row = tree_row(SearchResult(tree, (), None, Spent()), most=4000)
+    row = tree_row(SearchResult(tree, (), None, Spent()), max_nodes=4000)
     assert (len(row["parent"]), row["nodes"]) == (4000, 6001)
     page = drawn(row)
     assert len(page.encode()) < 1_000_000

@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from evolvent.belief.comparison import planner, play
+from evolvent.belief.comparison import make_chooser, play_episodes
 from evolvent.belief.stopping import StdBelow
-from evolvent.belief.tracing import field_of, trace
+from evolvent.belief.tracing import concentration_field, trace_episode
 from evolvent.errors import ConfigError
 from evolvent.trajectory import Start
 from evolvent.view.plume import belief_film, belief_map, moments
@@ -44,7 +44,9 @@ DATA = {
 
 @pytest.fixture(scope="module")
 def one():
-    return trace(planner("go_to_mean"), WORLD, START, name="mean", detector=StdBelow(2.5), particles=100, shown=30)
+    return trace_episode(
+        make_chooser("go_to_mean"), WORLD, START, name="mean", detector=StdBelow(2.5), particles=100, num_particles=30
+    )
 
 
 def drawn(svg):
@@ -52,7 +54,9 @@ def drawn(svg):
 
 
 def test_a_trace_is_the_episode_that_is_played(one):
-    played = play(planner("go_to_mean"), WORLD, [START], name="mean", detector=StdBelow(2.5), particles=100)
+    played = play_episodes(
+        make_chooser("go_to_mean"), WORLD, [START], name="mean", detector=StdBelow(2.5), particles=100
+    )
     (episode,) = played.trajectories
     seen = [[*step.observation[:2], step.observation[3]] for step in episode.steps]
     seen.append([*episode.final_observation[:2], episode.final_observation[3]])
@@ -75,11 +79,11 @@ def test_particles_stand_for_the_belief(one):
 
 
 def test_the_field_lies_as_the_map_does(one):
-    field = field_of(WORLD, START, cells=25)
+    field = concentration_field(WORLD, START, cells=25)
     row, column = np.unravel_index(field.argmax(), field.shape)
     assert abs(column + 0.5 - one.source[0]) < 3 and abs(row + 0.5 - one.source[1]) < 3, "rows go north, columns east"
     with pytest.raises(ConfigError, match="cells"):
-        field_of(WORLD, START, cells=0)
+        concentration_field(WORLD, START, cells=0)
 
 
 def test_a_map_shows_places_where_they_are(one):

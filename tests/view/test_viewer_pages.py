@@ -13,7 +13,7 @@ from viewed import viewed
 
 from evolvent.belief.traces import Look, Trace
 from evolvent.store.store import Store
-from evolvent.trajectory import Annotation, Generation, Place, Score, Step, Task, Trajectory
+from evolvent.trajectory import Annotation, AnnotationTarget, Generation, Score, Step, Task, Trajectory
 from evolvent.view.beliefs import belief_document, read_belief
 from evolvent.view.data import read_run
 from evolvent.view.document import page
@@ -66,9 +66,9 @@ def folder(tmp_path_factory):
     write_practice(root / "deep" / "rl")
     one = played()
     notes = [
-        Annotation(one.id, "judge", Place(step=1), 0.5),
-        Annotation(one.id, "spans", Place(0, 0, 1), -2.0),
-        Annotation(one.id, "spans", Place(0, 0, 0, 2), 1.0),
+        Annotation(one.id, "judge", AnnotationTarget(step=1), 0.5),
+        Annotation(one.id, "spans", AnnotationTarget(0, 0, 1), -2.0),
+        Annotation(one.id, "spans", AnnotationTarget(0, 0, 0, 2), 1.0),
     ]
     others = [
         played(f"evolve-1-collect-ab/{n}/0", Task("maze", "1", {"n": n}, f"k{n % 3}", "seen"), n % 2 == 0, 2)
@@ -203,12 +203,12 @@ def test_credit_of_the_run_colours_its_trajectory(tmp_path):
 def test_finer_notes_go_before_coarser_ones():
     one = played(steps=2)
     notes = [
-        Annotation(one.id, "s", Place(), 1.0),
-        Annotation(one.id, "s", Place(1), 2.0),
-        Annotation(one.id, "s", Place(1, 0, 1), 3.0),
-        Annotation(one.id, "s", Place(1, 0, None, 4), 4.0),
-        Annotation(one.id, "s", Place(1, 0, 9), 9.0),
-        Annotation(one.id, "label", Place(), "good"),
+        Annotation(one.id, "s", AnnotationTarget(), 1.0),
+        Annotation(one.id, "s", AnnotationTarget(1), 2.0),
+        Annotation(one.id, "s", AnnotationTarget(1, 0, 1), 3.0),
+        Annotation(one.id, "s", AnnotationTarget(1, 0, None, 4), 4.0),
+        Annotation(one.id, "s", AnnotationTarget(1, 0, 9), 9.0),
+        Annotation(one.id, "label", AnnotationTarget(), "good"),
     ]
     logprob, colour = colours_of(one, notes[::-1], {})
     assert (logprob.name, colour.name) == ("logprob", "@s")
@@ -295,7 +295,7 @@ def belief(steps=5):
     rng = np.random.default_rng(0)
     looks = [
         Look(
-            place=(1.0 * at, 2.0),
+            position=(1.0 * at, 2.0),
             reading=0.1 * at,
             mean=np.array([3.0, 4.0]),
             covariance=np.eye(2),
@@ -326,7 +326,7 @@ def test_beliefs_go_to_a_file_and_back():
     )
     for one, other in zip(found.looks, belief().looks, strict=True):
         np.testing.assert_allclose(one.particles, other.particles, rtol=1e-3)
-        assert (one.place, one.spread, one.score) == (other.place, pytest.approx(other.spread), other.score)
+        assert (one.position, one.spread, one.score) == (other.position, pytest.approx(other.spread), other.score)
 
 
 BROKEN = (

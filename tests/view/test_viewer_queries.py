@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from evolvent.errors import ErrorRecord, SampleInvalid
 from evolvent.store.store import Store
-from evolvent.trajectory import Annotation, Generation, Place, Score, Step, Task, Trajectory
+from evolvent.trajectory import Annotation, AnnotationTarget, Generation, Score, Step, Task, Trajectory
 from evolvent.view.pages import address
 from evolvent.view.queries import FILTERS, SORTS, Query, TrajectoryIndex
 from evolvent.view.words import Haystack
@@ -82,7 +82,7 @@ def mixed(tmp_path_factory):
     with Store.open(folder, writing=True, run="r") as store:
         for number in range(20):
             store.append(episode(number))
-        store.annotate(Annotation(episode(3).id, "judge", Place(step=1), 0.25))
+        store.annotate(Annotation(episode(3).id, "judge", AnnotationTarget(step=1), 0.25))
         store.seal()
         for number in range(20, 33):
             store.append(episode(number, stage="control-2-evaluate-cd"))
@@ -94,7 +94,7 @@ def mixed(tmp_path_factory):
         store.begin("streamed", episode(42).task)
         store.step("streamed", Step("x", "wave twice"))
         store.end("streamed", ended_by="agent", score=Score(1.0, 1.0, True))
-        store.annotate(Annotation(episode(3).id, "judge", Place(step=0), 0.5))
+        store.annotate(Annotation(episode(3).id, "judge", AnnotationTarget(step=0), 0.5))
     return folder
 
 
@@ -334,7 +334,7 @@ def test_a_run_begun_anew_in_the_same_folder_is_read_anew(tmp_path):
 def test_notes_of_a_segment_that_was_sealed_meanwhile(tmp_path):
     with Store.open(tmp_path, writing=True) as store:
         store.append(episode(3))
-        store.annotate(Annotation(episode(3).id, "judge", Place(step=1), 0.25))
+        store.annotate(Annotation(episode(3).id, "judge", AnnotationTarget(step=1), 0.25))
         store.flush()
         index = whole(tmp_path)
         before = index.annotations(episode(3).id)

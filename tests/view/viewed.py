@@ -14,7 +14,7 @@ import uvicorn
 from evolvent.cli.view import board_of
 from evolvent.serve.listen import listen, url_of
 from evolvent.view.app import viewer_app
-from evolvent.web import bound_to
+from evolvent.web import build_access
 
 TOKEN = "a-token-of-24-characters"
 
@@ -44,7 +44,7 @@ class Viewed:
 @contextmanager
 def viewed(folder: Path, **more: object) -> Iterator[Viewed]:
     """Serve it until the block ends."""
-    app = viewer_app(folder, access=bound_to("127.0.0.1"), token=TOKEN, boards=board_of, **more)
+    app = viewer_app(folder, access=build_access("127.0.0.1"), token=TOKEN, boards=board_of, **more)
     bound = listen("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none", lifespan="off", http="h11"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})

@@ -14,7 +14,7 @@ from evolvent.worlds.audit import audit
 from evolvent.worlds.base import SPLITS, TIERS, Forkable
 from evolvent.worlds.countdown import UNDEMONSTRATED, Countdown, CountdownEnv, tier_of_shape
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.numbers import Form, form_of, moves, parts, plan, shape, solution_shapes, solve_probability
+from evolvent.worlds.numbers import Form, form_of, moves, parts, plan, shape_of, solution_shapes, solve_probability
 from evolvent.worlds.panel import Sizes
 
 WORLD = Countdown()
@@ -35,7 +35,7 @@ def begin(*numbers: int, target: int = 24, world: Countdown = WORLD) -> Countdow
 
 def shape_of(task: Task) -> Form:
     numbers = tuple(task.spec["numbers"])
-    return shape(form_of(numbers, plan(numbers, task.spec["target"]) or ()))
+    return shape_of(form_of(numbers, plan(numbers, task.spec["target"]) or ()))
 
 
 def all_tasks(world: Countdown = WORLD) -> list[Task]:

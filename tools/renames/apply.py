@@ -2,8 +2,10 @@
 
     python tools/renames/apply.py tools/renames/tables/*.txt --server "pyright-langserver --stdio" [--log FILE] [--dry]
 
-Names of one file are resolved by scopes.py. Attributes and keywords of calls are resolved by a language server (pyright),
-asked for the definition of each occurrence; what it cannot type is renamed where only one meaning is left, and listed in
+Names of one file are resolved by scopes.py. Attributes and keywords of calls are resolved by a language server
+(pyright),
+asked for the definition of each occurrence; what it cannot type is renamed where only one meaning is left, and listed
+in
 the log otherwise. Entries whose scope or name is gone are skipped, so the program may be run again.
 """
 
@@ -75,6 +77,16 @@ class LanguageServer:
             found.append((uri, row["range"]["start"]["line"], row["range"]["start"]["character"]))
         return found
 
+    def hover(self, path: str, line: int, character: int) -> str:
+        """Returns the server's description of the name at a position, its type included."""
+        where = {
+            "textDocument": {"uri": f"file://{self._root}/{path}"},
+            "position": {"line": line, "character": character},
+        }
+        row = self._request("textDocument/hover", where)
+        contents = row["contents"] if row else ""
+        return str(contents.get("value", "") if isinstance(contents, dict) else contents)
+
     def stop(self) -> None:
         """Ends the server."""
         self._process.kill()
@@ -129,6 +141,7 @@ class Renamer:
         self.members: dict[str, set[str | None]] = defaultdict(set)  # old member name -> new names (None: stays)
         self.keywords: dict[tuple[str, str], set[str | None]] = defaultdict(set)  # (callable, old parameter) -> new
         self.log: list[str] = []
+        self.field_options: dict[str, set[str | None]] = defaultdict(set)  # field -> new names over all classes
         self.class_members: set[str] = set()  # old names of renamed methods, fields and class attributes
         self.globals: set[str] = set()  # old names of renamed functions, classes and constants of modules
         self.former_fields: dict[str, dict[str, str]] = defaultdict(dict)  # class -> old field -> new field
@@ -140,6 +153,7 @@ class Renamer:
         """Turns the entries into edits of names and docstrings and into targets for references."""
         by_scope = {(entry.path, entry.scope): entry for entry in self.entries}
         self._spread_over_families(by_scope)
+        self._spread_class_attributes(by_scope)
         for entry in [*by_scope.values()]:
             source = self.sources.get(entry.path)
             if source is None:
@@ -324,10 +338,33 @@ class Renamer:
         if mine is not None and "Protocol" in bases:
             methods = {n.name for n in mine.node.body if isinstance(n, Function)}  # type: ignore[attr-defined]
             for other, definition, _ in rows:
-                theirs = {n.name for n in definition.node.body if isinstance(n, Function)}  # type: ignore[attr-defined]
+                theirs = self._all_methods(definition.name.rpartition(".")[2])
                 if methods and methods <= theirs and (other, definition) not in heirs and definition is not mine:
                     heirs.append((other, definition))
         return [(other, d) for other, d in heirs if not (other == path and d.name == name) and short]
+
+    def _all_methods(self, name: str, seen: frozenset[str] = frozenset()) -> set[str]:
+        """Returns the methods of a class, inherited ones included."""
+        methods: set[str] = set()
+        for _, definition, bases in self._classes().get(name, ()):
+            methods |= {n.name for n in definition.node.body if isinstance(n, Function)}  # type: ignore[attr-defined]
+            for base in bases:
+                if base not in seen:
+                    methods |= self._all_methods(base, seen | {name})
+        return methods
+
+    def _with_ancestors(self, rows: list[tuple[str, Definition]]) -> list[tuple[str, Definition]]:
+        """Returns classes and all classes of the checkout that they derive from."""
+        found, todo = list(rows), [d.name.rpartition(".")[2] for _, d in rows]
+        seen = set(todo)
+        while todo:
+            for _, _, bases in self._classes().get(todo.pop(), ()):
+                for base in bases:
+                    if base not in seen:
+                        seen.add(base)
+                        todo.append(base)
+                        found += [(path, definition) for path, definition, _ in self._classes().get(base, ())]
+        return found
 
     def _spread_over_families(self, by_scope: dict[tuple[str, str], Entry]) -> None:
         """Gives overriding methods the new names, and their parameters those, of the methods that they override."""
@@ -358,6 +395,30 @@ class Renamer:
                     if old in theirs:
                         row.names[old] = new
 
+    def _spread_class_attributes(self, by_scope: dict[tuple[str, str], Entry]) -> None:
+        """Gives class attributes of related classes, and those that methods set on `self`, the new names."""
+        for (path, scope), entry in list(by_scope.items()):
+            source = self.sources.get(path)
+            mine = next((d for d in source.definitions if d.name == scope), None) if source else None
+            if mine is None or not isinstance(mine.node, ast.ClassDef) or not entry.names:
+                continue
+            for other, definition in [(path, mine), *self._with_ancestors(self._heirs(path, scope))]:
+                heir = self.sources[other]
+                bound = {name for s in owned(heir, definition.name) if s.kind == "class" for name in s.bound}
+                for old, new in list(entry.names.items()):
+                    if old in bound and (other, definition.name) != (path, scope):
+                        row = by_scope.setdefault((other, definition.name), Entry(other, definition.name, 0))
+                        row.names.setdefault(old, new)
+                    self._rename_self_attribute(other, heir, definition, old, new)
+
+    def _rename_self_attribute(self, path: str, source: Source, definition: Definition, old: str, new: str) -> None:
+        start, end = definition.node.lineno, definition.node.end_lineno  # type: ignore[attr-defined]
+        for name, span, node in source.attributes:
+            is_self = isinstance(node.value, ast.Name) and node.value.id == "self"
+            if name == old and is_self and isinstance(node.ctx, ast.Store) and start <= span.line <= end:
+                self.edits[path][span] = (old, new)
+                self.targets[path, span] = new
+
     def _collect_unrenamed(self) -> None:
         """Notes members and parameters of the package that keep a name which elsewhere is renamed."""
         for path, source in self.sources.items():
@@ -365,6 +426,8 @@ class Renamer:
                 continue
             for scope in source.scopes():
                 for name, spans in scope.bound.items():
+                    if scope.kind == "class":
+                        self.field_options[name].add(self.targets.get((path, spans[0])))
                     if scope.kind in ("class", "module") and name in self.members:
                         if not any((path, span) in self.targets for span in spans):
                             self.members[name].add(None)
@@ -440,10 +503,26 @@ class Renamer:
             for name, span, call in calls:
                 callee = _last_name(call.func)
                 options = self.keywords.get((callee, name), set())
-                if callee in ("replace", "_replace", "evolve"):
-                    options = {new for (_, old), news in self.keywords.items() if old == name for new in news}
+                if callee == "replace" and call.args:
+                    options = self._field_options(server, path, source, name, call.args[0])
+                elif callee == "_replace" and isinstance(call.func, ast.Attribute):
+                    options = self._field_options(server, path, source, name, call.func.value)
                 self._resolve(server, path, source, name, span, options, f"{callee}({name}=)")
             server.close(path)
+
+    def _field_options(
+        self, server: LanguageServer, path: str, source: Source, name: str, value: ast.expr
+    ) -> set[str | None]:
+        """Returns the new names of a field of the object that `replace` copies; by its type where that is known."""
+        line = source.lines[(value.end_lineno or 1) - 1]
+        column = (value.end_col_offset or 1) - 1
+        shown = server.hover(path, (value.end_lineno or 1) - 1, len(line[:column].decode().encode("utf-16-le")) // 2)
+        for class_name in re.findall(r"\b[A-Z]\w+", shown):
+            if (class_name, name) in self.keywords:
+                return self.keywords[class_name, name]
+            if class_name in self._classes():
+                return {None}
+        return self.field_options.get(name, set())
 
     def _is_global_only(self, name: str) -> bool:
         return name in self.globals and name not in self.class_members

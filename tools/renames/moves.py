@@ -173,7 +173,12 @@ def main(argv: list[str] | None = None) -> int:
             git(root, "rm", "-q", "-f", str(PACKAGE / move.source))
         else:
             git(root, "mv", str(PACKAGE / move.source), str(PACKAGE / move.target))
-    files = [path for folder in FOLDERS for path in (root / folder).rglob("*") if path.suffix in TEXTS and "fixtures" not in path.parts]
+    files = [
+        path
+        for folder in FOLDERS
+        for path in (root / folder).rglob("*")
+        if path.suffix in TEXTS and "fixtures" not in path.parts
+    ]
     for path in [*files, *root.glob("*.md"), root / "pyproject.toml", root / "Makefile"]:
         if Path(__file__).parent.name in path.parts or "results" in path.parts:
             continue

@@ -1,6 +1,7 @@
 """Resolves names of a Python file: which binding every occurrence of a name belongs to, with byte-exact positions.
 
-The standard library's `symtable` has no positions and `ast` of Python 3.11 misplaces names inside f-strings, so both are
+The standard library's `symtable` has no positions and `ast` of Python 3.11 misplaces names inside f-strings, so both
+are
 done here: scopes by the language's rules, and the expressions of f-strings are parsed from their own text.
 """
 
@@ -26,7 +27,9 @@ class Span:
 
 @dataclass(eq=False)
 class Scope:
-    """One scope. `owner` is the qualified name of the nearest function, class or module around it ("" for the module)."""
+    """One scope. `owner` is the qualified name of the nearest function, class or module around it ("" for the
+    module).
+    """
 
     owner: str
     kind: str  # module, class, function, lambda, comprehension
@@ -280,7 +283,9 @@ class Source:
     # ------------------------------------------------------------------ f-strings
 
     def _joined(self, node: ast.JoinedStr, scope: Scope, shift: tuple[int, int] | None) -> None:
-        """Parses the expressions of an f-string from their text; `shift` is set inside another f-string's expression."""
+        """Parses the expressions of an f-string from their text; `shift` is set inside another f-string's
+        expression.
+        """
         start, end = (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
         outer = self._strings
         for place, token in outer:

@@ -1,6 +1,7 @@
 """Reads and checks tables of renames and docstrings; `sheet` prints what a folder still needs.
 
-    python tools/renames/tables.py sheet src/evolvent/engine        # vague names, participles, docstrings without a verb
+    python tools/renames/tables.py sheet src/evolvent/engine        # vague names, participles, docstrings without a
+    verb
     python tools/renames/tables.py check tools/renames/tables/engine.txt
 
 A table:
@@ -19,14 +20,15 @@ from __future__ import annotations
 import argparse
 import ast
 import builtins
-import importlib.util
 import keyword
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-from scopes import Scope, Source
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+from scopes import Scope, Source  # noqa: E402
+
+from benchmarks.house_language import PARTICIPLES, QUESTION_WORDS, VAGUE_NAMES, is_verb  # noqa: E402
 
 
 @dataclass
@@ -104,7 +106,7 @@ def check_entry(entry: Entry, source: Source) -> list[str]:
                     break
         if new in dir(builtins) and binders[0].kind != "class":
             problems.append(f"{entry.scope}: {new!r} hides a builtin (for {old!r})")
-    kept = [new for new in entry.names.values()]
+    kept = list(entry.names.values())
     for new in {name for name in kept if kept.count(name) > 1}:
         olds = [old for old, value in entry.names.items() if value == new]
         homes = [{id(scope) for scope in scopes if old in scope.bound} for old in olds]
@@ -117,31 +119,17 @@ def check_entry(entry: Entry, source: Source) -> list[str]:
 
 
 def is_verb_first(text: str, scope: str, known: set[str], source: Source) -> bool:
-    """Says whether a function's docstring opens with a verb by the measure of shared/tools/language.py."""
+    """Says whether a function's docstring opens with a verb by the house's measure of language."""
     node = next((d.node for d in source.definitions if d.name == scope), None)
     if isinstance(node, ast.ClassDef) or node is None:
         return True
-    language = _language()
-    word = text.split()[0].strip("`.,:;")
-    return bool(language.VERB.match(word) and word not in language.NOT_VERBS and word.lower() in language.COMMON)
-
-
-def _language():  # type: ignore[no-untyped-def]
-    if "language" not in sys.modules:
-        here = Path(__file__).resolve().parents[2]
-        path = here / "benchmarks" / "house_language.py"
-        path = path if path.exists() else here.parent / "shared" / "tools" / "language.py"
-        spec = importlib.util.spec_from_file_location("language", path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["language"] = module
-        spec.loader.exec_module(module)
-    return sys.modules["language"]
+    return is_verb(text.split()[0])
 
 
 def needs(source: Source) -> list[tuple[str, list[str], bool, str]]:
-    """Returns (scope, vague names, is a participle, opening of a docstring without a verb) of every scope with a need."""
-    language = _language()
+    """Returns (scope, vague names, is a participle, opening of a docstring without a verb) of every scope with a
+    need.
+    """
     nodes = {"": source.tree, **{d.name: d.node for d in source.definitions}}
     rows = []
     for owner, node in nodes.items():
@@ -149,14 +137,13 @@ def needs(source: Source) -> list[tuple[str, list[str], bool, str]]:
         for scope in owned(source, owner):
             if scope.kind == "lambda":
                 continue
-            vague |= {name for name in scope.bound if name in language.VAGUE and _is_variable(scope, name, source)}
+            vague |= {name for name in scope.bound if name in VAGUE_NAMES and _is_variable(scope, name, source)}
         is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        participle = is_function and node.name.strip("_") in language.PARTICIPLES
+        participle = is_function and node.name.strip("_") in PARTICIPLES
         doc, opening = ast.get_docstring(node), ""  # type: ignore[arg-type]
         if doc and doc.split():
             word = doc.split()[0].strip("`.,:;")
-            verb = language.VERB.match(word) and word not in language.NOT_VERBS and word.lower() in language.COMMON
-            if (is_function and not verb) or word in language.QUESTION:
+            if (is_function and not is_verb(word)) or word in QUESTION_WORDS:
                 opening = " ".join(doc.split()[:6])
         if vague or participle or opening:
             rows.append((owner, sorted(vague), participle, opening))

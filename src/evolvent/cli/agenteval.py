@@ -13,7 +13,16 @@ from typing import Literal
 from pydantic import Field
 from rich.console import Console, RenderableType
 
-from evolvent.bench.suite import Contest, Measured, Player, Sheet, contests, measure, overall, read_sheet
+from evolvent.bench.suite import (
+    PanelResult,
+    PanelSpec,
+    Player,
+    Sheet,
+    list_panels,
+    overall_success,
+    read_sheet,
+    summarize_panel,
+)
 from evolvent.cli.agent_options import PlayedByOverWorlds, Playing, kept, playing
 from evolvent.cli.console import rate, table
 from evolvent.cli.progress import Progress
@@ -59,7 +68,7 @@ def run(words: Sequence[str], console: Console) -> int:
         return 0
     config = given.config
     made = worlds(config.worlds)
-    panels = contests(
+    panels = list_panels(
         made, split=config.split, tiers=config.tiers, limit=config.limit, own_horizons=config.horizons == "own"
     )
     with playing(config, made, verb=COMMAND.verb) as by:
@@ -91,7 +100,7 @@ def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def _finished(file: Path, panels: Sequence[Contest]) -> tuple[Measured, ...]:
+def _finished(file: Path, panels: Sequence[PanelSpec]) -> tuple[PanelResult, ...]:
     """The rows that an interrupted evaluation left: as many as are first of the panels and have every score."""
     if not file.exists():
         return ()
@@ -106,7 +115,7 @@ def _lost(store: Store) -> Counter[str]:
     return Counter(f"{error.kind}: {error.message.partition('; got ')[0]}" for error in last.values() if error)
 
 
-def _measured(panel: Contest, by: Playing, store: Store, *, progress: Progress, config: AgentEval) -> Measured:
+def _measured(panel: PanelSpec, by: Playing, store: Store, *, progress: Progress, config: AgentEval) -> PanelResult:
     """Play what the store does not hold yet of one panel; seconds and tokens are those of this panel alone."""
     own = {task.id for task in panel.tasks}
     kept_before = [one for one in store.trajectories(where={"world": panel.world.name}) if one.task.id in own]
@@ -134,7 +143,7 @@ def _measured(panel: Contest, by: Playing, store: Store, *, progress: Progress, 
     with closing(episodes) as played:
         done += kept(played, store, progress, count=len(todo), label=panel.name)
     now, wall_s = by.spent(), round(time.monotonic() - began, 3)
-    return measure(
+    return summarize_panel(
         panel,
         done,
         wall_s=wall_s,
@@ -168,7 +177,7 @@ def _table(console: Console, sheet: Sheet) -> RenderableType:
 
 
 def _sentence(sheet: Sheet) -> str:
-    whole = overall(sheet.panels)
+    whole = overall_success(sheet.panels)
     worlds = len({row.world for row in sheet.panels})
     if whole is None:
         return "no overall success: episodes of a panel could not be scored"

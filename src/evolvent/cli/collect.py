@@ -17,7 +17,7 @@ from evolvent.cli.progress import Progress
 from evolvent.cli.record import Record, new_folder, recorded
 from evolvent.cli.registry import worlds
 from evolvent.cli.settings import Command, read_given
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.rollout.collect import collect, trajectory_name
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, Task, Trajectory
@@ -107,7 +107,7 @@ def _name(start: Start) -> str:
 
 def _starts(worlds: Mapping[str, World], config: Collect) -> list[Start]:
     known = sorted({tier for world in worlds.values() for tier in world.tiers})
-    problems = [unknown("tier", tier, known) for tier in config.tiers if tier not in known]
+    problems = [unknown_name_problem("tier", tier, known) for tier in config.tiers if tier not in known]
     tasks: list[Task] = []
     for world in worlds.values() if not problems else ():
         for tier in (tier for tier in config.tiers if tier in world.tiers):

@@ -17,7 +17,7 @@ from evolvent.cli.record import Record, new_folder
 from evolvent.cli.registry import policy, world_origins, worlds
 from evolvent.cli.run_setup import Job, PanelConfig, check_panel, opened, playing_on
 from evolvent.cli.settings import Command, OverWorlds, read_given
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.files import write_atomic
 from evolvent.learn.learner import TrainConfig
 from evolvent.methods.agentevol import EMBEDDED, FORMULATED, PUBLISHED, AgentEvol, agentevol
@@ -53,7 +53,11 @@ class Evolve(OverWorlds, Placed):
     @field_validator("method")
     @classmethod
     def _known_worlds(cls, method: AgentEvol) -> AgentEvol:
-        wrong = [unknown("world", name, world_origins()) for name in method.thresholds if name not in world_origins()]
+        wrong = [
+            unknown_name_problem("world", name, world_origins())
+            for name in method.thresholds
+            if name not in world_origins()
+        ]
         if wrong:
             raise ValueError("thresholds: " + "; ".join(f"{problem.what} ({problem.hint})" for problem in wrong))
         return method

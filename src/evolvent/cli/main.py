@@ -21,7 +21,7 @@ from evolvent.cli.console import open_console
 from evolvent.cli.parsing import choose
 from evolvent.cli.registry import needs_train
 from evolvent.errors import ConfigError, EvolventError, Problem, boundary
-from evolvent.logs import FORMAT, configure, hidden, secrets_in
+from evolvent.logs import FORMAT_VARIABLE, configure, find_secrets, hide_secrets
 from evolvent.view.escape import plain
 
 __all__ = ["VERBS", "main"]
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     if "--log-json" in words:
-        os.environ[FORMAT] = "json"  # worker processes inherit it
+        os.environ[FORMAT_VARIABLE] = "json"  # worker processes inherit it
     words = [word for word in words if word not in ("--debug", "--log-json")]
     configure(os.environ)
     console, errors = open_console(), open_console(stderr=True)
@@ -68,8 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = _quietly(words, console)
     except EvolventError as error:
         if debug:
-            errors.print(hidden(traceback.format_exc(), secrets_in(os.environ)), soft_wrap=True)
-        errors.print(hidden(_sentence(error), secrets_in(os.environ)), soft_wrap=True)
+            errors.print(hide_secrets(traceback.format_exc(), find_secrets(os.environ)), soft_wrap=True)
+        errors.print(hide_secrets(_sentence(error), find_secrets(os.environ)), soft_wrap=True)
         code = USAGE if isinstance(error, ConfigError) else FAILED
     except KeyboardInterrupt:
         errors.print("interrupted", soft_wrap=True)

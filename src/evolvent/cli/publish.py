@@ -23,8 +23,8 @@ from evolvent.cli.parsing import Parser, whole
 from evolvent.cli.publishing import Before, before, copy, digests, put, weights_of, whole_folder
 from evolvent.cli.registry import needs_train
 from evolvent.config import redact
-from evolvent.errors import ConfigError, Problem, UnsafePath, nearest, unknown
-from evolvent.files import TEMPORARY, disk_errors, plain_json, safe_join
+from evolvent.errors import ConfigError, Problem, UnsafePath, find_nearest, unknown_name_problem
+from evolvent.files import TEMPORARY_SUFFIX, disk_errors, plain_json, safe_join
 from evolvent.view.card import card, missing, placeless
 from evolvent.view.data import ReportData, StageRow, read_run
 from evolvent.view.escape import plain
@@ -136,7 +136,7 @@ def license_of(name: str | None, problems: list[Problem], *, where: str = "--lic
     own = _OWN_LICENSE.fullmatch(name)
     if own:
         return License(name, "other", own[1].lower())
-    near = nearest(name.lower(), known)
+    near = find_nearest(name.lower(), known)
     hint = f"did you mean {known[near]!r}?" if near else "give an SPDX id such as Apache-2.0, MIT or CC-BY-4.0"
     problems.append(Problem(where, f"unknown licence {name!r}", f"{hint}; your own is LicenseRef-NAME"))
     return None
@@ -160,7 +160,7 @@ def chosen(
     if not fits:
         problems.append(Problem("run", f"{run} holds no policy: its ledger has no finished fit", "train one first"))
     elif arm is not None and arm not in {*arms, main}:
-        problems.append(unknown("arm", arm, arms, where="--arm"))
+        problems.append(unknown_name_problem("arm", arm, arms, location="--arm"))
     elif not asked:
         known = ", ".join(str(number) for number in sorted({row.round for row in own if row.round is not None}))
         what = f"the arm {arm or main!r} has no policy of round {round}"
@@ -212,7 +212,7 @@ def _whole_weights(one: Chosen, to: Path) -> Iterator[tuple[Policy, Path, str]]:
     Raises:
         ConfigError: virtual tokens, which cannot be merged.
     """
-    from evolvent.models.adapters import kind_of, merged, virtual_tokens
+    from evolvent.models.adapters import kind_of, merge_adapter, virtual_tokens
     from evolvent.models.policy import load_policy
 
     policy = load_policy(one.folder, context=None)
@@ -225,8 +225,8 @@ def _whole_weights(one: Chosen, to: Path) -> Iterator[tuple[Policy, Path, str]]:
         raise ConfigError([Problem("run", f"{what}virtual tokens", "publish a run tuned by lora, dora or ia3")])
     with disk_errors(to):
         to.resolve().parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=to.resolve().parent, prefix=f".{to.name}.", suffix=TEMPORARY) as folder:
-            plain_policy = merged(policy)
+        with TemporaryDirectory(dir=to.resolve().parent, prefix=f".{to.name}.", suffix=TEMPORARY_SUFFIX) as folder:
+            plain_policy = merge_adapter(policy)
             plain_policy.save(Path(folder))
             yield plain_policy, Path(folder), kind
 

@@ -18,7 +18,7 @@ from evolvent.cli.console import open_console
 from evolvent.config import Config, as_dict, redact, to_toml
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import disk_errors, write_atomic
-from evolvent.logs import about
+from evolvent.logs import log_run
 from evolvent.view.escape import plain
 
 __all__ = ["RUNS", "Record", "new_folder", "recorded", "versions"]
@@ -87,7 +87,7 @@ def recorded(folder: Path, record: Record) -> Iterator[None]:
     _write(folder, record, "running")
     state: State = "failed"
     try:
-        with about(folder.name):
+        with log_run(folder.name):
             yield
         state = "finished"
     except (KeyboardInterrupt, SystemExit):

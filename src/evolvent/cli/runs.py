@@ -15,7 +15,7 @@ from evolvent.cli.parsing import Parser, choose, verbs_help
 from evolvent.cli.record import RUNS
 from evolvent.cli.runs_transfer import run_pull, run_push
 from evolvent.cli.tracking import run_track
-from evolvent.errors import ConfigError, Problem, StoreUnavailable, unknown
+from evolvent.errors import ConfigError, Problem, StoreUnavailable, unknown_name_problem
 from evolvent.files import atomic_writer, disk_errors
 from evolvent.store.store import Store
 from evolvent.trajectory import Trajectory
@@ -118,7 +118,7 @@ def _show(words: Sequence[str], console: Console) -> int:
         stage = stage.partition("/")[0]  # iterations of a practice are one stage
         where = (stage if slash else "-", f"{task.world}/{task.tier}/{task.split}")
         count = counts.setdefault(where, Counter())
-        count.update(episodes=1, steps=len(trajectory.steps), tokens=trajectory.generated())
+        count.update(episodes=1, steps=len(trajectory.steps), tokens=trajectory.count_generated_tokens())
         count.update({f"success {trajectory.success}": 1})
     columns = ("stage", "panel", "played", "success", "steps", "tokens")
     rows = [
@@ -189,7 +189,7 @@ def _format(name: str | None, path: Path, known: Sequence[str]) -> str:
     if chosen in known:
         return chosen
     if name:
-        raise ConfigError([unknown("format", chosen, known, where="--format")])
+        raise ConfigError([unknown_name_problem("format", chosen, known, location="--format")])
     raise ConfigError([Problem("--format", f"the name of {path} does not tell it", f"give {', '.join(known)}")])
 
 

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from rich.console import Console
 
-from evolvent.belief.named import DETECTORS, read_detector
-from evolvent.belief.outcomes import outcomes
+from evolvent.belief.named import DETECTORS, parse_detector
+from evolvent.belief.outcomes import tabulate_outcomes
 from evolvent.belief.stopping import AnyOf, Detector, StdBelow, TraceBelow
-from evolvent.bench.suite import contests
+from evolvent.bench.suite import list_panels
 from evolvent.cli.console import rate, table
 from evolvent.cli.progress import Planned, Progress
 from evolvent.cli.record import Record, new_folder, recorded
@@ -48,7 +48,7 @@ def detectors(names: Iterable[str]) -> list[Detector]:
     found, problems = list[Detector](), list[Problem]()
     for name in names:
         try:
-            found.append(read_detector(name))
+            found.append(parse_detector(name))
         except ConfigError as error:
             problems += error.problems
             continue
@@ -81,7 +81,7 @@ def stopped_lines(rows: Iterable[SearchRow]) -> list[str]:
 
 
 def _stop_line(own: Sequence[SearchRow], whole: Sequence[SearchRow], plain: str) -> str:
-    table = outcomes([row.stopped for row in own], [row.success for row in own], [row.samples for row in own])
+    table = tabulate_outcomes([row.stopped for row in own], [row.success for row in own], [row.samples for row in own])
     told = f"{table.stops} of {table.episodes} ended early"
     wrong = table.rate("false_stop")
     if wrong is not None:
@@ -249,7 +249,7 @@ def _batches(config: SearchRun, made: Mapping[str, World]) -> list[Batch]:
     Raises:
         ConfigError: no such tier, a world without tasks, a method whose settings contradict themselves; all of them.
     """
-    panels = contests(made, split=config.split, tiers=config.tiers, limit=config.limit, own_horizons=True)
+    panels = list_panels(made, split=config.split, tiers=config.tiers, limit=config.limit, own_horizons=True)
     hows = _hows(config)
     batches = []
     for world in made:

@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 from pydantic import Field, SecretStr, model_validator
 
-from evolvent.belief.named import read_detector
+from evolvent.belief.named import parse_detector
 from evolvent.cli.registry import POLICIES, model_folder, policy
 from evolvent.cli.settings import OverWorlds
 from evolvent.engine.asks import Engine
 from evolvent.engine.fitting import engine_for
-from evolvent.engine.multi_model import Several
+from evolvent.engine.multi_model import MultiModelEngine
 from evolvent.engine.remote import RemoteEngine
 from evolvent.engine.servers import ServerDialect, endpoint_type
 from evolvent.errors import ConfigError, Problem
@@ -61,7 +61,7 @@ class SearchedBy(OverWorlds):
             wrong.append("beside an endpoint --policy names the folder of the model that it serves, for its tokenizer")
         if self.endpoint and self.search.level == "token":
             wrong.append("an endpoint gives no logits: token-level search needs the model here")
-        if self.endpoint and self.search.judged and self.search.value == "judge" and not self.judge:
+        if self.endpoint and self.search.uses_judge and self.search.value == "judge" and not self.judge:
             wrong.append("an endpoint gives no values: name --judge FOLDER, or --search.value rollouts")
         if bool(self.judge_endpoint) != bool(self.judge_model) or (self.judge_endpoint and not self.judge):
             wrong.append(
@@ -103,24 +103,24 @@ class Searchers:
                 model that cannot read its prompts.
         """
         model = None if self.judge is self.policy else JUDGE
-        scorer = scorer_of(self.judge, how, model=model) if how.judged else None
-        second = how.solves and how.rstar.discriminator == "judge" and model is not None
-        if how.solves:
+        scorer = scorer_of(self.judge, how, model=model) if how.uses_judge else None
+        second = how.uses_rstar and how.rstar.discriminator == "judge" and model is not None
+        if how.uses_rstar:
             check_solver(self.policy)
         if second:
-            check_solver(self.judge, what="judge")
+            check_solver(self.judge, setting="judge")
         return Player(
             self.policy,
             self.engine,
             scorer,
-            read_detector(stop) if stop else None,
+            parse_detector(stop) if stop else None,
             (self.judge, JUDGE) if second else None,
         )
 
 
 def _rows(config: SearchedBy) -> int:
     """Rows of an engine: every search that is under way samples `width` children, or rStar's votes, at once."""
-    wide = config.search.rstar.votes if config.search.solves else config.search.width
+    wide = config.search.rstar.votes if config.search.uses_rstar else config.search.width
     return min(_ROWS, config.slots * wide)
 
 
@@ -147,7 +147,7 @@ def searchers(config: SearchedBy, worlds: Mapping[str, World]) -> Iterator[Searc
             if config.search.value == "judge":
                 engine = judged(writer, judge, engine=engine, judging=second)
             else:
-                engine = Several({"policy": engine, JUDGE: second})
+                engine = MultiModelEngine({"policy": engine, JUDGE: second})
         yield Searchers(writer, engine, judge)
 
 

@@ -62,7 +62,7 @@ def place_of(config: Any) -> Place:
     Raises:
         ConfigError: a mixture that the world has not, data of another world. What the readers of files raise.
     """
-    from evolvent.worlds.control import control_named, make_control
+    from evolvent.worlds.control import get_control, make_control
 
     if config.world == "stitching":
         return _maze(config)
@@ -72,7 +72,7 @@ def place_of(config: Any) -> Place:
         )
     if config.data is not None and config.mixture is not None:
         raise ConfigError([Problem("mixture", "episodes come from a file, none are made", "leave out --mixture")])
-    control = control_named(config.world)
+    control = get_control(config.world)
     control = replace(control, horizon=min(control.horizon, config.horizon or control.horizon))
     from evolvent.rollout.mixtures import mixture
 
@@ -106,13 +106,16 @@ def place_of(config: Any) -> Place:
 
 
 def _maze(config: Any) -> Place:
-    from evolvent.worlds.stitching import Stitching, StitchingEnv, demonstrations, reachable
+    from evolvent.worlds.stitching import Stitching, StitchingEnv, compute_reachable, demonstrations
 
     if config.data is not None or config.mixture not in (None, "pieces", "whole"):
         raise ConfigError([Problem("mixture", "the maze has pieces or whole ways, made here", "give pieces or whole")])
     maze, kind = Stitching(), config.mixture or "pieces"
-    data, ends = demonstrations(maze, whole=kind == "whole"), reachable(maze, demonstrations(maze, whole=True))
-    found = reachable(maze, data)
+    data, ends = (
+        demonstrations(maze, include_best=kind == "whole"),
+        compute_reachable(maze, demonstrations(maze, include_best=True)),
+    )
+    found = compute_reachable(maze, data)
     manifest = {
         "world": "stitching",
         "kind": kind,

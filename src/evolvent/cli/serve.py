@@ -19,7 +19,7 @@ from rich.console import Console
 from evolvent.cli.registry import POLICIES, needs_train, policy, worlds
 from evolvent.cli.servers import TOKEN
 from evolvent.cli.settings import Command, OverWorlds, read_given
-from evolvent.errors import ConfigError, MissingExtra, Problem, unknown
+from evolvent.errors import ConfigError, MissingExtra, Problem, unknown_name_problem
 from evolvent.serve.app import Face, build
 from evolvent.serve.catalogue import Catalogue
 from evolvent.serve.host import Host
@@ -28,7 +28,7 @@ from evolvent.serve.local import Limits, LocalHost
 from evolvent.serve.native.http import NativeFace
 from evolvent.serve.pool.host import PooledHost
 from evolvent.view.escape import plain
-from evolvent.web import Access, App, bound_to
+from evolvent.web import Access, App, build_access
 from evolvent.worlds.base import World
 
 __all__ = ["COMMAND", "FACES", "Serve", "run"]
@@ -133,7 +133,7 @@ def _checked(config: Serve) -> tuple[Access, dict[str, Face]]:
     problems: list[Problem] = []
     access, faces = Access(), dict[str, Face]()
     try:
-        access = bound_to(config.host, token=_token(config), hosts=config.host_names, origins=config.origins)
+        access = build_access(config.host, token=_token(config), hosts=config.host_names, origins=config.origins)
     except ConfigError as error:
         problems += error.problems
     if config.reload is not None and config.policy is None:
@@ -163,7 +163,11 @@ def _token(config: Serve) -> str | None:
 
 
 def _faces(names: Sequence[str]) -> dict[str, Face]:
-    wrong = [unknown("face", name, (*FACES, "all"), where="faces") for name in names if name not in (*FACES, "all")]
+    wrong = [
+        unknown_name_problem("face", name, (*FACES, "all"), location="faces")
+        for name in names
+        if name not in (*FACES, "all")
+    ]
     if wrong or not names:
         raise ConfigError(wrong or [Problem("faces", "got none, expected at least one", "for example native")])
     made: dict[str, Face] = {}

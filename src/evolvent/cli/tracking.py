@@ -13,7 +13,7 @@ from rich.console import Console
 
 from evolvent.cli.parsing import Parser
 from evolvent.config import redact
-from evolvent.errors import ConfigError, MissingExtra, Problem, StoreUnavailable, boundary, unknown
+from evolvent.errors import ConfigError, MissingExtra, Problem, StoreUnavailable, boundary, unknown_name_problem
 from evolvent.files import disk_errors, write_atomic
 from evolvent.store.lock import is_free
 from evolvent.view.escape import plain
@@ -137,7 +137,9 @@ def run_track(words: Sequence[str], console: Console) -> int:
     parser.add("--follow", action="store_true", help="go on until the run has ended")
     found = parser.read(words)
     folder: Path = found.run
-    problems = [unknown("tracker", found.to, TRACKERS, where="--to")] if found.to not in TRACKERS else []
+    problems = (
+        [unknown_name_problem("tracker", found.to, TRACKERS, location="--to")] if found.to not in TRACKERS else []
+    )
     if not (folder / "run.json").is_file():
         problems.append(Problem("run", f"{folder} is no run", "see: evolvent runs list"))
     if problems:

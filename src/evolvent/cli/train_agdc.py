@@ -20,7 +20,7 @@ from evolvent.cli.record import Record, new_folder, recorded
 from evolvent.cli.registry import needs_train
 from evolvent.cli.settings import Command, read_given
 from evolvent.config import Config, as_dict
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.files import safe_join, write_atomic
 from evolvent.methods.agdc import AGDC
 from evolvent.view.escape import plain
@@ -55,7 +55,9 @@ class Measured(Config):
         from evolvent.belief.planners import PLANNERS
 
         if wrong := [
-            unknown("planner", name, PLANNERS, where="planners") for name in self.planners if name not in PLANNERS
+            unknown_name_problem("planner", name, PLANNERS, location="planners")
+            for name in self.planners
+            if name not in PLANNERS
         ]:
             raise ConfigError(wrong)
 
@@ -181,7 +183,7 @@ def _stretches(found: Seeker, most: int = 40) -> list[list[float]]:
             sum(flags) / len(part)
             for flags in ([one.ceased and one.right for one in part], [one.ceased for one in part])
         )
-        rows.append([float(part[-1].at), right, ceased, sum(one.steps for one in part) / len(part)])
+        rows.append([float(part[-1].total_steps), right, ceased, sum(one.steps for one in part) / len(part)])
     return rows
 
 
@@ -248,9 +250,9 @@ def _kept(folder: Path) -> list[dict[str, Any]]:
 
 
 def _choosers(searches: _Searches) -> dict[str, Chooser]:
-    from evolvent.belief.comparison import planner
+    from evolvent.belief.comparison import make_chooser
 
-    return {**searches.learned, **{name: planner(name) for name in searches.told.planners}}
+    return {**searches.learned, **{name: make_chooser(name) for name in searches.told.planners}}
 
 
 def _starts(searches: _Searches) -> list[Start]:
@@ -263,12 +265,12 @@ def _starts(searches: _Searches) -> list[Start]:
 
 def _played(folder: Path, name: str, choose: Chooser, searches: _Searches) -> dict[str, Any]:
     """Play one player's episodes, keep them, and return its row. Learned policies move as they learned to."""
-    from evolvent.belief.comparison import SCORER, play, summary_row
+    from evolvent.belief.comparison import SCORER, play_episodes, summary_row
     from evolvent.methods.agdc import detector_of, world_of
     from evolvent.store.store import Store
 
     own = searches.learned[name].config if name in searches.learned else searches.setting
-    found = play(
+    found = play_episodes(
         choose,
         world_of(own),
         _starts(searches),
@@ -282,9 +284,9 @@ def _played(folder: Path, name: str, choose: Chooser, searches: _Searches) -> di
         for one in found.trajectories:
             if one.id not in known:
                 store.append(one)
-        looked = {(one.trajectory, one.place) for one in store.annotations(scorer=SCORER)}
+        looked = {(one.trajectory, one.target) for one in store.annotations(scorer=SCORER)}
         for score in found.scores:  # one by one: a kill may have come between an episode and its scores
-            if (score.trajectory, score.place) not in looked:
+            if (score.trajectory, score.target) not in looked:
                 store.annotate(score)
     return summary_row(found)
 
@@ -330,13 +332,13 @@ def _nothing() -> tuple[Any, list[Any]]:
 
 def _traces(searches: _Searches) -> list[Trace]:
     """The first episodes of every learned policy; of the last planner where nothing was learned."""
-    from evolvent.belief.tracing import trace
+    from evolvent.belief.tracing import trace_episode
     from evolvent.methods.agdc import detector_of, world_of
 
     every = _choosers(searches)
     names = list(searches.learned) or list(every)[-1:]
     return [
-        trace(
+        trace_episode(
             every[name],
             world_of(searches.learned[name].config if name in searches.learned else searches.setting),
             start,

@@ -85,12 +85,12 @@ class TrainP3(Curated):
 _HAMMER = {
     "hammer": {"style": "random"},
     "adapter": {"kind": "lora", "rank": 32},
-    "train": {"lr": 5e-5, "weight_decay": 0.01, "epochs": 1, "batch_tokens": 16_384, "micro_tokens": 2048},
+    "train": {"lr": 5e-5, "weight_decay": 0.01, "epochs": 1, "batch_tokens": 16_384, "max_tokens_per_forward": 2048},
 }
 _P3 = {
     "p3": {"rounds": 5, "count": 1000, "quality": True},
     "adapter": {"kind": "lora", "rank": 64, "alpha": 16, "dropout": 0.1},
-    "train": {"lr": 4e-4, "epochs": 1, "batch_tokens": 5120, "micro_tokens": 1024},
+    "train": {"lr": 4e-4, "epochs": 1, "batch_tokens": 5120, "max_tokens_per_forward": 1024},
 }
 COMMANDS: dict[str, Command[Any]] = {
     "hammer": Command(

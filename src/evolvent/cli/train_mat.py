@@ -21,7 +21,7 @@ from evolvent.cli.record import Record, new_folder, recorded
 from evolvent.cli.registry import needs_train
 from evolvent.cli.settings import Command, read_given
 from evolvent.config import Config
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.files import write_atomic
 from evolvent.marl.updates import TeamUpdates
 from evolvent.methods.mat import MAT, PRESETS
@@ -88,7 +88,7 @@ class TrainMat(Config):
     @classmethod
     def _known(cls, name: str) -> str:
         if name not in (*TEAM_WORLDS, *FOREIGN):
-            problem = unknown("world", name, (*TEAM_WORLDS, *FOREIGN))
+            problem = unknown_name_problem("world", name, (*TEAM_WORLDS, *FOREIGN))
             raise ValueError(f"{problem.what} ({problem.hint})")
         return name
 
@@ -135,7 +135,7 @@ def team_world(name: str) -> World:
         "hunt": partial(ParticleWorld, "hunt"),
     }
     if name not in makers:
-        raise ConfigError([unknown("world", name, makers)])
+        raise ConfigError([unknown_name_problem("world", name, makers)])
     return makers[name]()
 
 
@@ -206,7 +206,7 @@ def _tasks(config: TrainMat, split: str) -> list[Any]:
     is no other, and for measuring that one unless there is none (then the development and training panels stand in)."""
     world = foreign_world(config) if config.world in FOREIGN else team_world(config.world)
     if config.tier not in world.tiers:
-        raise ConfigError([unknown("tier", config.tier, world.tiers)])
+        raise ConfigError([unknown_name_problem("tier", config.tier, world.tiers)])
     if config.world in FOREIGN:
         return list(world.tasks(split, config.tier))  # one task a split; how many agents is a setting
     panels = ("train", "dev", "test") if split == "train" else ("test", "dev", "train")

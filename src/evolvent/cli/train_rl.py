@@ -64,7 +64,7 @@ METHODS: dict[str, Method] = {
         ETPO,
         etpo,
         "soft values of every next token, near the policy it began with",
-        {"practice": {"epochs": 4, "critic_lr": 3e-4}},
+        {"practice": {"ppo_epochs": 4, "critic_lr": 3e-4}},
     ),
     "grpo": Method(GRPOConfig, grpo, "episodes of a task compared: GRPO and its family (rl.kind)"),
     "scaling_inter": Method(ScalingInter, scaling_inter, "the same, with episodes that grow longer by phases"),
@@ -72,7 +72,7 @@ METHODS: dict[str, Method] = {
         R3,
         r3,
         "episodes begin inside demonstrations: a reverse curriculum",
-        {"practice": {"epochs": 2, "samples": 1}},
+        {"practice": {"ppo_epochs": 2, "group_size": 1}},
         demonstrated=True,
     ),
 }
@@ -93,10 +93,10 @@ class Improving(Config):
         """As a Learner takes it."""
         return TrainConfig(
             lr=self.lr,
-            final_lr=self.final_lr,
-            warmup_updates=self.warmup_updates,
+            final_lr_ratio=self.final_lr,
+            warmup_steps=self.warmup_updates,
             weight_decay=self.weight_decay,
-            clip=self.clip,
+            max_grad_norm=self.clip,
             batch_tokens=self.micro_tokens,
             dtype=self.dtype,
         )
@@ -195,7 +195,7 @@ def run(words: Sequence[str], console: Console) -> int:
     panel = check_panel(made, config.panel)
     shown, tried = _tasks(made, config)
     practice = getattr(config.rl, "practice", None)  # methods of other packages may do without
-    deciding, choose = getattr(config.rl, "level", "") == "listed", bool(practice and practice.choose)
+    deciding, choose = getattr(config.rl, "level", "") == "listed", bool(practice and practice.restrict_to_admissible)
     if deciding or choose:
         _check_lists(made, tried, name if deciding else "rl.practice.choose")
     folder = given.resume or new_folder("rl", config.to)

@@ -23,8 +23,8 @@ from evolvent.cli.train_rl import CLONE, Improving
 from evolvent.errors import ConfigError, Problem
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
-from evolvent.learn.preferences import pairs, readout
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.preferences import append_readout, build_pairs
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.methods.openr import PUBLISHED, OpenR, openr
 from evolvent.methods.tsllm import ALIGNMENT, GAME24, GSM8K, TSLLM, tsllm
 from evolvent.models.policy import Policy
@@ -188,7 +188,7 @@ _METHODS: dict[str, Callable[[Policy, Run[Policy], _Given], tuple[Policy, Policy
 }
 
 
-def preference_parts(world: Any, policy: Policy, *, count: int, seed: int) -> list[Parts]:
+def preference_parts(world: Any, policy: Policy, *, count: int, seed: int) -> list[TokenSequence]:
     """Labelled pairs of a world as read-outs, chosen, rejected, chosen, ..., for `learn.objectives.reward_pairs`.
 
     Args:
@@ -200,9 +200,9 @@ def preference_parts(world: Any, policy: Policy, *, count: int, seed: int) -> li
         for unit, said in ((1.0, pair.chosen), (0.0, pair.rejected)):
             steps, score = (Step(pair.prompt, said),), Score(unit, unit, unit == 1.0)
             told.append(Trajectory(f"{group}/{unit:.0f}", pair.task, steps, score=score, group=group))
-    made = pairs(told, policy.dialect, instructions=lambda task: str(world.instructions), context=policy.context)
+    made = build_pairs(told, policy.dialect, instructions=lambda task: str(world.instructions), context=policy.context)
     token = min(policy.dialect.stop_ids, default=0)
-    return [readout(part, token=token) for part in made.parts]
+    return [append_readout(part, token=token) for part in made.sequences]
 
 
 def _tasks(made: Mapping[str, World], config: Distilled) -> tuple[list[Task], list[Task]]:

@@ -24,7 +24,7 @@ from evolvent.cli.registry import needs_train
 from evolvent.cli.sequence_tasks import SEQUENCE_WORLDS, Place, place_of
 from evolvent.cli.settings import Command, read_given
 from evolvent.config import Config
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.files import write_atomic
 from evolvent.methods.decision_transformer import PRESETS as DT_PRESETS
 from evolvent.methods.decision_transformer import DecisionTransformer
@@ -145,7 +145,7 @@ class TrainSequence(Config):
     @classmethod
     def _known(cls, name: str) -> str:
         if name not in SEQUENCE_WORLDS:
-            problem = unknown("world", name, SEQUENCE_WORLDS)
+            problem = unknown_name_problem("world", name, SEQUENCE_WORLDS)
             raise ValueError(f"{problem.what} ({problem.hint})")
         return name
 

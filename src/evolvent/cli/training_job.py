@@ -23,8 +23,8 @@ from evolvent.cli.run_setup import write_report
 from evolvent.cli.train_recipes import Given, Prepared
 from evolvent.cli.training_data import data_digest
 from evolvent.files import append_line, disk_errors
-from evolvent.learn.learner import FitReport, Metrics
-from evolvent.learn.parallel.ranks import Meeting, Ranks
+from evolvent.learn.learner import FitReport, UpdateMetrics
+from evolvent.learn.parallel.ranks import RankCoordinator, Ranks
 from evolvent.learn.sources import source_digest, vocabulary_digest
 from evolvent.learn.tokens import TokenFile, write_tokens
 from evolvent.learn.windows import Intake
@@ -52,7 +52,7 @@ class Voice:
 
     rank: int
     console: Console
-    meeting: Meeting
+    meeting: RankCoordinator
     update: int = 0
 
     def say(self, text: str) -> None:
@@ -113,12 +113,12 @@ class Lesson:
     def _named(self) -> Path:
         """The folder of a new run; with several ranks it has a name, and the first looks whether it is free."""
         to = self._config.to
-        return new_folder("train", to) if self._ranks.leads or to is None else to
+        return new_folder("train", to) if self._ranks.is_leader or to is None else to
 
     @contextmanager
     def _locked(self, folder: Path) -> Iterator[None]:
         """In the leading rank: nobody else trains in the folder. A new one without tokens is no run: it goes again."""
-        if not self._ranks.leads:
+        if not self._ranks.is_leader:
             yield
             return
         begun = [place for place in (folder, folder.parent) if not place.exists()]
@@ -139,9 +139,9 @@ class Lesson:
         """The data, tokenised once by the leading rank; the others open what it wrote. A run keeps its tokens."""
         place = folder / "tokens"
         if self._asked.reads:
-            self._voice.meeting.first(lambda: self._written(place, prepared))
+            self._voice.meeting.run_on_leader(lambda: self._written(place, prepared))
         found = TokenFile(place)
-        if self._ranks.leads:
+        if self._ranks.is_leader:
             warning = too_large(self._config, self._tuned, longest=int(found.feeds.max()))
             if warning is not None:
                 self._voice.say(f"warning: {warning}")
@@ -170,11 +170,11 @@ class Lesson:
     # ------------------------------------------------------------------ training
 
     def _trained(self, job: Training, tokens: TokenFile) -> FitReport:
-        config, leads, folder = self._config.train, self._ranks.leads, job.folder
+        config, leads, folder = self._config.train, self._ranks.is_leader, job.folder
         before = reached(folder)
         if self._asked.resume is not None:
             self._voice.say(f"goes on after update {before.update}" if before.update else "begins: no checkpoint yet")
-        counted = config.updates is None and job.objective.together == 1
+        counted = config.max_steps is None and job.objective.together == 1
         size = (config.tokens or config.epochs * tokens.targets) - before.tokens if counted else None
         progress = Progress(self._voice.console)
         telling = _Telling(self._voice, progress)
@@ -185,7 +185,7 @@ class Lesson:
             append_line(folder / "metrics.jsonl", {**spent, **where, **values}, durable=False)
             telling.note(values)
 
-        def updated(metrics: Metrics) -> None:
+        def updated(metrics: UpdateMetrics) -> None:
             self._voice.update = metrics.update
 
         with progress if leads else nullcontext(), self._stopping():
@@ -205,7 +205,7 @@ class Lesson:
         world = self._ranks.mesh.size
         program = "evolvent" if world == 1 else f"torchrun --nproc-per-node {world} -m evolvent"
         record = Record(f"train {self._name}", self._config, self._config.seed, ("base",), program=program)
-        if not self._ranks.leads:
+        if not self._ranks.is_leader:
             yield
             return
         try:

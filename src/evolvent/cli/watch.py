@@ -17,10 +17,10 @@ from evolvent.bench.evaluators import (
     GenerationConfig,
     PerplexityConfig,
     SuccessConfig,
-    classification,
-    generation,
-    perplexity,
-    success,
+    measure_classification,
+    measure_generation,
+    measure_perplexity,
+    measure_success,
 )
 from evolvent.bench.measures import Evaluator
 from evolvent.bench.questions import read_choices, read_questions, read_texts
@@ -30,6 +30,7 @@ from evolvent.cli.settings import Command, OverWorlds, read_given
 from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import disk_errors
+from evolvent.identity import version_1_values
 from evolvent.rollout.evaluate import panel_starts
 from evolvent.trajectory import canonical_json
 from evolvent.view.escape import plain
@@ -105,7 +106,7 @@ def run(words: Sequence[str], console: Console) -> int:
     ) as watcher:
         os.nice(config.nice)
         if config.once:
-            if not watcher.once():
+            if not watcher.evaluate_newest():
                 console.print(plain(f"{config.run} has no snapshot"), soft_wrap=True)
         else:
             console.print(plain(f"watching {config.run}: {', '.join(one.name for one in chosen)}"), soft_wrap=True)
@@ -125,9 +126,9 @@ def _evaluators(config: Watch) -> list[Evaluator]:
     problems: list[Problem] = []
     made: list[Evaluator] = []
     of_data: tuple[tuple[Any, Callable[[Path], list[Any]], Callable[..., Any]], ...] = (
-        (config.perplexity, read_texts, perplexity),
-        (config.classification, read_choices, classification),
-        (config.generation, read_questions, generation),
+        (config.perplexity, read_texts, measure_perplexity),
+        (config.classification, read_choices, measure_classification),
+        (config.generation, read_questions, measure_generation),
     )
     for chosen, read, measure in of_data:
         try:
@@ -152,15 +153,15 @@ def _over_data(config: Any, data: Sequence[T], measure: Callable[..., Any]) -> E
     path: Path = config.data
     with disk_errors(path):
         content = hashlib.sha256(path.read_bytes()).hexdigest()
-    settings = {**config.model_dump(mode="json"), "data": content}
+    settings = {**version_1_values(config), "data": content}
     return Evaluator(measure.__name__, _bound(measure, data, config), canonical_json(settings))
 
 
 def _over_worlds(config: Watch) -> Evaluator:
     made = worlds(config.worlds)
     panel_starts(made, split=config.success.split, tiers=config.success.tiers, limit=config.success.limit)
-    settings = [list(config.worlds), config.success.model_dump(mode="json"), [one.version for one in made.values()]]
-    return Evaluator("success", _bound(success, made, config.success), canonical_json(settings))
+    settings = [list(config.worlds), version_1_values(config.success), [one.version for one in made.values()]]
+    return Evaluator("success", _bound(measure_success, made, config.success), canonical_json(settings))
 
 
 def _bound(measure: Callable[..., Any], data: object, config: Config) -> Callable[[Policy, Engine], Any]:

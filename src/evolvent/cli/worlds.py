@@ -14,7 +14,7 @@ from rich.text import Text
 from evolvent.cli.console import rate, table
 from evolvent.cli.parsing import Parser, choose, verbs_help, whole
 from evolvent.cli.registry import world, world_origins
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.trajectory import Task, Value
 from evolvent.view.escape import plain
 from evolvent.worlds.base import SPLITS, Info, World
@@ -78,9 +78,9 @@ def _show(words: Sequence[str], console: Console) -> int:
 
 def _task(played: World, split: str, tier: str, index: int) -> Task:
     """The task at a place of a panel; every wrong name is reported at once."""
-    problems = [unknown("split", split, SPLITS)] if split not in SPLITS else []
+    problems = [unknown_name_problem("split", split, SPLITS)] if split not in SPLITS else []
     if tier not in played.tiers:
-        problems.append(unknown("tier", tier, played.tiers))
+        problems.append(unknown_name_problem("tier", tier, played.tiers))
     if problems:
         raise ConfigError(problems)
     panel = played.tasks(split, tier)
@@ -142,7 +142,9 @@ def _audit(words: Sequence[str], console: Console) -> int:
     parser.add("--seed", type=whole, default=0, help="of the random agent (default 0)")
     found = parser.read(words)
     if found.split not in ("dev", "test"):
-        raise ConfigError([unknown("split", found.split, ("dev", "test"), where="evolvent worlds audit")])
+        raise ConfigError(
+            [unknown_name_problem("split", found.split, ("dev", "test"), location="evolvent worlds audit")]
+        )
     from evolvent.worlds.audit import audit
     from evolvent.worlds.check import check_env
 

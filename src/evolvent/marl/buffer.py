@@ -14,7 +14,7 @@ from torch import Tensor
 from evolvent.marl.credit import TeamCredit, ValueNorm
 from evolvent.marl.policy import rollout_actions, rollout_seen
 from evolvent.marl.rollout import ArrayRollout
-from evolvent.models.team_actions import Seen
+from evolvent.models.team_actions import TeamInputs
 from evolvent.rl.advantages import whiten
 from evolvent.trajectory import sample_rng
 
@@ -31,7 +31,7 @@ class TeamBuffer(NamedTuple):
         factor: `[N, 1]`, what the advantages are multiplied by (HAPPO's product of ratios; 1).
     """
 
-    seen: Seen
+    seen: TeamInputs
     actions: Tensor
     old: Tensor
     advantage: Tensor

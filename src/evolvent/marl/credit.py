@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from evolvent.errors import BatchMismatch, NothingToLearn
 from evolvent.marl.rollout import ArrayRollout
 from evolvent.rl.advantages import decomposed_gae
-from evolvent.rl.rollout_batch import GOES_ON, TERMINATED, TRUNCATED, Flat
+from evolvent.rl.rollout_batch import GOES_ON, TERMINATED, TRUNCATED, RolloutBatch
 
 __all__ = ["TeamCredit", "ValueNorm", "living_values", "team_credit"]
 
@@ -151,7 +151,7 @@ def team_credit(
     flat = _flat(rollout, parts, bootstrap if level == "action" else bootstrap[..., 0])
     by_row = values.transpose(1, 0, 2)
     given = by_row.reshape(-1, agents) if level == "action" else by_row[parts]
-    credit = decomposed_gae(given, flat, gamma=gamma, lam=lam, lam_part=lam_part)
+    credit = decomposed_gae(given, flat, gamma=gamma, gae_lambda=lam, token_lambda=lam_part)
     found = []
     for each in (credit.advantage, credit.returns):
         square = np.zeros((rows, steps, agents))
@@ -164,7 +164,7 @@ def team_credit(
     return TeamCredit(found[0], found[1], learned)
 
 
-def _flat(rollout: ArrayRollout, parts: Bools, bootstrap: Floats) -> Flat:
+def _flat(rollout: ArrayRollout, parts: Bools, bootstrap: Floats) -> RolloutBatch:
     """Decisions in time order, row after row, made of the marked parts `[E, T, n or 1]`; `bootstrap [T, E, ...]`."""
     steps, rows = rollout.reward.shape
     ended = np.where(rollout.terminated, TERMINATED, np.where(rollout.truncated, TRUNCATED, GOES_ON)).astype(np.int8)
@@ -177,7 +177,7 @@ def _flat(rollout: ArrayRollout, parts: Bools, bootstrap: Floats) -> Flat:
     reward, final = np.zeros(number), np.append(np.diff(action) > 0, True)
     reward[final] = np.where(rollout.lost, 0.0, rollout.reward).T.reshape(-1)
     nought, places = np.zeros(number, np.int64), np.arange(number)
-    return Flat(
+    return RolloutBatch(
         logp=np.zeros(number, np.float32),
         version=nought.astype(np.int32),
         span=places,
@@ -187,6 +187,6 @@ def _flat(rollout: ArrayRollout, parts: Bools, bootstrap: Floats) -> Flat:
         reward=reward,
         ended=ended,
         bootstrap=np.swapaxes(bootstrap, 0, 1).reshape(rows * steps, *bootstrap.shape[2:]),
-        chain=nought,
-        place=places,
+        sequence=nought,
+        position=places,
     )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from evolvent.errors import ConfigError, NonFinite
 from evolvent.marl.rollout import ArrayRollout, Decision, decision_draws
-from evolvent.models.team_actions import Seen, TeamModel, TeamShape
+from evolvent.models.team_actions import TeamInputs, TeamModel, TeamShape
 from evolvent.worlds.teams.base import Continuous, Discrete, TeamSpec, TeamView
 
 __all__ = ["TeamPolicy", "rollout_actions", "rollout_seen", "seen_of", "shape_of"]
@@ -40,12 +40,12 @@ def shape_of(spec: TeamSpec, kind: str = "mat", **settings: int | bool) -> TeamS
         raise ConfigError("no network of a team", value=str(error)) from error
 
 
-def seen_of(view: TeamView, device: torch.device | None = None) -> Seen:
+def seen_of(view: TeamView, device: torch.device | None = None) -> TeamInputs:
     """A view as a network reads it. What does not restrict anything (all alive, all available) is left out."""
     return _seen(view.observation, view.alive, view.available, view.state, device)
 
 
-def rollout_seen(rollout: ArrayRollout, device: torch.device | None = None) -> Seen:
+def rollout_seen(rollout: ArrayRollout, device: torch.device | None = None) -> TeamInputs:
     """What all `T x E` decisions rested on, step after step."""
 
     def flat(array: NDArray[Any]) -> NDArray[Any]:
@@ -74,14 +74,14 @@ def _seen(
     available: NDArray[np.bool_] | None,
     state: NDArray[np.float32] | None,
     device: torch.device | None,
-) -> Seen:
+) -> TeamInputs:
     def sent(array: NDArray[np.generic] | None) -> Tensor | None:
         return None if array is None else torch.from_numpy(np.ascontiguousarray(array)).to(device)
 
     found = sent(np.asarray(observation, np.float32))
     if found is None:
         raise ConfigError("a team that sees nothing")
-    return Seen(
+    return TeamInputs(
         found,
         None if alive.all() else sent(alive),
         None if available is None or available.all() else sent(available),

@@ -23,7 +23,7 @@ from evolvent.marl.policy import TeamPolicy
 from evolvent.marl.rollout import ArrayRollout
 from evolvent.models.team_actions import TeamModel
 from evolvent.models.team_actors import TeamActors
-from evolvent.rl.policy_losses import clipped, total, value_terms
+from evolvent.rl.policy_losses import clipped_surrogate, value_losses, weighted_sum
 from evolvent.trajectory import sample_rng
 
 __all__ = ["TeamLearner", "TeamUpdates", "policy_term", "value_term"]
@@ -59,22 +59,22 @@ def policy_term(logp: Tensor, old: Tensor, advantage: Tensor, *, weights: Tensor
         logp, old, advantage: `[B, n]`; advantages may be compounded (HAPPO).
     """
     gap = torch.where(weights != 0, logp - old, 0.0)
-    terms = clipped(gap.flatten(), advantage.flatten(), low=clip, high=clip)
-    return total(terms, weights.flatten()), weights.sum()
+    terms = clipped_surrogate(gap.flatten(), advantage.flatten(), low=clip, high=clip)
+    return weighted_sum(terms, weights.flatten()), weights.sum()
 
 
 def value_term(
     values: Tensor, returns: Tensor, old: Tensor, *, weights: Tensor, settings: TeamUpdates
 ) -> tuple[Tensor, Tensor]:
     """Huber's loss, the greater of it and that of clipped values, (sum, count) over where `weights [B, n]` is not 0."""
-    terms = value_terms(
+    terms = value_losses(
         values.flatten(),
         returns.flatten(),
         old.flatten(),
         huber=settings.huber,
-        clip=settings.clip if settings.clip_values else None,
+        clip_range=settings.clip if settings.clip_values else None,
     )
-    return total(terms, weights.flatten()), weights.sum()
+    return weighted_sum(terms, weights.flatten()), weights.sum()
 
 
 class _FlatAdam:
@@ -191,7 +191,9 @@ class TeamLearner:
                 policy, count = policy_term(
                     judged.logp, batch.old, batch.advantage, weights=batch.acted, clip=settings.clip
                 )
-                policy, entropy = (x / count.clamp(min=1.0) for x in (policy, total(judged.entropy, batch.acted)))
+                policy, entropy = (
+                    x / count.clamp(min=1.0) for x in (policy, weighted_sum(judged.entropy, batch.acted))
+                )
                 value = self._value_loss(judged.values, batch)
                 norm = self.optimizers[0].step(policy - settings.entropy * entropy + settings.value_weight * value)
                 found.append(
@@ -216,7 +218,7 @@ class TeamLearner:
             at = slice(agent, agent + 1)
             for epoch in range(settings.epochs):
                 for batch in minibatches(buffer, settings.minibatches, self.seed, self.updates, epoch, agent):
-                    logp, spread = model.judge(batch.seen, batch.actions, [agent])
+                    logp, spread = model.evaluate_agents(batch.seen, batch.actions, [agent])
                     policy, count = policy_term(
                         logp,
                         batch.old[:, at],
@@ -224,8 +226,10 @@ class TeamLearner:
                         weights=batch.acted[:, at],
                         clip=settings.clip,
                     )
-                    policy, entropy = (x / count.clamp(min=1.0) for x in (policy, total(spread, batch.acted[:, at])))
-                    norm = self.optimizers[model.actor_of(agent)].step(policy - settings.entropy * entropy)
+                    policy, entropy = (
+                        x / count.clamp(min=1.0) for x in (policy, weighted_sum(spread, batch.acted[:, at]))
+                    )
+                    norm = self.optimizers[model.actor_index(agent)].step(policy - settings.entropy * entropy)
                     found.append({"policy_loss": policy.item(), "entropy": entropy.item(), "grad_norm": norm})
             buffer = buffer._replace(factor=buffer.factor * self._ratio(model, buffer, agent))
         for epoch in range(settings.epochs):
@@ -239,7 +243,7 @@ class TeamLearner:
     def _ratio(self, model: TeamActors, buffer: TeamBuffer, agent: int) -> Tensor:
         """`[N, 1]`, how much likelier an agent's actions have become; 1 where it was dead, whatever a loss looks at."""
         at = slice(agent, agent + 1)
-        logp, _ = model.judge(buffer.seen, buffer.actions, [agent])
+        logp, _ = model.evaluate_agents(buffer.seen, buffer.actions, [agent])
         gap, alive = logp - buffer.old[:, at], buffer.seen.alive
         return (gap if alive is None else torch.where(alive[:, at], gap, 0.0)).exp()
 

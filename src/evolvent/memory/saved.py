@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from evolvent.errors import CheckpointError, HashMismatch, Incomplete, UnknownSchema, boundary
-from evolvent.files import TEMPORARY, atomic_writer, disk_errors, safe_join, write_atomic
+from evolvent.files import TEMPORARY_SUFFIX, atomic_writer, disk_errors, safe_join, write_atomic
 from evolvent.memory.index import Rows
 from evolvent.memory.records import Key
 from evolvent.memory.tables import EPISODES, STEPS, Tables
@@ -88,7 +88,11 @@ def write_memory(folder: Path, kept: Kept) -> None:
         )
     write_atomic(folder / _NOTE, json.dumps(note, indent=1) + "\n")
     for path in folder.iterdir():
-        meant = path.name.removesuffix(TEMPORARY).rpartition(".")[0] if path.name.endswith(TEMPORARY) else path.name
+        meant = (
+            path.name.removesuffix(TEMPORARY_SUFFIX).rpartition(".")[0]
+            if path.name.endswith(TEMPORARY_SUFFIX)
+            else path.name
+        )
         ours = _OURS.fullmatch(meant) or (meant == _NOTE and meant != path.name)  # also what a killed writer left
         if path.name not in files and ours:
             with suppress(OSError):

@@ -16,7 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from evolvent.errors import BatchMismatch, ConfigError, HashMismatch, NonFinite, Problem, SampleInvalid, unknown
+from evolvent.errors import (
+    BatchMismatch,
+    ConfigError,
+    HashMismatch,
+    NonFinite,
+    Problem,
+    SampleInvalid,
+    unknown_name_problem,
+)
 from evolvent.memory.encoders import Encoder, HashedNgrams
 from evolvent.memory.index import FlatIndex, Index, Rows, unit_rows
 from evolvent.memory.records import METADATA, THOUGHT, Demonstration, Hit, Key, StepRecord, demonstration
@@ -143,7 +151,7 @@ class StepMemory:
         """
         tables = self._state.tables
         if trajectory_id not in tables.place:
-            raise ConfigError([unknown("trajectory", trajectory_id, list(tables.place)[:1000])])
+            raise ConfigError([unknown_name_problem("trajectory", trajectory_id, list(tables.place)[:1000])])
         return tables.episode(tables.place[trajectory_id])
 
     @property
@@ -273,7 +281,7 @@ class StepMemory:
         key, state = self._chosen(by), self._state
         problems = [Problem("k", f"got {k}", "1 or more")] if k < 1 else []
         problems += [Problem("texts", "got one text", "a list of texts")] if isinstance(texts, str) else []
-        problems += [unknown("filter", name, _COLUMNS) for name in where or () if name not in _COLUMNS]
+        problems += [unknown_name_problem("filter", name, _COLUMNS) for name in where or () if name not in _COLUMNS]
         if not len(self):
             problems.append(Problem("memory", "got one without a step", "add trajectories first"))
         if problems:
@@ -291,7 +299,7 @@ class StepMemory:
     def _chosen(self, key: Key | None) -> Key:
         chosen = self.keys[0] if key is None else key
         if chosen not in self.keys:
-            raise ConfigError([unknown("key", chosen.name, [known.name for known in self.keys])])
+            raise ConfigError([unknown_name_problem("key", chosen.name, [known.name for known in self.keys])])
         return chosen
 
     def _allowed(self, where: Where, without: Collection[str]) -> NDArray[np.bool_] | None:

@@ -24,14 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from evolvent.belief.named import read_detector
+from evolvent.belief.named import parse_detector
 from evolvent.belief.stopping import Detector, StdBelow
 from evolvent.belief.summary import BeliefSummary
 from evolvent.config import Config, as_dict, resolve
 from evolvent.errors import ConfigError, Problem, boundary
 from evolvent.files import write_atomic
 from evolvent.trajectory import Task
-from evolvent.worlds.plume.presets import draw_spec, preset_named
+from evolvent.worlds.plume.presets import draw_spec, get_preset
 from evolvent.worlds.plume.world import PlumeWorld
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class AGDC(Config):
 
     @model_validator(mode="after")
     def _fits(self) -> AGDC:
-        moves = preset_named(self.world).moves if self.moves == "preset" else self.moves
+        moves = get_preset(self.world).moves if self.moves == "preset" else self.moves
         problems = []
         if self.algorithm == "dqn" and moves == "heading":
             problems.append(Problem("moves", "DQN cannot choose headings", "give 'four' or 'twelve'"))
@@ -106,23 +106,23 @@ class Seeker:
 
     def __call__(self, search: SourceSearch) -> NDArray[Any]:
         """[B] the best move by the policy, without exploring."""
-        from evolvent.belief.cessation import to_moves
+        from evolvent.belief.cessation import actions_to_moves
 
         actions, _ = self.model.predict(search.observe(), deterministic=True)
-        return to_moves(search.preset, np.asarray(actions))
+        return actions_to_moves(search.preset, np.asarray(actions))
 
 
 def world_of(config: AGDC) -> PlumeWorld:
     """The world that a configuration is about; ConfigError for an unknown preset."""
-    preset = preset_named(config.world)
+    preset = get_preset(config.world)
     return PlumeWorld(preset if config.moves == "preset" else replace(preset, moves=config.moves))
 
 
 def detector_of(config: AGDC) -> Detector:
     """The detector that ends episodes; ConfigError for one that is none, or that looks at what a place has not."""
     if config.detector is not None:
-        return read_detector(config.detector, where="detector")
-    return StdBelow(preset_named(config.world).zeta if config.zeta is None else config.zeta)
+        return parse_detector(config.detector, setting="detector")
+    return StdBelow(get_preset(config.world).zeta if config.zeta is None else config.zeta)
 
 
 def agdc(config: AGDC, tasks: Sequence[Task] | None = None) -> Seeker:
@@ -135,9 +135,9 @@ def agdc(config: AGDC, tasks: Sequence[Task] | None = None) -> Seeker:
     Raises:
         MissingExtra: stable-baselines3 is not installed.
     """
-    from evolvent.belief.learners import generators_kept
+    from evolvent.belief.learners import preserve_generators
 
-    with generators_kept():
+    with preserve_generators():
         env = _vector(config, config.at_once, tasks)
         first = {} if config.algorithm == "ppo" else {"learning_starts": min(5_000, config.budget // 20)}
         model = _model(config, env, **first)
@@ -146,7 +146,7 @@ def agdc(config: AGDC, tasks: Sequence[Task] | None = None) -> Seeker:
 
 
 def _vector(config: AGDC, size: int, tasks: Sequence[Task] | None) -> SourceSearchVec:
-    from evolvent.belief.seeking import Payment, SourceSearch
+    from evolvent.belief.seeking import SourceSearch, StopReward
     from evolvent.belief.vector import SourceSearchVec
 
     world = world_of(config)
@@ -154,16 +154,16 @@ def _vector(config: AGDC, size: int, tasks: Sequence[Task] | None) -> SourceSear
         SourceSearch(world.batch(size), particles=config.n_particles, fused=config.fused),
         world.tasks("train", "seen") if tasks is None else tasks,
         detector=detector_of(config) if config.arm == "agdc" else None,
-        pay=Payment(reward=config.reward, cost=config.step_cost, paid_for=config.paid_for),
+        pay=StopReward(reward=config.reward, cost=config.step_cost, paid_for=config.paid_for),
         seed=config.seed,
         scale=config.scale,
     )
 
 
 def _model(config: AGDC, env: SourceSearchVec, **settings: int) -> BaseAlgorithm:
-    from evolvent.belief.learners import learner
+    from evolvent.belief.learners import make_learner
 
-    return learner(
+    return make_learner(
         config.algorithm, env, lr=config.lr, gamma=config.gamma, width=config.width, seed=config.seed, **settings
     )
 
@@ -183,13 +183,13 @@ def load_seeker(folder: Path) -> Seeker:
     Raises:
         ConfigError: no such folder, or other settings. ShapeMismatch: networks of another shape or algorithm.
     """
-    from evolvent.belief.learners import generators_kept, read_networks
+    from evolvent.belief.learners import preserve_generators, read_networks
 
     if not (folder / _SETTINGS).is_file() or not (folder / _WEIGHTS).is_file():
         raise ConfigError("no policy of AGDC", value=str(folder), expected=f"{_SETTINGS} and {_WEIGHTS}")
     with boundary(ConfigError, f"{folder / _SETTINGS} holds no settings of AGDC"):
         config = resolve(AGDC, preset=dict(json.loads((folder / _SETTINGS).read_text(encoding="utf-8"))))
-    with generators_kept():
+    with preserve_generators():
         small = {} if config.algorithm == "ppo" else {"buffer_size": 1}  # nothing is learned, so nothing is replayed
         world = world_of(config)
         one = Task(world.name, world.version, draw_spec(world.preset, 0))  # any task: none is played

@@ -21,7 +21,7 @@ from typing import Annotated, Generic, Literal, TypeVar
 from pydantic import Field
 
 from evolvent.config import Config
-from evolvent.curate.balance import balanced
+from evolvent.curate.balance import balance_worlds
 from evolvent.learn.objectives import weighted_nll
 from evolvent.rollout.horizon import HorizonSchedule
 from evolvent.run import Run
@@ -254,4 +254,4 @@ def merged(
     used = rounds if config.merge in ("previous", "all") else rounds[-1:]
     kept = _of_each_task([trajectory for tried in used for trajectory in tried], config)
     data = [*demonstrations, *kept] if config.merge in ("base", "all") or not kept else kept
-    return balanced(data) if config.balance else data
+    return balance_worlds(data) if config.balance else data

@@ -22,15 +22,30 @@ from collections.abc import Mapping, Sequence
 from pydantic import Field
 
 from evolvent.config import Config
-from evolvent.curate.commenting import Commenting, Source, Written, against, counted, start_of, written
-from evolvent.curate.notes import Limits, alignment, answer, asked, faults, pairs_of
+from evolvent.curate.commenting import (
+    Commenting,
+    CommentResult,
+    Source,
+    count_outcomes,
+    find_faults,
+    make_start,
+    read_episode,
+)
+from evolvent.curate.notes import (
+    CommentLimits,
+    alignment,
+    extract_comments,
+    find_source_faults,
+    format_answer,
+    format_request,
+)
 from evolvent.errors import ConfigError, NothingToLearn, SampleInvalid, VocabularyMismatch
 from evolvent.files import plain_json, write_atomic
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.rows import Reading, read_rows
-from evolvent.learn.taught import taught
-from evolvent.learn.token_sequences import Parts
-from evolvent.learn.windows import Intake, fitted
+from evolvent.learn.rows import ReadingConfig, read_rows
+from evolvent.learn.taught import build_demonstration
+from evolvent.learn.token_sequences import TokenSequence
+from evolvent.learn.windows import Intake, fit_to_context
 from evolvent.models.policy import Policy
 from evolvent.run import Run
 from evolvent.trajectory import sample_seed
@@ -55,9 +70,9 @@ class Comments(Config):
     tokens: int | None = Field(default=None, ge=1, description="learned tokens of a corpus; none: the epochs")
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> CommentLimits:
         """The explicit filters. Raises ConfigError for bounds between which nothing lies."""
-        return Limits(chars=self.chars, repeated=self.repeated, density=self.density, aligned=self.aligned)
+        return CommentLimits(chars=self.chars, repeated=self.repeated, density=self.density, aligned=self.aligned)
 
 
 RAW: Mapping[str, object] = {"augment": False, "filter": False}
@@ -75,7 +90,7 @@ def comments(
     config: Comments,
     run: Run[Policy],
     examples: Sequence[Source] | None = None,
-    beside: Sequence[Parts] = (),
+    beside: Sequence[TokenSequence] = (),
 ) -> Policy:
     """Comment the code, learn it, and again; returns the policy of the last round.
 
@@ -96,13 +111,13 @@ def comments(
     pairs = _pairs(sources if examples is None else examples, config, policy, seed=run.seed)
     told: list[Mapping[str, object]] = []
     for number in run.rounds(config.rounds):
-        every = [Written(one, one.text, (), 0, "unchanged") for one in sources]
+        every = [CommentResult(one, one.text, (), 0, "unchanged") for one in sources]
         if config.augment:
             generator = run.fit(policy, pairs, weighted_nll, tokens=config.pair_tokens) if pairs else policy
             every = comment(sources, generator, run=run, temperature=config.temperature)
-        reasons = {one.source.id: against(one, config.limits) for one in every} if config.filter else {}
+        reasons = {one.source.id: find_faults(one, config.limits) for one in every} if config.filter else {}
         parts, row = _corpus(policy, every, reasons)
-        told.append({"round": number, **row, **counted(every)})
+        told.append({"round": number, **row, **count_outcomes(every)})
         write_atomic(run.folder / "comments.json", plain_json(told) + "\n")
         if not parts:
             raise NothingToLearn("no code is left to learn", value=row, expected="sources that pass the filters")
@@ -117,7 +132,7 @@ def _check_ids(sources: Sequence[Source]) -> None:
         raise ConfigError("two sources of one id", value=twice[:5], expected="each id once")
 
 
-def _pairs(sources: Sequence[Source], config: Comments, policy: Policy, *, seed: int) -> list[Parts]:
+def _pairs(sources: Sequence[Source], config: Comments, policy: Policy, *, seed: int) -> list[TokenSequence]:
     """What generators are tuned on; nothing where none is."""
     if not (config.augment and config.teach):
         return []
@@ -134,7 +149,7 @@ def _pairs(sources: Sequence[Source], config: Comments, policy: Policy, *, seed:
 
 def comment(
     sources: Sequence[Source], generator: Policy, *, run: Run[Policy], temperature: float = 0.0
-) -> list[Written]:
+) -> list[CommentResult]:
     """Ask a generator for the notes of every source, and put in those that may stand; in the order of the sources.
 
     Equal code is asked about once. Sources that cannot be commented come back as they are, with their outcome.
@@ -142,13 +157,13 @@ def comment(
     Raises:
         ConfigError: the run has no world `Commenting`.
     """
-    starts = [start_of(source) for source in sources]
+    starts = [make_start(source) for source in sources]
     different = list(dict.fromkeys(starts))
     played = dict(zip(different, run.collect(generator, different, temperature=temperature), strict=True))
-    return [written(source, played[start]) for source, start in zip(sources, starts, strict=True)]
+    return [read_episode(source, played[start]) for source, start in zip(sources, starts, strict=True)]
 
 
-def lessons(sources: Sequence[Source], config: Comments, policy: Policy, *, seed: int) -> list[Parts]:
+def lessons(sources: Sequence[Source], config: Comments, policy: Policy, *, seed: int) -> list[TokenSequence]:
     """Pairs for a generator of comments, as it will be asked: the code without its comments, and these.
 
     Code that the rules find faulty is shown with the answer SKIP; of such pairs a share is kept that the seed and the
@@ -158,16 +173,16 @@ def lessons(sources: Sequence[Source], config: Comments, policy: Policy, *, seed
     Raises:
         MissingExtra: the packages of a language are not installed.
     """
-    limits, good, low = config.limits, list[Parts](), list[Parts]()
+    limits, good, low = config.limits, list[TokenSequence](), list[TokenSequence]()
     for one in sources:
         try:
-            pair = pairs_of(one.text, one.language)
-            faulty = bool(faults(one.text, one.language, limits=limits))
+            pair = extract_comments(one.text, one.language)
+            faulty = bool(find_source_faults(one.text, one.language, limits=limits))
             if not faulty and (not pair.notes or alignment(pair.source, pair.notes) < limits.aligned):
                 continue
-            prompt = policy.dialect.open(Commenting.instructions, asked(pair.source, one.language))
-            said = policy.dialect.action(answer(() if faulty else pair.notes))
-            (low if faulty else good).extend(fitted(taught(one.id, prompt, said), policy.context))
+            prompt = policy.dialect.open(Commenting.instructions, format_request(pair.source, one.language))
+            said = policy.dialect.action(format_answer(() if faulty else pair.notes))
+            (low if faulty else good).extend(fit_to_context(build_demonstration(one.id, prompt, said), policy.context))
         except (SampleInvalid, VocabularyMismatch):
             continue
     most = int(len(good) * config.skips / (1 - config.skips))
@@ -178,12 +193,12 @@ def lessons(sources: Sequence[Source], config: Comments, policy: Policy, *, seed
 
 
 def _corpus(
-    policy: Policy, every: Sequence[Written], reasons: Mapping[str, Sequence[str]]
-) -> tuple[list[Parts], dict[str, object]]:
+    policy: Policy, every: Sequence[CommentResult], reasons: Mapping[str, Sequence[str]]
+) -> tuple[list[TokenSequence], dict[str, object]]:
     """What no filter found faulty as raw documents, every token learned, long ones in windows; and counts."""
     kept = [one for one in every if not reasons.get(one.source.id)]
     intake = Intake()
     rows = ((one.source.id, {"text": one.text}) for one in kept)
-    parts = list(read_rows(rows, policy, Reading(kind="text", too_long="split"), intake=intake))
+    parts = list(read_rows(rows, policy, ReadingConfig(kind="text", overlong="split"), intake=intake))
     why = dict(Counter(reason for found in reasons.values() for reason in found))
     return parts, {"sources": len(every), "kept": len(kept), "filtered": why, "not_encoded": intake.refused}

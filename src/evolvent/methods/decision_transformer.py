@@ -139,12 +139,12 @@ def save_conditioned(policy: ReturnConditioned, folder: Path) -> None:
 
 def load_conditioned(folder: Path) -> ReturnConditioned:
     """Read what `save_conditioned` wrote; raises Incomplete, CorruptRecord or ShapeMismatch."""
-    from evolvent.models.sequence_files import described, load_sequence
+    from evolvent.models.sequence_files import load_sequence, raise_incomplete
     from evolvent.models.sequences import DecisionModel, SequenceShape
     from evolvent.offline.windows import Standard
 
     model, extra = load_sequence(DecisionModel, SequenceShape, folder)
-    with described(folder):
+    with raise_incomplete(folder):
         standard = Standard.read(extra, model.shape.observation)
     return ReturnConditioned(model, standard)
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -31,22 +31,21 @@ from torch import Tensor
 
 from evolvent.config import Config
 from evolvent.identity import version_1_text
-from evolvent.learn.forward import calm, outputs, target_logits
+from evolvent.learn.forward import compute_outputs, eval_mode, target_logits
 from evolvent.learn.learner import Learner
-from evolvent.learn.objectives import Objective, Outputs, given
+from evolvent.learn.objectives import Objective, Outputs, require_output
 from evolvent.learn.packing import Batch
+from evolvent.models.policy import Policy
 from evolvent.models.tuned import light_copy
-from evolvent.rl.advantages import Credit, q_targets
-from evolvent.rl.scored_rollout import Seen, gathered, with_final_values, with_finals
-from evolvent.rl.scoring import said_of
+from evolvent.rl.advantages import Advantages, q_targets
+from evolvent.rl.scored_rollout import ScoredRollout, append_final_observations, gather_column, set_final_values
+from evolvent.rl.scoring import evaluate_targets
 from evolvent.rl.soft_values import expected_soft_value, soft_policy_kl, td_loss
-from evolvent.rl.trainer import Practice, PracticeConfig, Setup
+from evolvent.rl.trainer import PolicyTrainer, RLConfig, RLSpec
 from evolvent.run import Run
 from evolvent.trajectory import Task
 
 __all__ = ["ETPO", "PUBLISHED", "Networks", "etpo"]
-
-P = TypeVar("P")
 
 
 class ETPO(Config):
@@ -58,7 +57,7 @@ class ETPO(Config):
     lam: float = Field(default=0.0, ge=0, le=1, description="how far what came of an action reaches back; 0: one step")
     lam_part: float = Field(default=0.0, ge=0, le=1, description="the same inside an action; 0: one token")
     huber: float | None = Field(default=None, gt=0, description="errors of Q beyond it count linearly; none: none do")
-    practice: PracticeConfig = Field(default_factory=PracticeConfig, description="playing and improving")
+    practice: RLConfig = Field(default_factory=RLConfig, description="playing and improving")
 
 
 PUBLISHED: Mapping[str, object] = {"beta": 0.01, "polyak": 0.995, "practice": {"temperature": 0.5, "top_k": 50}}
@@ -74,26 +73,28 @@ class Networks:
         self.moved: list[str]
         self.rho: Any
 
-    def join(self, practice: Practice) -> None:
+    def join(self, practice: PolicyTrainer) -> None:
         """Make the networks of a practice, so that they are kept and come back with it."""
         self.rho = practice.first.model
         q = Objective("etpo_q", self._q_loss, _targets, ("logits", "values"), settings=(("huber", self.config.huber),))
-        self.learner = practice.learns("q", practice.first.clone(), q)
+        self.learner = practice.add_network("q", practice.first.clone(), q)
         learning = self.learner.policy.model
         self.moved = [name for name, weight in learning.named_parameters() if weight.requires_grad]
-        self.target = light_copy(learning, own=self.moved).requires_grad_(False)  # below an adapter all are one
-        practice.follows("target", self.target)
+        self.target = light_copy(learning, trained_names=self.moved).requires_grad_(
+            False
+        )  # below an adapter all are one
+        practice.track_weights("target", self.target)
 
     def _q_loss(self, found: Outputs, batch: Batch) -> tuple[Tensor, int]:
-        logit = given(found.logits, "logits").float().gather(-1, batch.targets[:, None]).squeeze(-1)
-        chosen = given(found.values, "values") + logit - batch.columns["rho_logit"]
+        logit = require_output(found.logits, "logits").float().gather(-1, batch.targets[:, None]).squeeze(-1)
+        chosen = require_output(found.values, "values") + logit - batch.columns["rho_logit"]
         return td_loss(chosen, batch.columns["returns"], huber=self.config.huber).sum(), batch.count
 
     def policy_loss(self, found: Outputs, batch: Batch) -> tuple[Tensor, int]:
         """`KL(pi || rho exp(Q / beta) / Z)` at every token; what V adds is in Z."""
-        own = given(found.logits, "logits")
+        own = require_output(found.logits, "logits")
         heat = self.config.practice.temperature
-        with torch.no_grad(), calm(self.learner.policy.model):
+        with torch.no_grad(), eval_mode(self.learner.policy.model):
             rho, q = target_logits(self.rho, batch).float(), target_logits(self.learner.policy.model, batch).float()
         logpi, logrho = (within(logits, batch).div(heat).log_softmax(-1) for logits in (own, rho))
         return soft_policy_kl(logpi, logrho, q - rho, beta=self.config.beta).sum(), batch.count
@@ -101,8 +102,8 @@ class Networks:
     def said(self, model: Any, batch: Batch) -> dict[str, Tensor]:
         """Under the target network the soft value of every prefix and Q of its target; the target's logit under rho."""
         heat, rho = self.config.practice.temperature, target_logits(self.rho, batch).float()
-        lagging = outputs(self.target, batch, needs=("logits", "values"))
-        q = given(lagging.values, "values")[:, None] + given(lagging.logits, "logits").float() - rho
+        lagging = compute_outputs(self.target, batch, needs=("logits", "values"))
+        q = require_output(lagging.values, "values")[:, None] + require_output(lagging.logits, "logits").float() - rho
         logpi, logrho = (within(x, batch).div(heat).log_softmax(-1) for x in (target_logits(model, batch), rho))
         soft = expected_soft_value(q, logpi, logrho, beta=self.config.beta)
         chosen, rho_logit = (values.gather(-1, batch.targets[:, None]).squeeze(-1) for values in (q, rho))
@@ -131,7 +132,7 @@ def _targets(batch: Batch) -> int:
     return batch.count
 
 
-def etpo(policy: P, tasks: Sequence[Task], *, config: ETPO, run: Run[P]) -> P:
+def etpo(policy: Policy, tasks: Sequence[Task], *, config: ETPO, run: Run[Policy]) -> Policy:
     """Practise on these tasks. The handed-in policy is left as it was: it is the reference.
 
     Returns:
@@ -139,36 +140,38 @@ def etpo(policy: P, tasks: Sequence[Task], *, config: ETPO, run: Run[P]) -> P:
     """
     networks = Networks(config)
     objective = Objective("etpo", networks.policy_loss, _targets, ("logits",), settings=(("beta", config.beta),))
-    setup = Setup("etpo", config.practice, objective, settings=version_1_text(config), prepare=networks.join)
-    with run.practise(policy, setup, [task.id for task in tasks]) as practice:
-        for iteration in practice.rounds():
-            seen = practice.look(practice.play(practice.starts(tasks)))
+    setup = RLSpec("etpo", config.practice, objective, settings=version_1_text(config), on_start=networks.join)
+    with run.train_rl(policy, setup, [task.id for task in tasks]) as practice:
+        for iteration in practice.iterations():
+            seen = practice.score(practice.rollout(practice.next_starts(tasks)))
             backup(practice, seen, networks)
-            if practice.due():
+            if practice.should_evaluate():
                 run.evaluate(practice.policy, iteration)
-    result: P = practice.policy
+    result: Policy = practice.policy
     return result
 
 
-def backup(practice: Practice, seen: Seen, networks: Networks) -> None:
+def backup(practice: PolicyTrainer, seen: ScoredRollout, networks: Networks) -> None:
     """One iteration: targets by the soft backup, Q towards them, the target network after it, then the policy."""
     policy = practice.policy
-    chains, flat, read = with_finals(
-        seen.chains,
-        seen.flat,
+    chains, flat, read = append_final_observations(
+        seen.sequences,
+        seen.batch,
         seen.episodes,
         dialect=policy.dialect,
         context=policy.context,
-        shorter=practice.shorter,
+        truncate_history=practice.truncate_history,
     )
-    view = practice.view
-    columns = said_of(policy.model, chains, networks.said, tokens=view.micro, sharing=view.sharing)
-    soft, chosen, rho_logit = (gathered(columns, name, flat) for name in ("soft", "chosen", "rho_logit"))
-    flat = with_final_values(flat, columns, read, name="soft")
+    view = practice.scoring_config
+    columns = evaluate_targets(
+        policy.model, chains, networks.said, max_tokens_per_forward=view.max_tokens_per_forward, sharing=view.sharing
+    )
+    soft, chosen, rho_logit = (gather_column(columns, name, flat) for name in ("soft", "chosen", "rho_logit"))
+    flat = set_final_values(flat, columns, read, name="soft")
     config = networks.config
-    targets = q_targets(soft, chosen, flat, gamma=config.gamma, lam=config.lam, lam_part=config.lam_part)
+    targets = q_targets(soft, chosen, flat, gamma=config.gamma, gae_lambda=config.lam, token_lambda=config.lam_part)
     before = networks.learner.updates
-    practice.passes_of("q", seen, {"returns": targets, "rho_logit": rho_logit})
+    practice.update_network("q", seen, {"returns": targets, "rho_logit": rho_logit})
     networks.follow(networks.learner.updates - before)
-    practice.note({"soft_value": float(soft.mean())})
-    practice.improve(replace(seen, flat=flat), Credit(targets - chosen, targets))
+    practice.add_metrics({"soft_value": float(soft.mean())})
+    practice.update(replace(seen, batch=flat), Advantages(targets - chosen, targets))

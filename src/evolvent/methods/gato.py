@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from pydantic import Field as Setting
 
 from evolvent.config import Config
-from evolvent.errors import BatchMismatch, ConfigError, unknown
-from evolvent.models.gato import BINS, NUMBERS, SEPARATOR, Field, GatoStep, decoded, step_tokens
+from evolvent.errors import BatchMismatch, ConfigError, unknown_name_problem
+from evolvent.models.gato import BINS, NUMBERS, SEPARATOR, Field, GatoStep, decode_numbers, encode_step
 from evolvent.offline.training import SequenceTraining
 from evolvent.store.episodes import Episodes
 
@@ -63,7 +63,7 @@ def array_task(episodes: Episodes) -> GatoTask:
     """Observations of numbers; actions that are choices, or numbers in -1..1. SampleInvalid: a value has no token."""
     kind: Literal["choice", "number"] = "choice" if episodes.actions else "number"
     rows = [
-        step_tokens((Field("number", seen),), Field(kind, np.atleast_1d(done)))
+        encode_step((Field("number", seen),), Field(kind, np.atleast_1d(done)))
         for seen, done in zip(episodes.observation, episodes.action, strict=True)
     ]
     cuts = zip(episodes.starts, episodes.lengths, strict=True)
@@ -77,7 +77,7 @@ def array_task(episodes: Episodes) -> GatoTask:
 
 def text_task(episodes: Sequence[Sequence[tuple[str, str]]]) -> GatoTask:
     """Episodes of (observation, action), both texts."""
-    told = ([step_tokens((_text(seen),), _text(done)) for seen, done in episode] for episode in episodes)
+    told = ([encode_step((_text(seen),), _text(done)) for seen, done in episode] for episode in episodes)
     return GatoTask(tuple(map(tuple, told)), "text")
 
 
@@ -109,7 +109,7 @@ class Generalist:
                 allowed,
                 most=1 if kind == "choice" else size,
             )
-            return made[:, 0] if kind == "choice" else decoded(made, action=True).astype(np.float32)
+            return made[:, 0] if kind == "choice" else decode_numbers(made, action=True).astype(np.float32)
 
         return act
 
@@ -117,25 +117,25 @@ class Generalist:
         """What it does in a task of texts, after `past` steps of (observation, action)."""
         if self._known(name)[0] != "text":
             raise ConfigError("no task of texts", value=name, hint="use `actor`")
-        steps = [step_tokens((_text(seen),), _text(done)).tokens for seen, done in past]
+        steps = [encode_step((_text(seen),), _text(done)).tokens for seen, done in past]
         steps = [*steps[max(0, len(steps) + 1 - self.context) :], np.append(_text(observation).values, SEPARATOR)]
         made = self._continued([steps], np.arange(256), most=most, stop=_END)[0]
         return bytes(made.tolist()).decode(errors="replace").partition("\n")[0]
 
     def _known(self, name: str) -> tuple[str, int, int]:
         if name not in self.tasks:
-            raise ConfigError([unknown("task", name, self.tasks)])
+            raise ConfigError([unknown_name_problem("task", name, self.tasks)])
         return self.tasks[name]
 
     def _prefix(self, history: History, row: int, kind: Any) -> list[NDArray[np.int64]]:
         now, nothing = history.step, Field("choice", np.zeros(1))
         steps = [
-            step_tokens(
+            encode_step(
                 (Field("number", history.observation[row, t]),), Field(kind, np.atleast_1d(history.action[row, t]))
             ).tokens
             for t in range(max(0, now + 1 - self.context), now)
         ]
-        return [*steps, step_tokens((Field("number", history.observation[row, now]),), nothing).tokens[:-1]]
+        return [*steps, encode_step((Field("number", history.observation[row, now]),), nothing).tokens[:-1]]
 
     def _continued(
         self,
@@ -147,7 +147,7 @@ class Generalist:
     ) -> NDArray[np.int64]:
         tokens = self.model.nearest(np.stack([np.concatenate(steps) for steps in prefixes]), low=NUMBERS)
         place = np.stack([np.concatenate([np.arange(len(step)) for step in steps]) for steps in prefixes])
-        return self.model.written(tokens, place, allowed=allowed, most=most, stop=stop)
+        return self.model.generate(tokens, place, allowed=allowed, max_tokens=most, stop=stop)
 
 
 def gato(config: Gato, tasks: Mapping[str, GatoTask], *, keep: Keeping | None = None) -> Generalist:
@@ -204,10 +204,10 @@ def save_generalist(policy: Generalist, folder: Path) -> None:
 def load_generalist(folder: Path) -> Generalist:
     """Read what `save_generalist` wrote; raises Incomplete, CorruptRecord or ShapeMismatch."""
     from evolvent.models.gato_model import GatoModel, GatoShape
-    from evolvent.models.sequence_files import described, load_sequence
+    from evolvent.models.sequence_files import load_sequence, raise_incomplete
 
     model, extra = load_sequence(GatoModel, GatoShape, folder)
-    with described(folder):
+    with raise_incomplete(folder):
         tasks = {name: (_DONE[kind], int(size), int(seen)) for name, (kind, size, seen) in extra["tasks"].items()}
         return Generalist(model, tasks, max(1, int(extra["context"])))
 

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from evolvent.config import Choice
-from evolvent.errors import ConfigError, unknown
+from evolvent.errors import ConfigError, unknown_name_problem
 from evolvent.identity import version_1_text
+from evolvent.models.policy import Policy
 from evolvent.plugins import installed_plugins, load_plugin, plugin_type_error
 from evolvent.rl.advantages import episode_returns, overlong_penalty
-from evolvent.rl.estimators import GroupCredit
-from evolvent.rl.objective import Aggregate, Clip, Corrected, Divergence, Reinforce
+from evolvent.rl.estimators import GroupEstimator
+from evolvent.rl.objective import Aggregate, Clip, Divergence, ImportanceCorrection, Reinforce
 from evolvent.rl.presets import (
     DAPO,
     DR_GRPO,
@@ -35,14 +36,13 @@ from evolvent.rl.presets import (
     Preset,
     cispo,
 )
-from evolvent.rl.scored_rollout import Seen
-from evolvent.rl.trainer import Practice, PracticeConfig, Setup
+from evolvent.rl.scored_rollout import ScoredRollout
+from evolvent.rl.trainer import PolicyTrainer, RLConfig, RLSpec
 from evolvent.run import Run
 from evolvent.trajectory import Task, Trajectory
 
 __all__ = ["FAMILY", "GRPOConfig", "find_loss", "grpo", "loss_names", "preset"]
 
-P = TypeVar("P")
 FAMILY: Mapping[str, Preset] = {
     "grpo": GRPO,
     "dr_grpo": DR_GRPO,
@@ -73,15 +73,15 @@ def find_loss(name: str) -> Preset:
         return FAMILY[name]
     plugins = installed_plugins("losses", FAMILY)
     if name not in plugins:
-        raise ConfigError([unknown("loss", name, loss_names())])
+        raise ConfigError([unknown_name_problem("loss", name, loss_names())])
     loaded = load_plugin("loss", plugins[name])
-    if not isinstance(loaded, Preset) or not isinstance(loaded.credit, GroupCredit):
+    if not isinstance(loaded, Preset) or not isinstance(loaded.estimator, GroupEstimator):
         expected = "an evolvent.rl.presets.Preset whose credit is a GroupCredit"
         raise plugin_type_error("loss", plugins[name], loaded, expected)
     return loaded
 
 
-class GRPOConfig(Corrected):
+class GRPOConfig(ImportanceCorrection):
     """What can be chosen about GRPO and its kin; None: what the kind says."""
 
     kind: Annotated[str, Choice(loss_names)] = Field(default="grpo", description="which of the family")
@@ -95,12 +95,12 @@ class GRPOConfig(Corrected):
     refill: int = Field(default=0, ge=0, description="times that dropped groups are played for again, at most (DAPO)")
     overlong: int = Field(default=0, ge=0, description="tokens before the limit where a penalty begins (DAPO); 0: none")
     overlong_limit: int = Field(default=256, ge=1, description="written tokens of an episode at which it is -1")
-    practice: PracticeConfig = Field(default_factory=PracticeConfig, description="playing and improving")
+    practice: RLConfig = Field(default_factory=RLConfig, description="playing and improving")
 
     @model_validator(mode="after")
     def _have_effect(self) -> GRPOConfig:
         chosen, problems = published(self), []
-        if self.practice.samples == 1 and chosen.credit != FAMILY["reinforce_pp"].credit:
+        if self.practice.group_size == 1 and chosen.estimator != FAMILY["reinforce_pp"].estimator:
             problems.append(f"practice.samples: {self.kind} compares episodes of a task; take 2 or more")
         if self.length is not None and self.kind != "dr_grpo":
             problems.append(f"length: {self.kind} does not divide by a constant; leave it out, or take dr_grpo")
@@ -121,60 +121,62 @@ def published(config: GRPOConfig) -> Preset:
 def preset(config: GRPOConfig) -> Preset:
     """Credit and loss of these settings."""
     clip, high, chosen = config.clip, config.clip_high, published(config)
-    loss, credit = chosen.loss, chosen.credit
-    if not isinstance(credit, GroupCredit):
+    loss, credit = chosen.loss, chosen.estimator
+    if not isinstance(credit, GroupEstimator):
         raise ConfigError(f"{config.kind} does not compare groups", value=credit)
     if isinstance(loss.surrogate, Clip) and (clip or high):
         loss = replace(
             loss, surrogate=replace(loss.surrogate, low=clip or loss.surrogate.low, high=high or loss.surrogate.high)
         )
-    if config.kl is not None and credit.kl:
-        credit = replace(credit, kl=config.kl)
+    if config.kl is not None and credit.kl_coef:
+        credit = replace(credit, kl_coef=config.kl)
     elif config.kl is not None:
         loss = replace(loss, kl=Divergence(config.kl) if config.kl else None)
     if config.length is not None:
         loss = replace(loss, aggregate=Aggregate("constant_length", length=config.length))
-    loss = replace(loss, behaviour=config.behaviour("sequence" if loss.ratio == "sequence" else "part"))
+    loss = replace(
+        loss, importance_weights=config.importance_weights("sequence" if loss.ratio == "sequence" else "part")
+    )
     if config.drop_equal is not None:
         credit = replace(credit, drop_equal=config.drop_equal)
-    loss = replace(loss, entropy=config.entropy, stop_kl=config.stop_kl, temperature=config.practice.temperature)
-    return replace(chosen, credit=credit, loss=loss)
+    loss = replace(loss, entropy_coef=config.entropy, target_kl=config.stop_kl, temperature=config.practice.temperature)
+    return replace(chosen, estimator=credit, loss=loss)
 
 
-def grpo(policy: P, tasks: Sequence[Task], *, config: GRPOConfig, run: Run[P]) -> P:
+def grpo(policy: Policy, tasks: Sequence[Task], *, config: GRPOConfig, run: Run[Policy]) -> Policy:
     """Practise on these tasks. The handed-in policy is left as it was.
 
     Returns:
         the policy after the last iteration.
     """
     chosen = preset(config)
-    setup = Setup(
+    setup = RLSpec(
         config.kind,
         config.practice,
         chosen.objective,
         settings=version_1_text(config),
-        reference=chosen.loss.kl is not None or "reference" in chosen.credit.needs,
+        reference=chosen.loss.kl is not None or "reference" in chosen.estimator.needs,
     )
-    with run.practise(policy, setup, [task.id for task in tasks]) as practice:
-        for iteration in practice.rounds():
-            seen = _penalised(practice.look(sampled(practice, tasks, config)), config)
-            practice.improve(seen, seen.credit(chosen.credit))
-            if practice.due():
+    with run.train_rl(policy, setup, [task.id for task in tasks]) as practice:
+        for iteration in practice.iterations():
+            seen = _penalised(practice.score(sampled(practice, tasks, config)), config)
+            practice.update(seen, seen.estimate_advantages(chosen.estimator))
+            if practice.should_evaluate():
                 run.evaluate(practice.policy, iteration)
-    result: P = practice.policy
+    result: Policy = practice.policy
     return result
 
 
-def sampled(practice: Practice, tasks: Sequence[Task], config: GRPOConfig) -> list[Trajectory]:
+def sampled(practice: PolicyTrainer, tasks: Sequence[Task], config: GRPOConfig) -> list[Trajectory]:
     """An iteration's episodes. Where dropped groups are to be played for again: the next tasks, until as many groups
     differ as were wanted, or `refill` times."""
-    played = practice.play(practice.starts(tasks))
+    played = practice.rollout(practice.next_starts(tasks))
     for turn in range(1, config.refill + 1):
-        missing = config.practice.tasks - _differing(played)
+        missing = config.practice.tasks_per_iteration - _differing(played)
         if missing <= 0:
             break
-        more = practice.play(practice.starts(tasks, turn=turn, count=missing))
-        practice.note({"refilled": float(turn)})
+        more = practice.rollout(practice.next_starts(tasks, turn=turn, count=missing))
+        practice.add_metrics({"refilled": float(turn)})
         played += more
     return played
 
@@ -188,13 +190,13 @@ def _differing(played: Sequence[Trajectory]) -> int:
     return sum(len(scores) > 1 for scores in earned.values())
 
 
-def _penalised(seen: Seen, config: GRPOConfig) -> Seen:
+def _penalised(seen: ScoredRollout, config: GRPOConfig) -> ScoredRollout:
     """With DAPO's soft penalty for long episodes, paid at their end."""
     if not config.overlong:
         return seen
-    lengths = np.bincount(seen.flat.episode_of_part, minlength=len(episode_returns(seen.flat)))
+    lengths = np.bincount(seen.batch.episode_of_token, minlength=len(episode_returns(seen.batch)))
     penalty = overlong_penalty(lengths, limit=config.overlong_limit, cache=config.overlong)
-    ends = np.flatnonzero(np.append(np.diff(seen.flat.episode_of_part) > 0, True))
-    reward = seen.flat.reward.copy()
+    ends = np.flatnonzero(np.append(np.diff(seen.batch.episode_of_token) > 0, True))
+    reward = seen.batch.reward.copy()
     reward[ends] += penalty
-    return replace(seen, flat=replace(seen.flat, reward=reward))
+    return replace(seen, batch=replace(seen.batch, reward=reward))

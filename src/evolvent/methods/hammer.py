@@ -19,12 +19,12 @@ from typing import Literal, TypeVar
 from pydantic import Field
 
 from evolvent.config import Config
-from evolvent.curate.irrelevance import irrelevant
-from evolvent.curate.masking import MaskSpec, masked
+from evolvent.curate.irrelevance import mix_irrelevant
+from evolvent.curate.masking import MaskSpec, mask_epoch
 from evolvent.errors import NothingToLearn, SampleInvalid
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.taught import taught
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.taught import build_demonstration
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.messages import CallSample, Tool
 from evolvent.models.dialects import Dialect
 from evolvent.models.toolprompt import ToolPrompt
@@ -86,7 +86,7 @@ def hammer(
     Raises:
         ConfigError: two samples of one id. NothingToLearn: no sample can be written.
     """
-    mixed = irrelevant(samples, config.share, seed=run.seed, pool=pool).samples
+    mixed = mix_irrelevant(samples, config.share, seed=run.seed, pool=pool).samples
     data = list(lessons(mixed, config, prompt, dialect=dialect, seed=run.seed))
     if not data:
         raise NothingToLearn(
@@ -99,12 +99,12 @@ def hammer(
 
 def lessons(
     samples: Sequence[CallSample], config: Hammer, prompt: ToolPrompt, *, dialect: Dialect, seed: int
-) -> Iterator[Parts]:
+) -> Iterator[TokenSequence]:
     """All copies of all samples, each masked by random numbers of its own and written for the dialect."""
     for copy in range(config.copies):
-        for sample, _ in masked(samples, config.spec, seed=seed, epoch=copy, invalid=lambda one, why: None):
+        for sample, _ in mask_epoch(samples, config.spec, seed=seed, epoch=copy, on_invalid=lambda one, why: None):
             try:
                 found = prompt.tokens(sample, dialect)
             except SampleInvalid:  # it spells a control mark of the prompt, or values that JSON does not have
                 continue
-            yield taught(f"{sample.id}~{copy}", found.prompt, found.target)
+            yield build_demonstration(f"{sample.id}~{copy}", found.prompt, found.target)

@@ -10,17 +10,15 @@ proportional to 1 - gamma_part^(n - j), and short actions are preferred to long 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 from pydantic import Field, model_validator
 
 from evolvent.methods.poad import POAD, poad
+from evolvent.models.policy import Policy
 from evolvent.run import Run
 from evolvent.trajectory import Task
 
 __all__ = ["NTPO", "ntpo"]
-
-P = TypeVar("P")
 
 
 class NTPO(POAD):
@@ -31,11 +29,11 @@ class NTPO(POAD):
     @model_validator(mode="before")
     @classmethod
     def _one_discount(cls, given: object) -> object:
-        if isinstance(given, dict) and "gamma" in given and "gamma_part" not in given:
-            return {**given, "gamma_part": given["gamma"]}
+        if isinstance(given, dict) and "gamma" in given and not {"token_gamma", "gamma_part"} & given.keys():
+            return {**given, "token_gamma": given["gamma"]}
         return given
 
 
-def ntpo(policy: P, tasks: Sequence[Task], *, config: NTPO, run: Run[P]) -> P:
+def ntpo(policy: Policy, tasks: Sequence[Task], *, config: NTPO, run: Run[Policy]) -> Policy:
     """Practise on these tasks. The handed-in policy is left as it was."""
     return poad(policy, tasks, config=config, run=run, name="ntpo")

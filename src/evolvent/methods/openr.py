@@ -24,23 +24,23 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from evolvent.config import Config
-from evolvent.curate.chosen import best_of_each, distinct
+from evolvent.curate.chosen import select_best_per_task, select_distinct
 from evolvent.errors import ConfigError
 from evolvent.identity import version_1_text
 from evolvent.learn.annotate import annotate
-from evolvent.learn.objectives import dpo, span_labels, weighted_nll
+from evolvent.learn.objectives import dpo_objective, span_labels_objective, weighted_nll
 from evolvent.learn.sources import vocabulary_digest
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.models.policy import Policy
 from evolvent.reward.labelling import Labelling, solutions_of
 from evolvent.reward.offline import sibling_pairs
 from evolvent.reward.paying import process_rewards, span_credit
 from evolvent.reward.process import default_tags, prepare
 from evolvent.reward.scoring import Floats, advantage_parts, cut, siblings_of, solutions_in, span_scores, spans_of
-from evolvent.rl.critic import critic
+from evolvent.rl.critic import critic_objective
 from evolvent.rl.objective import ValueLoss
 from evolvent.rl.presets import GRPO, OPENR_APPO, OPENR_TPPO, Preset
-from evolvent.rl.trainer import PracticeConfig, Setup
+from evolvent.rl.trainer import RLConfig, RLSpec
 from evolvent.rollout.held_out import check_held_out, measured_tasks
 from evolvent.run import Run
 from evolvent.search.settings import SearchConfig
@@ -75,7 +75,7 @@ class OpenR(Config):
     offline_tokens: int | None = Field(default=None, ge=1, description="learned tokens offline; none: the epochs")
     lr_scale: float = Field(default=1.0, gt=0, description="learning rate offline against the learner's")
     labelling: Labelling = Field(default_factory=Labelling, description="how spans get labels")
-    practice: PracticeConfig = Field(default_factory=PracticeConfig, description="playing and improving online")
+    practice: RLConfig = Field(default_factory=RLConfig, description="playing and improving online")
     search: SearchConfig = Field(
         default_factory=lambda: SearchConfig(method="beam", score="process"), description="the guided decoding"
     )
@@ -84,7 +84,10 @@ class OpenR(Config):
     def _agree(self) -> OpenR:
         how = self.search
         rules = (
-            (how.judged and how.score != "process", f"search.score: {how.score!r}, and the judge is a process model"),
+            (
+                how.uses_judge and how.score != "process",
+                f"search.score: {how.score!r}, and the judge is a process model",
+            ),
             (how.level not in ("auto", "span"), f"search.level: {how.level!r}, and the judge knows ends of spans"),
             (how.value in ("rollouts", "reward"), f"search.value: {how.value!r} asks for true rewards when measuring"),
             (how.separators != self.labelling.separators, "search.separators: others than labelling.separators"),
@@ -117,7 +120,7 @@ def preset(config: OpenR) -> Preset:
     """Credit and loss of the online learning; for grpo_buffer the loss alone (its credit is `span_credit`)."""
     chosen = {"appo": OPENR_APPO, "tppo": OPENR_TPPO}.get(config.online, GRPO)
     loss = replace(chosen.loss, temperature=config.practice.temperature)
-    return replace(chosen, loss=replace(loss, value=None) if config.practice.critic == "own" else loss)
+    return replace(chosen, loss=replace(loss, value_loss=None) if config.practice.critic == "own" else loss)
 
 
 def openr(policy: Policy, tasks: Sequence[Task], *, config: OpenR, run: Run[Policy]) -> tuple[Policy, Policy]:
@@ -130,7 +133,7 @@ def openr(policy: Policy, tasks: Sequence[Task], *, config: OpenR, run: Run[Poli
     """
     check_held_out(tasks, measured_tasks(run.evaluate(policy, 0)))
     starts = [Start(task, number) for task in tasks for number in range(config.samples)]
-    tried = distinct(run.collect(policy, starts, temperature=config.temperature))
+    tried = select_distinct(run.collect(policy, starts, temperature=config.temperature))
     shepherd = config.labelling.kind == "shepherd"  # else a whole task is explored, from the first sample's prompt
     asked = tried if shepherd else list({one.task.id: one for one in reversed(tried)}.values())[::-1]
     rows = run.label(policy, asked, config.labelling)
@@ -142,7 +145,7 @@ def openr(policy: Policy, tasks: Sequence[Task], *, config: OpenR, run: Run[Poli
             expected="responses of one turn, some right and some wrong",
             hint="imitate demonstrations first",
         )
-    prm = run.fit(policy, labelled.parts, span_labels(soft=config.soft), tokens=config.prm_tokens)
+    prm = run.fit(policy, labelled.parts, span_labels_objective(soft=config.soft), tokens=config.prm_tokens)
     last = 1
     if config.online != "none":
         policy, last = _online(policy, prm, tasks, config=config, run=run), config.practice.iterations
@@ -150,7 +153,7 @@ def openr(policy: Policy, tasks: Sequence[Task], *, config: OpenR, run: Run[Poli
         tried = run.collect(policy, starts, temperature=config.temperature)
         policy, last = _offline(policy, prm, tried, config=config, run=run), last + 1
         run.evaluate(policy, last)
-    run.arm("guided").evaluate(policy, last, how=config.search, judge=prm)
+    run.arm("guided").evaluate(policy, last, search=config.search, value_model=prm)
     return policy, prm
 
 
@@ -160,8 +163,8 @@ def openr(policy: Policy, tasks: Sequence[Task], *, config: OpenR, run: Run[Poli
 def _online(policy: Policy, prm: Policy, tasks: Sequence[Task], *, config: OpenR, run: Run[Policy]) -> Policy:
     chosen, practised, tags = preset(config), config.practice, default_tags(prm.tokenizer)
     level: Literal["span", "part"] = "span" if config.online == "appo" else "part"
-    values = critic(ValueLoss(clip=0.2, level=level)) if "values" in chosen.credit.needs else None
-    setup = Setup(
+    values = critic_objective(ValueLoss(clip=0.2, level=level)) if "values" in chosen.estimator.needs else None
+    setup = RLSpec(
         f"openr_{config.online}",
         practised,
         chosen.objective,
@@ -170,15 +173,21 @@ def _online(policy: Policy, prm: Policy, tasks: Sequence[Task], *, config: OpenR
         settings=version_1_text(config),
     )
     spans = spans_of(policy, config.labelling.separators, max_tokens=config.labelling.max_tokens)
-    with run.practise(policy, setup, [*(task.id for task in tasks), run.origin(prm)]) as practice:
-        for iteration in practice.rounds():
-            played = [cut(one, spans) for one in practice.play(practice.starts(tasks))]
-            scores = span_scores(prm, solutions_in(played, spans), tags, tokens=practice.view.micro)
-            seen = practice.look(played, rewards=partial(_outcome, scores=scores, times=config.outcome))
+    with run.train_rl(policy, setup, [*(task.id for task in tasks), run.origin(prm)]) as practice:
+        for iteration in practice.iterations():
+            played = [cut(one, spans) for one in practice.rollout(practice.next_starts(tasks))]
+            scores = span_scores(
+                prm, solutions_in(played, spans), tags, tokens=practice.scoring_config.max_tokens_per_forward
+            )
+            seen = practice.score(played, rewards=partial(_outcome, scores=scores, times=config.outcome))
             seen = process_rewards(seen, scores, gain=config.reward == "gain")
-            credit = span_credit(seen.flat) if config.online == "grpo_buffer" else seen.credit(chosen.credit)
-            practice.improve(seen, credit)
-            if practice.due():
+            credit = (
+                span_credit(seen.batch)
+                if config.online == "grpo_buffer"
+                else seen.estimate_advantages(chosen.estimator)
+            )
+            practice.update(seen, credit)
+            if practice.should_evaluate():
                 run.evaluate(practice.policy, iteration)
     result: Policy = practice.policy
     return result
@@ -197,21 +206,21 @@ def _outcome(trajectory: Trajectory, *, scores: Mapping[str, Floats], times: flo
 def _offline(policy: Policy, prm: Policy, tried: Sequence[Trajectory], *, config: OpenR, run: Run[Policy]) -> Policy:
     """Learn from samples that the process reward model has scored; the policy itself where they teach nothing."""
     spans = spans_of(policy, config.labelling.separators, max_tokens=config.labelling.max_tokens)
-    solutions = solutions_in(distinct(tried), spans)
+    solutions = solutions_in(select_distinct(tried), spans)
     scores = span_scores(prm, solutions, default_tags(prm.tokenizer))
-    data: Sequence[Trajectory | Parts]
+    data: Sequence[Trajectory | TokenSequence]
     objective = weighted_nll
     if config.offline == "rft":
         worth = {name: float(each.min()) for name, each in scores.items()}
         right = [one for one in tried if one.success]
-        data = best_of_each(right, lambda one: worth.get(one.id), most=config.per_task)
+        data = select_best_per_task(right, lambda one: worth.get(one.id), max_per_task=config.per_task)
     elif config.offline == "awr":
         tasks = {one.id: one.task.id for one in tried}
         data = advantage_parts(solutions, scores, tasks, beta=config.beta)
     else:
         pairs = sibling_pairs(siblings_of(solutions, scores), margin=config.margin)
         data = list(annotate(policy, pairs, vocabulary=vocabulary_digest(policy.tokenizer)))
-        objective = dpo(beta=config.beta)
+        objective = dpo_objective(beta=config.beta)
     if not data:
         _log.warning("nothing is learned offline: %d samples, none that %s could use", len(tried), config.offline)
         return policy

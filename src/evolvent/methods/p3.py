@@ -27,11 +27,11 @@ from evolvent.config import Config
 from evolvent.curate.difficulty import answer_logprobs, answer_spans, mean_logprob_score
 from evolvent.curate.features import answer_features, span_features
 from evolvent.curate.pace import pace_mask
-from evolvent.curate.select import Selector, dpp, span_choice, unit_features, with_spans
+from evolvent.curate.select import Selector, dpp, mask_spans, select_spans, unit_features
 from evolvent.curate.selectors import random_choice, top_quality
 from evolvent.errors import ConfigError, NothingToLearn
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.models.policy import Policy
 from evolvent.run import Run
 from evolvent.trajectory import sample_rng
@@ -73,12 +73,14 @@ class Chosen:
     """
 
     places: NDArray[np.int64]
-    parts: tuple[Parts, ...]
+    parts: tuple[TokenSequence, ...]
     scores: NDArray[np.float64]
     let_in: int
 
 
-def p3(policy: Policy, pool: Sequence[Parts], *, config: P3, run: Run[Policy], select: Selector = dpp) -> Policy:
+def p3(
+    policy: Policy, pool: Sequence[TokenSequence], *, config: P3, run: Run[Policy], select: Selector = dpp
+) -> Policy:
     """Fine-tune on what the policy chooses; returns the policy of the last round.
 
     Args:
@@ -97,7 +99,7 @@ def p3(policy: Policy, pool: Sequence[Parts], *, config: P3, run: Run[Policy], s
 
 
 def choose(
-    policy: Policy, pool: Sequence[Parts], config: P3, *, number: int, seed: int, select: Selector = dpp
+    policy: Policy, pool: Sequence[TokenSequence], config: P3, *, number: int, seed: int, select: Selector = dpp
 ) -> Chosen:
     """What a round learns: difficulty, pace, diversity between samples and within them.
 
@@ -119,14 +121,14 @@ def choose(
     return Chosen(found, tuple(_within(policy, [pool[int(place)] for place in found], config)), scores, len(inside))
 
 
-def _scores(policy: Policy, pool: Sequence[Parts], config: P3) -> NDArray[np.float64]:
+def _scores(policy: Policy, pool: Sequence[TokenSequence], config: P3) -> NDArray[np.float64]:
     if config.difficulty == "none":
         return np.ones(len(pool))
     spans = [answer_spans(part) for part in pool] if config.difficulty == "spans" else None
     return mean_logprob_score(answer_logprobs(policy, pool), spans=spans)
 
 
-def _features(policy: Policy, parts: Sequence[Parts], config: P3) -> NDArray[np.floating]:
+def _features(policy: Policy, parts: Sequence[TokenSequence], config: P3) -> NDArray[np.floating]:
     """Unit features `[n, hidden]`; one column of ones where diversity is off."""
     return _unit(answer_features(policy, parts)) if config.diverse and parts else np.ones((len(parts), 1))
 
@@ -137,12 +139,12 @@ def _unit(features: NDArray[np.floating]) -> NDArray[np.floating]:
     return np.ones((len(features), 1)) if same else unit_features(features)
 
 
-def _within(policy: Policy, parts: Sequence[Parts], config: P3) -> Sequence[Parts]:
+def _within(policy: Policy, parts: Sequence[TokenSequence], config: P3) -> Sequence[TokenSequence]:
     """The samples with weight on the chosen share of their spans; features are normalised over all spans together."""
     if config.within == 1 or not parts:
         return parts
     each = span_features(policy, parts)
     together = _unit(np.concatenate(each))
     ends = np.cumsum([len(one) for one in each])[:-1]
-    kept = span_choice(np.split(together, ends), share=config.within)
-    return [with_spans(part, chosen) for part, chosen in zip(parts, kept, strict=True)]
+    kept = select_spans(np.split(together, ends), share=config.within)
+    return [mask_spans(part, chosen) for part, chosen in zip(parts, kept, strict=True)]

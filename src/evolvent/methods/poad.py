@@ -17,25 +17,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from pydantic import Field
 
 from evolvent.identity import version_1_text
-from evolvent.rl.advantages import Credit, decomposed_gae, whiten
-from evolvent.rl.critic import critic
-from evolvent.rl.objective import Clip, Corrected, PolicyGradient, ValueLoss, policy_gradient
-from evolvent.rl.scored_rollout import Seen
-from evolvent.rl.trainer import PracticeConfig, Setup
+from evolvent.models.policy import Policy
+from evolvent.rl.advantages import Advantages, decomposed_gae, whiten
+from evolvent.rl.critic import critic_objective
+from evolvent.rl.objective import Clip, ImportanceCorrection, PolicyGradient, ValueLoss, policy_gradient
+from evolvent.rl.scored_rollout import ScoredRollout
+from evolvent.rl.trainer import RLConfig, RLSpec
 from evolvent.run import Run
 from evolvent.trajectory import Task
 
 __all__ = ["POAD", "credit", "poad"]
 
-P = TypeVar("P")
 
-
-class POAD(Corrected):
+class POAD(ImportanceCorrection):
     """What can be chosen about POAD."""
 
     gamma: float = Field(default=0.99, ge=0, le=1, description="discount between actions")
@@ -47,23 +45,23 @@ class POAD(Corrected):
     value: float = Field(default=0.5, gt=0, description="coefficient of the value loss, on a shared trunk")
     stop_kl: float | None = Field(default=0.02, gt=0, description="divergence that ends an iteration's passes")
     whiten: bool = Field(default=False, description="advantages to mean 0 and variance 1 over an iteration")
-    practice: PracticeConfig = Field(default_factory=PracticeConfig, description="playing and improving")
+    practice: RLConfig = Field(default_factory=RLConfig, description="playing and improving")
 
 
-def credit(seen: Seen, config: POAD) -> Credit:
+def credit(seen: ScoredRollout, config: POAD) -> Advantages:
     """The advantage of every token, and the return that its prefix's value is fitted to."""
     found = decomposed_gae(
         seen.values,
-        seen.flat,
+        seen.batch,
         gamma=config.gamma,
-        lam=config.lam,
-        gamma_part=config.gamma_part,
-        lam_part=config.lam_part,
+        gae_lambda=config.lam,
+        token_gamma=config.gamma_part,
+        token_lambda=config.lam_part,
     )
     return replace(found, advantage=whiten(found.advantage)) if config.whiten else found
 
 
-def poad(policy: P, tasks: Sequence[Task], *, config: POAD, run: Run[P], name: str = "poad") -> P:
+def poad(policy: Policy, tasks: Sequence[Task], *, config: POAD, run: Run[Policy], name: str = "poad") -> Policy:
     """Practise on these tasks. The handed-in policy is left as it was.
 
     Returns:
@@ -72,20 +70,24 @@ def poad(policy: P, tasks: Sequence[Task], *, config: POAD, run: Run[P], name: s
     fitted = ValueLoss(config.value, clip=config.clip)
     loss = PolicyGradient(
         surrogate=Clip(config.clip, config.clip),
-        entropy=config.entropy,
-        stop_kl=config.stop_kl,
-        value=fitted if config.practice.critic == "shared" else None,
-        behaviour=config.behaviour(),
+        entropy_coef=config.entropy,
+        target_kl=config.stop_kl,
+        value_loss=fitted if config.practice.critic == "shared" else None,
+        importance_weights=config.importance_weights(),
         temperature=config.practice.temperature,
     )
-    setup = Setup(
-        name, config.practice, policy_gradient(loss, name=name), critic(fitted), settings=version_1_text(config)
+    setup = RLSpec(
+        name,
+        config.practice,
+        policy_gradient(loss, name=name),
+        critic_objective(fitted),
+        settings=version_1_text(config),
     )
-    with run.practise(policy, setup, [task.id for task in tasks]) as practice:
-        for iteration in practice.rounds():
-            seen = practice.look(practice.play(practice.starts(tasks)))
-            practice.improve(seen, credit(seen, config))
-            if practice.due():
+    with run.train_rl(policy, setup, [task.id for task in tasks]) as practice:
+        for iteration in practice.iterations():
+            seen = practice.score(practice.rollout(practice.next_starts(tasks)))
+            practice.update(seen, credit(seen, config))
+            if practice.should_evaluate():
                 run.evaluate(practice.policy, iteration)
-    result: P = practice.policy
+    result: Policy = practice.policy
     return result

@@ -12,27 +12,26 @@ reward: Ouyang et al. (arXiv 2203.02155); over whole actions: Tan et al., TWOSOM
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeVar
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from evolvent.identity import version_1_text
 from evolvent.learn.objectives import Objective
-from evolvent.rl.candidates import Choice, choice_objective
-from evolvent.rl.critic import critic
-from evolvent.rl.estimators import GaeCredit
-from evolvent.rl.objective import Aggregate, Clip, Corrected, PolicyGradient, ValueLoss
+from evolvent.models.policy import Policy
+from evolvent.rl.candidates import ChoiceConfig, choice_objective
+from evolvent.rl.critic import critic_objective
+from evolvent.rl.estimators import GaeEstimator
+from evolvent.rl.objective import Aggregate, Clip, ImportanceCorrection, PolicyGradient, ValueLoss
 from evolvent.rl.presets import Preset
-from evolvent.rl.trainer import PracticeConfig, Setup
+from evolvent.rl.trainer import RLConfig, RLSpec
 from evolvent.run import Run
 from evolvent.trajectory import Task
 
 __all__ = ["PPO", "TOKEN", "objective", "ppo", "preset"]
 
-P = TypeVar("P")
 
-
-class PPO(Corrected):
+class PPO(ImportanceCorrection):
     """What can be chosen about PPO."""
 
     level: Literal["token", "action", "listed"] = Field(default="action", description="what a decision is")
@@ -45,13 +44,13 @@ class PPO(Corrected):
     stop_kl: float | None = Field(default=0.02, gt=0, description="divergence that ends an iteration's passes")
     kl: float = Field(default=0.0, ge=0, description="times log pi - log reference is taken off every token's reward")
     whiten: bool = Field(default=False, description="advantages to mean 0 and variance 1 over an iteration")
-    practice: PracticeConfig = Field(default_factory=PracticeConfig, description="playing and improving")
+    practice: RLConfig = Field(default_factory=RLConfig, description="playing and improving")
 
     @model_validator(mode="after")
     def _agree(self) -> PPO:
-        if self.level == "listed" and (self.kl or self.practice.choose or self.practice.top_k):
+        if self.level == "listed" and (self.kl or self.practice.restrict_to_admissible or self.practice.top_k):
             raise ValueError("a choice among listed actions has no kl, choose or top_k")
-        if self.level == "listed" and self.correct != "none":
+        if self.level == "listed" and self.importance_correction != "none":
             raise ValueError("a choice among listed actions is not corrected: leave correct out")
         return self
 
@@ -67,15 +66,17 @@ def preset(config: PPO) -> Preset:
     own = config.practice.critic == "own"
     return Preset(
         f"ppo_{config.level}",
-        GaeCredit(config.gamma, config.lam, lam_part=config.lam, level=at, kl=config.kl, whiten=config.whiten),
+        GaeEstimator(
+            config.gamma, config.lam, token_lambda=config.lam, level=at, kl_coef=config.kl, whiten=config.whiten
+        ),
         PolicyGradient(
             ratio=at,
             surrogate=Clip(config.clip, config.clip_high or config.clip),
             aggregate=Aggregate("unit_mean", level="action") if whole else Aggregate(),
-            entropy=config.entropy,
-            value=None if own else ValueLoss(config.value, clip=config.clip, level=at),
-            behaviour=config.behaviour(),
-            stop_kl=config.stop_kl,
+            entropy_coef=config.entropy,
+            value_loss=None if own else ValueLoss(config.value, clip=config.clip, level=at),
+            importance_weights=config.importance_weights(),
+            target_kl=config.stop_kl,
             temperature=config.practice.temperature,
         ),
     )
@@ -87,7 +88,7 @@ def objective(config: PPO) -> Objective:
         return preset(config).objective
     value = ValueLoss(config.value, clip=config.clip) if config.practice.critic == "shared" else None
     return choice_objective(
-        Choice(
+        ChoiceConfig(
             Clip(config.clip, config.clip_high or config.clip),
             config.entropy,
             value,
@@ -97,28 +98,28 @@ def objective(config: PPO) -> Objective:
     )
 
 
-def ppo(policy: P, tasks: Sequence[Task], *, config: PPO, run: Run[P]) -> P:
+def ppo(policy: Policy, tasks: Sequence[Task], *, config: PPO, run: Run[Policy]) -> Policy:
     """Practise on these tasks. The handed-in policy is left as it was.
 
     Returns:
         the policy after the last iteration.
     """
     chosen = preset(config)
-    values = critic(ValueLoss(clip=config.clip, level="part" if config.level == "token" else "action"))
-    setup = Setup(
+    values = critic_objective(ValueLoss(clip=config.clip, level="part" if config.level == "token" else "action"))
+    setup = RLSpec(
         chosen.name,
         config.practice,
         objective(config),
         values,
         reference=config.kl > 0,
-        deciding=config.level == "listed",
+        action_level=config.level == "listed",
         settings=version_1_text(config),
     )
-    with run.practise(policy, setup, [task.id for task in tasks]) as practice:
-        for iteration in practice.rounds():
-            seen = practice.look(practice.play(practice.starts(tasks)))
-            practice.improve(seen, seen.credit(chosen.credit))
-            if practice.due():
+    with run.train_rl(policy, setup, [task.id for task in tasks]) as practice:
+        for iteration in practice.iterations():
+            seen = practice.score(practice.rollout(practice.next_starts(tasks)))
+            practice.update(seen, seen.estimate_advantages(chosen.estimator))
+            if practice.should_evaluate():
                 run.evaluate(practice.policy, iteration)
-    result: P = practice.policy
+    result: Policy = practice.policy
     return result

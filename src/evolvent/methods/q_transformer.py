@@ -79,11 +79,11 @@ class Autoregressive:
         """Actions of windows as bins, `[B, K, d]` int64; -1 where none was taken yet."""
         import torch
 
-        from evolvent.models.q_sequence import action_bins
+        from evolvent.models.q_sequence import bin_actions
 
         if self.discrete:
             return action[..., None]
-        return torch.from_numpy(action_bins(action.numpy(), bins=self.model.shape.bins))
+        return torch.from_numpy(bin_actions(action.numpy(), bins=self.model.shape.bins))
 
 
 def q_transformer(config: QTransformer, episodes: Episodes, *, keep: Keeping | None = None) -> Autoregressive:
@@ -171,9 +171,9 @@ def save_autoregressive(policy: Autoregressive, folder: Path) -> None:
 def load_autoregressive(folder: Path) -> Autoregressive:
     """Read what `save_autoregressive` wrote; raises Incomplete, CorruptRecord or ShapeMismatch."""
     from evolvent.models.q_sequence import QSequence, QShape
-    from evolvent.models.sequence_files import described, load_sequence
+    from evolvent.models.sequence_files import load_sequence, raise_incomplete
     from evolvent.offline.windows import Standard
 
     model, extra = load_sequence(QSequence, QShape, folder)
-    with described(folder):
+    with raise_incomplete(folder):
         return Autoregressive(model, Standard.read(extra, model.shape.observation), bool(extra["discrete"]))

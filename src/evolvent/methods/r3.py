@@ -19,28 +19,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Literal
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from evolvent.config import Config
-from evolvent.curate.starts import Places, Reveal, adapted, adaptive, cut_points, mixed, readable, staged
+from evolvent.curate.starts import (
+    CutPlacement,
+    Reveal,
+    check_vocabulary,
+    cut_points,
+    mix_starts,
+    reveal_starts,
+    stage_starts,
+    update_reveals,
+)
 from evolvent.errors import ConfigError, Problem
 from evolvent.identity import version_1_text
-from evolvent.rl.critic import critic
-from evolvent.rl.estimators import GaeCredit
+from evolvent.models.policy import Policy
+from evolvent.rl.critic import critic_objective
+from evolvent.rl.estimators import GaeEstimator
 from evolvent.rl.objective import Clip, ValueLoss
 from evolvent.rl.presets import R3 as PUBLISHED
 from evolvent.rl.presets import Preset
-from evolvent.rl.trainer import Practice, PracticeConfig, Setup
+from evolvent.rl.trainer import PolicyTrainer, RLConfig, RLSpec
 from evolvent.run import Run
 from evolvent.trajectory import Branch, Start, Step, Task, Trajectory, canonical_json, sample_seed
 
 __all__ = ["R3", "partial_credit", "preset", "r3"]
-
-P = TypeVar("P")
 
 
 class R3(Config):
@@ -48,7 +56,7 @@ class R3(Config):
 
     kind: Literal["mixed", "staged", "adaptive", "outcome"] = Field(default="mixed", description="the curriculum")
     stages: int = Field(default=6, ge=0, description="states on the way of a demonstration (M)")
-    at: Places = Field(default="uniform", description="where demonstrations are cut")
+    at: CutPlacement = Field(default="uniform", description="where demonstrations are cut")
     whole: float = Field(default=0.0, ge=0, le=1, description="least share of mixed starts at the beginning")
     threshold: float = Field(default=0.5, gt=0, le=1, description="mean score at which adaptive shows less")
     partial: float = Field(default=0.2, ge=0, lt=1, description="reward of an answer that is wrong")
@@ -57,13 +65,13 @@ class R3(Config):
     lam: float = Field(default=0.95, ge=0, le=1, description="of generalised advantage estimation")
     clip: float = Field(default=0.2, gt=0, description="of the ratio, and of values")
     value: float = Field(default=5.0, gt=0, description="coefficient of the value loss, on a shared trunk")
-    practice: PracticeConfig = Field(
-        default_factory=lambda: PracticeConfig(epochs=2, samples=1), description="playing and improving"
+    practice: RLConfig = Field(
+        default_factory=lambda: RLConfig(ppo_epochs=2, group_size=1), description="playing and improving"
     )
 
     @model_validator(mode="after")
     def _in_turn(self) -> R3:
-        if self.practice.overlap:
+        if self.practice.prefetch_rollouts:
             raise ValueError("practice.overlap: where an iteration begins is known when it begins; leave it out")
         return self
 
@@ -73,12 +81,12 @@ def preset(config: R3) -> Preset:
     own = config.practice.critic == "own"
     return replace(
         PUBLISHED,
-        credit=GaeCredit(config.gamma, config.lam, lam_part=config.lam, kl=config.kl, whiten=True),
+        estimator=GaeEstimator(config.gamma, config.lam, token_lambda=config.lam, kl_coef=config.kl, whiten=True),
         loss=replace(
             PUBLISHED.loss,
             surrogate=Clip(config.clip, config.clip),
             temperature=config.practice.temperature,
-            value=None if own else ValueLoss(config.value, clip=config.clip),
+            value_loss=None if own else ValueLoss(config.value, clip=config.clip),
         ),
     )
 
@@ -97,14 +105,14 @@ def partial_credit(trajectory: Trajectory, *, wrong: float) -> list[float | None
 
 
 def r3(
-    policy: P,
+    policy: Policy,
     tasks: Sequence[Task],
     demonstrations: Sequence[Trajectory],
     *,
     config: R3,
-    run: Run[P],
+    run: Run[Policy],
     render: Callable[[Step], str] | None = None,
-) -> P:
+) -> Policy:
     """Practise on these tasks. The handed-in policy is left as it was.
 
     Args:
@@ -116,24 +124,24 @@ def r3(
         ConfigError: no task has a demonstration. VocabularyMismatch: one is of another tokenizer.
     """
     shown = _demonstrated(tasks, demonstrations, config)
-    chosen, values = preset(config), critic(ValueLoss(clip=config.clip))
-    setup = Setup(
+    chosen, values = preset(config), critic_objective(ValueLoss(clip=config.clip))
+    setup = RLSpec(
         "r3", config.practice, chosen.objective, values, reference=config.kl > 0, settings=version_1_text(config)
     )
     reward = partial(partial_credit, wrong=config.partial)
-    with run.practise(policy, setup, [*(task.id for task in tasks), *map(_told, shown.values())]) as practice:
-        if isinstance(practice, Practice):  # else it is over, and nothing is left to play
+    with run.train_rl(policy, setup, [*(task.id for task in tasks), *map(_told, shown.values())]) as practice:
+        if isinstance(practice, PolicyTrainer):  # else it is over, and nothing is left to play
             beginning = _Beginning(practice, config, run.seed)
             beginning.cut(tasks, shown.values(), render)
-        for iteration in practice.rounds():
-            played = practice.play(beginning(practice.starts(tasks)), parents=shown)
-            seen = practice.look(played, rewards=reward, final=True)
-            practice.improve(seen, seen.credit(chosen.credit))
-            practice.note(_by_beginning(played))
+        for iteration in practice.iterations():
+            played = practice.rollout(beginning(practice.next_starts(tasks)), parents=shown)
+            seen = practice.score(played, rewards=reward, final=True)
+            practice.update(seen, seen.estimate_advantages(chosen.estimator))
+            practice.add_metrics(_by_beginning(played))
             beginning.learn(played)
-            if practice.due():
+            if practice.should_evaluate():
                 run.evaluate(practice.policy, iteration)
-    result: P = practice.policy
+    result: Policy = practice.policy
     return result
 
 
@@ -169,7 +177,7 @@ def _by_beginning(played: Sequence[Trajectory]) -> dict[str, float]:
 class _Beginning:
     """Where an iteration's episodes begin. What adaptive has learned of the tasks is kept with the practice."""
 
-    def __init__(self, practice: Practice, config: R3, seed: int) -> None:
+    def __init__(self, practice: PolicyTrainer, config: R3, seed: int) -> None:
         self._practice, self._config, self._seed = practice, config, seed
         self._cuts: dict[str, tuple[Branch, ...]] = {}
         self._tasks: list[str] = []
@@ -178,12 +186,12 @@ class _Beginning:
     def cut(self, tasks: Sequence[Task], shown: Iterable[Trajectory], render: Callable[[Step], str] | None) -> None:
         """Cut what is shown of these tasks."""
         dialect, stages, at = self._practice.policy.dialect, self._config.stages, self._config.at
-        clear = (readable(one, words=len(self._practice.policy.tokenizer)) for one in shown)
-        self._cuts = {one.task.id: cut_points(one, dialect, stages, at=at, render=render) for one in clear}
+        clear = (check_vocabulary(one, vocabulary_size=len(self._practice.policy.tokenizer)) for one in shown)
+        self._cuts = {one.task.id: cut_points(one, dialect, stages, placement=at, render=render) for one in clear}
         self._tasks = list(dict.fromkeys(task.id for task in tasks))
         self._low, self._high = torch.zeros(len(self._tasks)), torch.ones(len(self._tasks))
         if self._config.kind == "adaptive":
-            self._practice.follows("reveals", self)
+            self._practice.track_weights("reveals", self)
 
     def named_parameters(self) -> Iterable[tuple[str, Tensor]]:
         """Both bounds `[tasks]`, for the practice's checkpoints."""
@@ -197,14 +205,14 @@ class _Beginning:
         seed = sample_seed(self._seed, "r3", iteration)
         match self._config.kind:
             case "staged":
-                return staged(starts, self._cuts, iteration=iteration, iterations=last)
+                return stage_starts(starts, self._cuts, iteration=iteration, iterations=last)
             case "adaptive":
-                return adaptive(starts, self._cuts, self._reveals(), seed=seed)
-        return mixed(starts, self._cuts, seed=seed, whole=self._config.whole)
+                return reveal_starts(starts, self._cuts, self._reveals(), seed=seed)
+        return mix_starts(starts, self._cuts, seed=seed, min_start_ratio=self._config.whole)
 
     def learn(self, played: Sequence[Trajectory]) -> None:
         """Let adaptive know what came of an iteration."""
         if self._config.kind == "adaptive":
-            found = adapted(self._reveals(), played, self._cuts, threshold=self._config.threshold)
+            found = update_reveals(self._reveals(), played, self._cuts, threshold=self._config.threshold)
             self._low.copy_(torch.tensor([found[task].low for task in self._tasks]))
             self._high.copy_(torch.tensor([found[task].high for task in self._tasks]))

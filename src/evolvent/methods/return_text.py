@@ -64,7 +64,7 @@ class ReturnBins:
         Raises:
             SampleInvalid: no returns, or some that are not finite.
         """
-        found = QuantileBins.of(np.round(np.asarray(returns, np.float64), _DIGITS).reshape(-1, 1), bins=bins)
+        found = QuantileBins.fit(np.round(np.asarray(returns, np.float64), _DIGITS).reshape(-1, 1), bins=bins)
         return cls(tuple(found.borders[0].tolist()))
 
     def __call__(self, value: float) -> int:

@@ -13,20 +13,19 @@ earns what it earned until then. The policy is measured with each world's own ho
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from evolvent.identity import version_1_text
 from evolvent.methods.grpo import GRPOConfig, preset, sampled
-from evolvent.rl.trainer import Setup
+from evolvent.models.policy import Policy
+from evolvent.rl.trainer import RLSpec
 from evolvent.rollout.horizon import HorizonSchedule
 from evolvent.run import Run
 from evolvent.trajectory import Task
 
 __all__ = ["ScalingInter", "scaling_inter"]
-
-P = TypeVar("P")
 
 
 class ScalingInter(GRPOConfig):
@@ -44,7 +43,7 @@ class ScalingInter(GRPOConfig):
             problems.append(f"horizons: {self.horizons} fall; give them in rising order")
         if self.practice.horizon is not None:
             problems.append(f"practice.horizon: {self.practice.horizon} has no effect here; leave it out")
-        if self.practice.overlap:
+        if self.practice.prefetch_rollouts:
             problems.append("practice.overlap: an iteration that is played ahead does not know its phase; leave it out")
         if self.overlong:
             problems.append(f"overlong: {self.overlong} has no effect here; leave it 0")
@@ -53,27 +52,27 @@ class ScalingInter(GRPOConfig):
         return self
 
 
-def scaling_inter(policy: P, tasks: Sequence[Task], *, config: ScalingInter, run: Run[P]) -> P:
+def scaling_inter(policy: Policy, tasks: Sequence[Task], *, config: ScalingInter, run: Run[Policy]) -> Policy:
     """Practise on these tasks. The handed-in policy is left as it was.
 
     Returns:
         the policy after the last iteration.
     """
     chosen, horizon = preset(config), HorizonSchedule(config.horizons, config.every)
-    setup = Setup(
+    setup = RLSpec(
         "scaling_inter",
         config.practice,
         chosen.objective,
         settings=version_1_text(config),
-        reference=chosen.loss.kl is not None or "reference" in chosen.credit.needs,
+        reference=chosen.loss.kl is not None or "reference" in chosen.estimator.needs,
     )
-    with run.practise(policy, setup, [task.id for task in tasks]) as practice:
-        for iteration in practice.rounds():
+    with run.train_rl(policy, setup, [task.id for task in tasks]) as practice:
+        for iteration in practice.iterations():
             practice.horizon = horizon(iteration)
-            seen = practice.look(sampled(practice, tasks, config))
-            practice.improve(seen, seen.credit(chosen.credit))
-            practice.note({"horizon": float(practice.horizon or 0)})
-            if practice.due():
+            seen = practice.score(sampled(practice, tasks, config))
+            practice.update(seen, seen.estimate_advantages(chosen.estimator))
+            practice.add_metrics({"horizon": float(practice.horizon or 0)})
+            if practice.should_evaluate():
                 run.evaluate(practice.policy, iteration)
-    result: P = practice.policy
+    result: Policy = practice.policy
     return result

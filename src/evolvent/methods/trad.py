@@ -24,12 +24,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from evolvent.agents.prompts import explaining_prompt, prompts_digest
+from evolvent.agents.prompts import hindsight_prompt, prompts_digest
 from evolvent.agents.steps import StepAgent
-from evolvent.agents.writers import Asked, Writer, writer_for
+from evolvent.agents.writers import Writer, WriteRequest, writer_for
 from evolvent.config import Config
-from evolvent.engine.asks import GREEDY, Engine, Sampling, Work
-from evolvent.engine.driver import drive
+from evolvent.engine.asks import GREEDY, Engine, Job, Sampling
+from evolvent.engine.driver import run_jobs
 from evolvent.engine.endpoint import Endpoint
 from evolvent.errors import ConfigError, EvolventError, Problem
 from evolvent.memory.records import Demonstration, Key, demonstration
@@ -109,7 +109,7 @@ def agent_for(who: Who, config: Trad, *, memory: StepMemory | None) -> StepAgent
         (config.before, config.after),
         config.mark,
         config.align,
-        by=Key.of_name(config.by) if config.by else None,
+        step_key=Key.of_name(config.by) if config.by else None,
         kind_words=config.kind_words,
         shots=fixed,
         sampling=Sampling(temperature=config.temperature),
@@ -208,7 +208,7 @@ def label_thoughts(
         for one in data
     ]
     made, failed, counts = list(data), dict[str, EvolventError](), Counter[str]()
-    for done in drive(works, engine, slots=slots):
+    for done in run_jobs(works, engine, slots=slots):
         one = data[done.index]
         if done.value is None:
             if not isinstance(done.error, EvolventError):
@@ -222,7 +222,7 @@ def label_thoughts(
     return Labelled(tuple(made), counts["written"], counts["missing"], failed)
 
 
-def _explained(found: Demonstration, writer: Writer, instructions: str, *, again: bool, seed: int) -> Work[list[str]]:
+def _explained(found: Demonstration, writer: Writer, instructions: str, *, again: bool, seed: int) -> Job[list[str]]:
     """The thoughts of one demonstration, step by step."""
     pen, thoughts = writer.begin(sample_seed(seed, "thoughts", found.trajectory_id) % 2**63), list[str]()
     for at, step in enumerate(found.steps):
@@ -230,7 +230,7 @@ def _explained(found: Demonstration, writer: Writer, instructions: str, *, again
             thoughts.append(step.thought)
             continue
         known = [replace(one, thought=text) for one, text in zip(found.steps, [*thoughts, ""], strict=False)]
-        prompt = explaining_prompt(instructions, replace(found, steps=tuple(known)), at)
-        written: Any = yield from pen.write(Asked(prompt, ("\n>",), _THOUGHT, tight=True))
+        prompt = hindsight_prompt(instructions, replace(found, steps=tuple(known)), at)
+        written: Any = yield from pen.write(WriteRequest(prompt, ("\n>",), _THOUGHT, allow_shorter=True))
         thoughts.append(written.text.partition("\n>")[0].strip())
     return thoughts

@@ -137,7 +137,7 @@ class Planner:
                 ).first
                 for prefix, seed in zip(self._prefixes(history), seeds, strict=True)
             ]
-            found = self.bins.decoded(np.array(chosen), first=shape.observation)
+            found = self.bins.decode(np.array(chosen), first=shape.observation)
             return found[:, 0].astype(np.int64) if self.discrete else found.astype(np.float32)
 
         return act
@@ -149,8 +149,8 @@ class Planner:
         action = history.action[:, first:now].reshape(len(history.seed), now - first, shape.action)
         reward = history.reward[:, first:now, None]
         most, goes_on = np.full_like(reward, self.bins.middles[-2][-1]), np.zeros_like(reward)
-        past = self.bins.encoded(np.concatenate([history.observation[:, first:now], action, reward, most, goes_on], -1))
-        newest = self.bins.encoded(history.observation[:, now])
+        past = self.bins.encode(np.concatenate([history.observation[:, first:now], action, reward, most, goes_on], -1))
+        newest = self.bins.encode(history.observation[:, now])
         return np.concatenate([past.reshape(len(newest), (now - first) * shape.columns), newest], 1)
 
     def _imagine(self, tokens: NDArray[np.int64], draws: NDArray[np.float64]) -> Imagined:
@@ -160,11 +160,11 @@ class Planner:
 
         shape = self.model.shape
         back = (self.planning.memory - 1) * shape.columns + shape.observation
-        found = self.model.continued(
-            torch.from_numpy(tokens), torch.from_numpy(draws).float(), kept=self.planning.kept
+        found = self.model.continue_transition(
+            torch.from_numpy(tokens), torch.from_numpy(draws).float(), top_p=self.planning.kept
         ).numpy()
         made = found[:, tokens.shape[1] : tokens.shape[1] + shape.action + 3]
-        paid = self.bins.decoded(made[:, shape.action :], first=shape.observation + shape.action)
+        paid = self.bins.decode(made[:, shape.action :], first=shape.observation + shape.action)
         return Imagined(found[:, -back:], made[:, : shape.action], paid[:, 0], paid[:, 1], paid[:, 2] > 0.5)
 
 
@@ -232,11 +232,11 @@ def save_planner(policy: Planner, folder: Path) -> None:
 def load_planner(folder: Path) -> Planner:
     """Read what `save_planner` wrote; raises Incomplete, CorruptRecord or ShapeMismatch."""
     from evolvent.models.sequence_bins import QuantileBins
-    from evolvent.models.sequence_files import described, load_sequence
+    from evolvent.models.sequence_files import load_sequence, raise_incomplete
     from evolvent.models.trajectory_model import TrajectoryModel, TrajectoryShape
 
     model, extra = load_sequence(TrajectoryModel, TrajectoryShape, folder)
-    with described(folder):
+    with raise_incomplete(folder):
         bins = QuantileBins(*(tuple(np.array(x, np.float64) for x in extra[name]) for name in ("borders", "middles")))
         if bins.counts != model.shape.counts:
             raise SampleInvalid("bins of another model", value=bins.counts, expected=model.shape.counts)

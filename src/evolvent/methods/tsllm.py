@@ -24,11 +24,11 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from evolvent.config import Config
-from evolvent.curate.balance import balanced
-from evolvent.curate.chosen import best_of_each, distinct
+from evolvent.curate.balance import balance_worlds
+from evolvent.curate.chosen import select_best_per_task, select_distinct
 from evolvent.errors import ConfigError, Problem
-from evolvent.learn.objectives import reward_pairs, weighted_nll
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.objectives import reward_pairs_objective, weighted_nll
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.models.policy import Policy
 from evolvent.reward.scoring import episode_rewards, judge_objective, judge_parts, rescored
 from evolvent.rollout.held_out import check_held_out, measured_tasks
@@ -154,7 +154,7 @@ def kept(found: Sequence[Trajectory], config: TSLLM) -> list[Trajectory]:
         unit = one.score.unit
         return unit if unit is not None and unit >= config.threshold else None
 
-    return best_of_each(found, worth, most=config.per_task)
+    return select_best_per_task(found, worth, max_per_task=config.per_task)
 
 
 def tsllm(
@@ -164,7 +164,7 @@ def tsllm(
     config: TSLLM,
     run: Run[Policy],
     demonstrations: Sequence[Trajectory] = (),
-    preferences: Sequence[Parts] = (),
+    preferences: Sequence[TokenSequence] = (),
     horizons: Mapping[str, int] | None = None,
 ) -> tuple[Policy, Policy]:
     """Alternate between searching with a value and learning from what was found. The policy is left as it was.
@@ -187,19 +187,19 @@ def tsllm(
     tried = run.collect(policy, _starts(tasks, config.samples), temperature=config.temperature)
     scored: Rewarded = list
     if config.reward == "model":
-        scored = Scores.over(run.fit(policy, preferences, reward_pairs(center=0.01)), tried)
-    known, best = distinct(scored(tried), config.distinct), list[Trajectory]()
+        scored = Scores.over(run.fit(policy, preferences, reward_pairs_objective(center=0.01)), tried)
+    known, best = select_distinct(scored(tried), config.distinct), list[Trajectory]()
     judge = run.fit(policy, judge_parts(known, policy, how, horizons=horizons), objective, tokens=config.judge_tokens)
     for number in run.rounds(config.rounds):
-        found = scored(run.search(policy, _starts(tasks, config.trajectories), how, judge=judge))
-        best, known = kept([*best, *found], config), distinct([*known, *found])
-        imitated = balanced([*demonstrations, *best])
+        found = scored(run.search(policy, _starts(tasks, config.trajectories), how, value_model=judge))
+        best, known = kept([*best, *found], config), select_distinct([*known, *found])
+        imitated = balance_worlds([*demonstrations, *best])
         policy = learn(policy, imitated, weighted_nll, tokens=config.tokens) if imitated else policy
         judge = learn(judge, judge_parts(known, policy, how, horizons=horizons), objective, tokens=config.judge_tokens)
         run.evaluate(policy, number)
         if config.guided:
             plain = how.model_copy(update={"sampled": False, "noise": 0.0, "terminal": "value"})
-            run.arm("guided").evaluate(policy, number, how=plain, judge=judge)
+            run.arm("guided").evaluate(policy, number, search=plain, value_model=judge)
     return policy, judge
 
 

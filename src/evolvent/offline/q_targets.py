@@ -8,7 +8,7 @@ from torch import Tensor
 
 from evolvent.offline.windows import Windows
 from evolvent.rl.advantages import decomposed_gae
-from evolvent.rl.rollout_batch import GOES_ON, TERMINATED, TRUNCATED, Flat
+from evolvent.rl.rollout_batch import GOES_ON, TERMINATED, TRUNCATED, RolloutBatch
 
 __all__ = ["learned_steps", "q_targets"]
 
@@ -47,7 +47,7 @@ def q_targets(value: Tensor, read: Windows, *, gamma: float, monte_carlo: bool =
     reward = np.zeros((actions, dims))
     reward[:, -1] = read.reward[mask].numpy()
     action, zeros = np.repeat(np.arange(actions), dims), np.zeros(parts, np.int64)
-    flat = Flat(
+    flat = RolloutBatch(
         logp=np.zeros(parts, np.float32),
         version=zeros.astype(np.int32),
         span=action,
@@ -57,11 +57,11 @@ def q_targets(value: Tensor, read: Windows, *, gamma: float, monte_carlo: bool =
         reward=reward.ravel(),
         ended=ended.astype(np.int8),
         bootstrap=value[window, -1, 0].double().numpy(),
-        chain=np.repeat(window, dims),
-        place=np.arange(parts),
+        sequence=np.repeat(window, dims),
+        position=np.arange(parts),
     )
     prefix = value[mask].double().numpy().ravel()
-    found = decomposed_gae(prefix, flat, gamma=gamma, lam=0.0, lam_part=0.0).returns.reshape(actions, dims)
+    found = decomposed_gae(prefix, flat, gamma=gamma, gae_lambda=0.0, token_lambda=0.0).returns.reshape(actions, dims)
     if monte_carlo:
         found = np.maximum(found, read.to_go[mask].double().numpy()[:, None])
     targets[mask] = torch.from_numpy(found).float()

@@ -38,8 +38,8 @@ class TransitionSource:
         )
         action = episodes.action.reshape(len(reward), -1)
         whole = np.concatenate([episodes.observation, action, np.stack([reward, after, end], 1)], 1)
-        self.bins = QuantileBins.of(whole, bins=bins)
-        self._tokens, self._final = self.bins.encoded(whole), self.bins.encoded(episodes.final)
+        self.bins = QuantileBins.fit(whole, bins=bins)
+        self._tokens, self._final = self.bins.encode(whole), self.bins.encode(episodes.final)
         self._context, self._episodes = context, episodes
 
     def draw(self, rng: np.random.Generator, batch: int) -> tuple[Tensor, Tensor, Tensor]:

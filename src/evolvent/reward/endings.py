@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.engine.asks import Ask, LogitsAsk, Node, Output, ScoreAsk, Work
+from evolvent.engine.asks import Ask, Job, LogitsAsk, Node, Output, ScoreAsk
 from evolvent.errors import ScoringError, StaleNode
 from evolvent.search.scorers import Ending, Scorer
 
@@ -76,7 +76,7 @@ def _key(tokens: Sequence[int]) -> bytes:
 
 def read_endings(
     asked: Sequence[Ending], paths: Paths, *, tail: Sequence[int] = (), hidden: bool = False
-) -> Work[Outputs]:
+) -> Job[Outputs]:
     """The model's outputs at all ends of a frontier, asked at once: logits `[V]` or hidden states `[H]`, by item.
 
     Args:
@@ -96,7 +96,7 @@ def read_endings(
     return found
 
 
-def _read(asked: Sequence[Ending], paths: Paths, *, tail: Sequence[int], hidden: bool) -> Work[Outputs]:
+def _read(asked: Sequence[Ending], paths: Paths, *, tail: Sequence[int], hidden: bool) -> Job[Outputs]:
     asks: list[Ask] = []
     holds: dict[tuple[int, ...], int] = {}  # a path, and the place of the answer that has its node
     places: list[list[int]] = []

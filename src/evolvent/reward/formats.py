@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from evolvent.errors import ConfigError, SampleInvalid, unknown
+from evolvent.errors import ConfigError, SampleInvalid, unknown_name_problem
 from evolvent.files import atomic_writer, plain_json
 from evolvent.reward.labels import SpanLabels
 from evolvent.reward.rows import Refusals, json_rows
@@ -66,9 +66,9 @@ def read_labels(
         ConfigError: an unknown layout. StoreUnavailable: the file cannot be read.
     """
     if kind is not None and kind not in KINDS:
-        raise ConfigError([unknown("layout", kind, KINDS)])
+        raise ConfigError([unknown_name_problem("layout", kind, KINDS)])
     if neutral not in ("good", "bad", "none"):
-        raise ConfigError([unknown("neutral", neutral, ("good", "bad", "none"))])
+        raise ConfigError([unknown_name_problem("neutral", neutral, ("good", "bad", "none"))])
     refused = Refusals() if refused is None else refused
     readers = _readers(refused, path, neutral=neutral, tag=tag)
     return _read(path, kind, readers, refused, most_bytes)
@@ -337,7 +337,7 @@ def write_labels(
         ConfigError: an unknown form. NoSpace, StoreUnavailable: an old file is as it was then.
     """
     if form not in ("evolvent", "openr"):
-        raise ConfigError([unknown("form", form, ("evolvent", "openr"))])
+        raise ConfigError([unknown_name_problem("form", form, ("evolvent", "openr"))])
     written = left_out = 0
     with atomic_writer(path) as file:
         for row in rows:

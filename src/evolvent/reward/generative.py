@@ -12,10 +12,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from evolvent.engine.asks import Work
+from evolvent.engine.asks import Job
 from evolvent.errors import ConfigError, SampleInvalid
-from evolvent.learn.token_sequences import Parts
-from evolvent.learn.trees import branched
+from evolvent.learn.token_sequences import TokenSequence
+from evolvent.learn.trees import add_branches
 from evolvent.reward.endings import Ending, Paths, chance, checked, read_endings
 from evolvent.reward.solutions import Solution
 from evolvent.search.records import Spent
@@ -59,7 +59,7 @@ class GenerativeScorer:
     model: str | None = None
     paths: Paths = field(default_factory=Paths, repr=False)
 
-    def scores(self, asked: Sequence[Ending]) -> Work[list[tuple[float, ...]]]:
+    def scores(self, asked: Sequence[Ending]) -> Job[list[tuple[float, ...]]]:
         """The chance of Yes at each end, for a whole frontier at once.
 
         Raises:
@@ -85,7 +85,7 @@ class GenerativeScorer:
         return [Ending(None, prompt, (len(prompt),)) for prompt in prompts]
 
 
-def verdict_parts(solution: Solution, labels: Sequence[float | None], verdict: Verdict) -> Parts:
+def verdict_parts(solution: Solution, labels: Sequence[float | None], verdict: Verdict) -> TokenSequence:
     """Text to learn verdicts from: off each labelled span's end the question and the right word.
 
     The word alone is learned, by `learn.objectives.weighted_nll`: Yes where the label is above one half.
@@ -105,7 +105,7 @@ def verdict_parts(solution: Solution, labels: Sequence[float | None], verdict: V
         return trunk
     words = [verdict.yes if label > 0.5 else verdict.no for _, label in known]
     branches = [(place, (*verdict.question, word)) for (place, _), word in zip(known, words, strict=True)]
-    tree = branched(trunk, branches, {})
+    tree = add_branches(trunk, branches, {})
     weight = np.zeros_like(tree.weight)
     weight[size + len(verdict.question) :: len(verdict.question) + 1] = 1.0
     return replace(tree, weight=weight)

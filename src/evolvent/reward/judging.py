@@ -14,8 +14,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 
-from evolvent.engine.asks import GREEDY, Answer, Ask, To, Wait
-from evolvent.engine.driver import drive
+from evolvent.engine.asks import GREEDY, Answer, Ask, BlockingCall, RoutedAsk
+from evolvent.engine.driver import run_jobs
 from evolvent.engine.endpoint import Endpoint
 from evolvent.errors import ConfigError, EngineError, JudgeUnavailable, Problem, ScoringError, VerdictUnreadable
 from evolvent.messages import Message
@@ -140,7 +140,7 @@ def judged(
         if one.error is not None:
             yield _unjudged(one, f"not asked: the episode ended by {one.error.kind}")
     works = (_verdict(judge, one) for one in every)
-    with closing(drive(works, None, slots=slots, threads=slots)) as finished:
+    with closing(run_jobs(works, None, slots=slots, threads=slots)) as finished:
         for done in finished:
             one = every[done.index]
             if done.error is not None and not isinstance(done.error, (ScoringError, EngineError)):
@@ -158,8 +158,10 @@ def _unjudged(one: Trajectory, why: str) -> Trajectory:
     return replace(one, score=unscored(), meta={**one.meta, "judge": why})
 
 
-def _verdict(judge: EndpointJudge, one: Trajectory) -> Generator[Sequence[Ask | To | Wait], Sequence[Answer], bool]:
+def _verdict(
+    judge: EndpointJudge, one: Trajectory
+) -> Generator[Sequence[Ask | RoutedAsk | BlockingCall], Sequence[Answer], bool]:
     answer = str(one.steps[-1].action) if one.steps else ""
     task = str(one.steps[0].observation) if one.steps else str(one.final_observation)
-    (passed,) = yield (Wait(partial(judge.passes, task, answer), judge.endpoint.patience_s),)
+    (passed,) = yield (BlockingCall(partial(judge.passes, task, answer), judge.endpoint.call_timeout_s),)
     return bool(passed)

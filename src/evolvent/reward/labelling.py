@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from evolvent.config import Config
-from evolvent.engine.asks import Sampling, Work
+from evolvent.engine.asks import Job, Sampling
 from evolvent.models.policy import Policy
 from evolvent.reward.omega import Omega, omega
 from evolvent.reward.rollouts import Completer
@@ -46,7 +46,7 @@ class Labelling(Config):
         *,
         seed: int,
         slow: bool = False,
-    ) -> Work[list[Row]]:
+    ) -> Job[list[Row]]:
         """Label one trajectory (shepherd), or explore the task that it is of (omega), as a work for the driver.
 
         The first row says what that took. Where omega finds nothing to label, because no completion came right, that
@@ -57,7 +57,7 @@ class Labelling(Config):
         Raises:
             SampleInvalid: an episode that is no response of one turn.
         """
-        writing = Writing.of(policy, max_tokens=self.max_tokens, separators=self.separators)
+        writing = Writing.for_policy(policy, max_tokens=self.max_tokens, separators=self.separators)
         solution = solution_of(trajectory, writing.spans)
         completer = Completer(
             writing.text,

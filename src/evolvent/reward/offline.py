@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from evolvent.errors import BatchMismatch, ConfigError, Problem
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.reward.solutions import Solution
 
 __all__ = ["Siblings", "advantage_weights", "expectile_error", "q_targets", "sibling_pairs"]
@@ -105,7 +105,7 @@ class Siblings:
             raise BatchMismatch("not one value for each sibling", value=len(self.values), expected=len(self.spans))
 
 
-def sibling_pairs(families: Iterable[Siblings], *, margin: float = 0.0, most: int = 4) -> list[Parts]:
+def sibling_pairs(families: Iterable[Siblings], *, margin: float = 0.0, most: int = 4) -> list[TokenSequence]:
     """Chosen, rejected, chosen, rejected, ...: alternatives of one prefix, for `learn.objectives.dpo`.
 
     The span alone is learned; prompt and prefix are equal on both sides. Of each family the pairs with the greatest
@@ -122,7 +122,7 @@ def sibling_pairs(families: Iterable[Siblings], *, margin: float = 0.0, most: in
     ]
     if problems:
         raise ConfigError(problems)
-    made: list[Parts] = []
+    made: list[TokenSequence] = []
     for family in families:
         ranked = []
         for a, b in combinations(range(len(family.spans)), 2):
@@ -135,7 +135,7 @@ def sibling_pairs(families: Iterable[Siblings], *, margin: float = 0.0, most: in
     return made
 
 
-def _side(family: Siblings, span: Sequence[int]) -> Parts:
+def _side(family: Siblings, span: Sequence[int]) -> TokenSequence:
     written = (family.prefix, tuple(span)) if family.prefix else (tuple(span),)
     parts = Solution(family.prompt, written, family.name).parts()
     weight = np.zeros(len(parts), np.float32)

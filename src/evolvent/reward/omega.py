@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from evolvent.engine.asks import Work
+from evolvent.engine.asks import Job
 from evolvent.errors import ConfigError, Problem
 from evolvent.reward.labels import SpanLabels
 from evolvent.reward.rollouts import Completer, Rollout, completions, share
@@ -178,7 +178,7 @@ def omega(
     config: Omega | None = None,
     seed: int = 0,
     name: str = "",
-) -> Work[OmegaTree]:
+) -> Job[OmegaTree]:
     """Build the tree of one prompt, as a work for the driver.
 
     A prefix that two completions share is tested once. Seeds depend on `seed`, `name` and the tokens of the prefix, so
@@ -207,7 +207,7 @@ class _Growing:
     ungraded: int = 0
     generated: int = 0
 
-    def run(self) -> Work[OmegaTree]:
+    def run(self) -> Job[OmegaTree]:
         yield from self._tested((), (), None)
         ended: Literal["searches", "rollouts", "pool"] | None = None
         while ended is None:
@@ -243,7 +243,7 @@ class _Growing:
         self.states[best[0]] = replace(state, visits=state.visits + 1)
         return best[0], rollout
 
-    def _searched(self, at: int, rollout: Rollout) -> Work[bool]:
+    def _searched(self, at: int, rollout: Rollout) -> Job[bool]:
         """Look for the first wrong span of a wrong completion; every prefix on the way becomes a state.
 
         Returns:
@@ -270,7 +270,7 @@ class _Growing:
         except StopIteration:
             return True
 
-    def _tested(self, ids: Ids, ends: tuple[int, ...], parent: int | None) -> Work[int]:
+    def _tested(self, ids: Ids, ends: tuple[int, ...], parent: int | None) -> Job[int]:
         """The state of a prefix; a new one gets its completions, the right ones become leaves, wrong ones may wait."""
         if ids in self.places:
             return self.places[ids]

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.engine.asks import Work
+from evolvent.engine.asks import Job
 from evolvent.errors import ConfigError, Problem, SampleInvalid
-from evolvent.learn.token_sequences import Parts
-from evolvent.learn.trees import branched
+from evolvent.learn.token_sequences import TokenSequence
+from evolvent.learn.trees import add_branches
 from evolvent.reward.endings import Ending, Paths, Scorer, chance, checked, read_endings
 from evolvent.reward.formats import STEP_TAG
 from evolvent.reward.solutions import Solution
@@ -98,11 +98,11 @@ def default_tags(tokenizer: Any) -> TagIds:
 class Prepared:
     """Rows to learn from, and the solutions that gave none, each with its reason."""
 
-    parts: list[Parts]
+    parts: list[TokenSequence]
     refused: list[Problem]
 
 
-def labelled(solution: Solution, labels: Sequence[float | None], tags: TagIds) -> Parts:
+def labelled(solution: Solution, labels: Sequence[float | None], tags: TagIds) -> TokenSequence:
     """One solution as a tree: off the end of each labelled span the tag, after it the target.
 
     What is learned are the columns "teacher_ids" `[2]` (good, bad) and "label", by `learn.objectives.span_labels`; the
@@ -128,7 +128,7 @@ def labelled(solution: Solution, labels: Sequence[float | None], tags: TagIds) -
         "teacher_ids": np.tile(np.asarray([tags.good, tags.bad], np.int64), (2 * len(known), 1)),
         "label": np.repeat(np.asarray([label for _, label in known], np.float32), 2),
     }
-    tree = branched(trunk, [(place, (tags.tag, tags.good)) for place, _ in known], tails)
+    tree = add_branches(trunk, [(place, (tags.tag, tags.good)) for place, _ in known], tails)
     weight = tree.weight.copy()
     weight[size::2] = 0.0  # the tags themselves are given
     return replace(tree, weight=weight)
@@ -177,7 +177,7 @@ class SpanScorer:
     model: str | None = None
     paths: Paths = field(default_factory=Paths, repr=False)
 
-    def scores(self, asked: Sequence[Ending]) -> Work[list[tuple[float, ...]]]:
+    def scores(self, asked: Sequence[Ending]) -> Job[list[tuple[float, ...]]]:
         """p(good) at each end, for a whole frontier at once.
 
         Raises:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from evolvent.engine.asks import Node, SampleAsk, Sampling, Wait, Work
+from evolvent.engine.asks import BlockingCall, Job, Node, SampleAsk, Sampling
 from evolvent.errors import ConfigError, Problem, ScoringError
 
 __all__ = ["OMEGA_SAMPLING", "Completer", "Rollout", "completions", "graded", "share"]
@@ -75,7 +75,7 @@ class Rollout:
 
 def completions(
     prompt: Sequence[int], begun: Sequence[Sequence[int]], completer: Completer, *, seeds: Sequence[Sequence[int]]
-) -> Work[list[tuple[Rollout, ...]]]:
+) -> Job[list[tuple[Rollout, ...]]]:
     """Completions of several begun responses to one prompt, all asked at once, and graded.
 
     Args:
@@ -108,12 +108,12 @@ def completions(
     return [tuple(own) for own in found]
 
 
-def graded(responses: Sequence[Sequence[int]], completer: Completer) -> Work[list[bool | None]]:
+def graded(responses: Sequence[Sequence[int]], completer: Completer) -> Job[list[bool | None]]:
     """Whether each whole response is right; None where it could not be graded."""
     calls = [partial(_grade, completer, tuple(response)) for response in responses]
     if not completer.slow or not calls:
         return [call() for call in calls]
-    return list((yield [Wait(call) for call in calls]))
+    return list((yield [BlockingCall(call) for call in calls]))
 
 
 def _grade(completer: Completer, response: Sequence[int]) -> bool | None:

@@ -17,17 +17,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from evolvent.errors import ConfigError, SampleInvalid
-from evolvent.learn.forward import outputs
-from evolvent.learn.objectives import Need, Objective, given, outcome, value
+from evolvent.learn.forward import compute_outputs
+from evolvent.learn.objectives import Need, Objective, outcome, require_output, value_objective
 from evolvent.learn.packing import Batch
-from evolvent.learn.preferences import readout
-from evolvent.learn.token_sequences import Parts, flatten
+from evolvent.learn.preferences import append_readout
+from evolvent.learn.token_sequences import TokenSequence, flatten
 from evolvent.models.policy import Policy
 from evolvent.reward.offline import Siblings, advantage_weights
 from evolvent.reward.process import TagIds, labelled
 from evolvent.reward.solutions import Solution
 from evolvent.reward.states import Spans, solution_of, states
-from evolvent.rl.scoring import Look, look, said_of
+from evolvent.rl.scoring import ScoreKind, evaluate_targets, score_sequences
 from evolvent.search.settings import SearchConfig
 from evolvent.search.writing import Writing
 from evolvent.trajectory import Generation, Score, Trajectory
@@ -48,7 +48,7 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 _TEACHER: tuple[Need, ...] = ("teacher",)
-_VALUES: tuple[Look, ...] = ("values",)
+_VALUES: tuple[ScoreKind, ...] = ("values",)
 Floats = NDArray[np.float64]
 """Scores of spans, `[T]`."""
 
@@ -64,7 +64,7 @@ def spans_of(policy: Policy, separators: Sequence[str], *, max_tokens: int, leve
     """
     if level == "token":
         return _every_token
-    return Writing.of(policy, max_tokens=max_tokens, separators=tuple(separators)).spans
+    return Writing.for_policy(policy, max_tokens=max_tokens, separators=tuple(separators)).spans
 
 
 def _every_token(ids: Sequence[int]) -> Sequence[int]:
@@ -111,10 +111,10 @@ def span_scores(
     trees = [labelled(one, [1.0] * len(one.spans), tags) for one in fitting.values()]
 
     def read(model: Any, batch: Batch) -> Mapping[str, Tensor]:
-        words = given(outputs(model, batch, needs=_TEACHER).teacher, "teacher").double()
+        words = require_output(compute_outputs(model, batch, needs=_TEACHER).teacher, "teacher").double()
         return {"good": torch.sigmoid(words[:, 0] - words[:, 1])}
 
-    said = said_of(judge.model, trees, read, tokens=tokens)
+    said = evaluate_targets(judge.model, trees, read, max_tokens_per_forward=tokens)
     return {name: column["good"][tree.weight != 0] for name, tree, column in zip(fitting, trees, said, strict=True)}
 
 
@@ -140,7 +140,7 @@ def siblings_of(solutions: Mapping[str, Solution], scores: Mapping[str, Floats])
 
 def advantage_parts(
     solutions: Mapping[str, Solution], scores: Mapping[str, Floats], tasks: Mapping[str, str], *, beta: float
-) -> list[Parts]:
+) -> list[TokenSequence]:
     """Solutions to be imitated span by span, with the weights of advantage-weighted regression.
 
     The advantage of a span is how much more likely a right end is behind it than before it, `p_t - p_(t-1)`. Before the
@@ -176,12 +176,12 @@ def judge_objective(how: SearchConfig) -> Objective:
             value=how.score,
             expected="score = 'value' or 'outcome'",
         )
-    return value() if how.score == "value" else outcome
+    return value_objective() if how.score == "value" else outcome
 
 
 def judge_parts(
     trajectories: Iterable[Trajectory], policy: Policy, how: SearchConfig, *, horizons: Mapping[str, int] | None = None
-) -> list[Parts]:
+) -> list[TokenSequence]:
     """Training rows for the judge of a search: the unit score of each episode, wherever the search may ask for a value.
 
     With level "auto" the episodes of a world are turns where they may have several steps, as in `rollout/searching`.
@@ -195,7 +195,7 @@ def judge_parts(
     worlds: dict[str, list[Trajectory]] = {}
     for one in trajectories:
         worlds.setdefault(one.task.world, []).append(one)
-    parts: list[Parts] = []
+    parts: list[TokenSequence] = []
     for name, own in worlds.items():
         steps = most.get(name) or max(len(one.steps) for one in own)
         turns = how.level == "turn" or (how.level == "auto" and steps > 1)
@@ -227,13 +227,15 @@ def episode_rewards(model: Policy, trajectories: Sequence[Trajectory], *, tokens
         model: trained by `learn.objectives.reward_pairs` on read-outs (`learn.preferences.readout`).
         tokens: most tokens of a forward, padding included; None: see `learn.look.look`.
     """
-    made = flatten(trajectories, model.dialect, instructions=lambda task: "", context=model.context, stops=True).parts
-    chains: dict[str, list[Parts]] = {}
+    made = flatten(
+        trajectories, model.dialect, instructions=lambda task: "", context=model.context, stops=True
+    ).sequences
+    chains: dict[str, list[TokenSequence]] = {}
     for one in made:
         chains.setdefault(one.trajectory, []).append(one)
     token = min(model.dialect.stop_ids, default=0)
-    single = {name: readout(own[0], token=token) for name, own in chains.items() if len(own) == 1}
-    said = look(model, list(single.values()), needs=_VALUES, tokens=tokens)
+    single = {name: append_readout(own[0], token=token) for name, own in chains.items() if len(own) == 1}
+    said = score_sequences(model, list(single.values()), needs=_VALUES, max_tokens_per_forward=tokens)
     known = {name: float(column["values"][-1]) for name, column in zip(single, said, strict=True)}
     return [known.get(one.id, float("nan")) if one.error is None else float("nan") for one in trajectories]
 

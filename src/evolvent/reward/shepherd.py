@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from evolvent.engine.asks import Work
+from evolvent.engine.asks import Job
 from evolvent.errors import ConfigError, Problem
 from evolvent.reward.labels import SpanLabels
 from evolvent.reward.rollouts import Completer, Rollout, completions, graded, share
 from evolvent.reward.solutions import Solution
-from evolvent.trajectory import Annotation, Place, sample_seed
+from evolvent.trajectory import Annotation, AnnotationTarget, sample_seed
 
 __all__ = ["Shepherded", "shepherd"]
 
@@ -39,7 +39,7 @@ class Shepherded:
     def annotations(self, *, step: int = 0, generation: int = 0) -> list[Annotation]:
         """The labels as rows beside the trajectory that the solution is named after."""
         return [
-            Annotation(self.solution.name, "shepherd", Place(step, generation, span), label)
+            Annotation(self.solution.name, "shepherd", AnnotationTarget(step, generation, span), label)
             for span, label in enumerate(self.labels)
             if label is not None
         ]
@@ -50,7 +50,7 @@ class Shepherded:
         return SpanLabels(question, spans, self.labels, "shepherd", {"name": self.solution.name})
 
 
-def shepherd(solution: Solution, completer: Completer, *, count: int = 8, seed: int = 0) -> Work[Shepherded]:
+def shepherd(solution: Solution, completer: Completer, *, count: int = 8, seed: int = 0) -> Job[Shepherded]:
     """Label the spans of a solution, as a work for the driver: all completions are asked at once.
 
     A finished solution is graded itself: its last label is exact and takes no completion. The seeds depend on the

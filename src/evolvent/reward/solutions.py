@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evolvent.errors import SampleInvalid
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.models.dialects import Dialect
 from evolvent.reward.labels import SpanLabels
 
@@ -49,13 +49,13 @@ class Solution:
         """Where each span ends among `ids`, exclusive."""
         return tuple(np.cumsum([len(self.prompt), *map(len, self.spans)])[1:].tolist())
 
-    def parts(self) -> Parts:
+    def parts(self) -> TokenSequence:
         """The tokens as one sequence of which nothing is learned; `span` counts the spans, -1 in the prompt."""
         ids = np.asarray(self.ids, np.int32)
         sizes = [len(self.prompt), *map(len, self.spans)]
         span = np.repeat(np.arange(-1, len(self.spans), dtype=np.int32), sizes)
         none = np.zeros(len(ids), np.float32)
-        return Parts(
+        return TokenSequence(
             self.name, ids, span >= 0, np.zeros(len(ids), np.bool_), none, np.zeros(len(ids), np.int32), span, none
         )
 

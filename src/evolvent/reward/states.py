@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from evolvent.errors import EvolventError, Problem, SampleInvalid
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.models.dialects import Dialect
 from evolvent.reward.process import Prepared
 from evolvent.reward.solutions import Solution
@@ -62,7 +62,7 @@ def states(
     return Prepared(parts, refused)
 
 
-def span_states(trajectory: Trajectory, spans: Spans, *, token: int) -> Parts:
+def span_states(trajectory: Trajectory, spans: Spans, *, token: int) -> TokenSequence:
     """The response of an episode of one turn, with weight 1 behind the end of every span and returns of 0.
 
     Args:
@@ -97,7 +97,7 @@ def solution_of(trajectory: Trajectory, spans: Spans) -> Solution:
     )
 
 
-def turn_states(trajectory: Trajectory, dialect: Dialect) -> Parts:
+def turn_states(trajectory: Trajectory, dialect: Dialect) -> TokenSequence:
     """An episode of turns, with weight 1 at the first token of every action, and behind the last observation.
 
     Raises:
@@ -121,7 +121,7 @@ def turn_states(trajectory: Trajectory, dialect: Dialect) -> Parts:
     ]
     none = np.zeros(len(ids), np.float32)
     step = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
-    row = Parts(trajectory.id, ids, sampled, sampled, none, step, np.full(len(ids), -1, np.int32), none)
+    row = TokenSequence(trajectory.id, ids, sampled, sampled, none, step, np.full(len(ids), -1, np.int32), none)
     last = dialect.turn(str(trajectory.final_observation), stopped=generations[-1].stop != "length")
     whole = _with_end(row, last, _token(dialect))
     weight = np.zeros(len(whole), np.float32)
@@ -134,7 +134,7 @@ def _token(dialect: Dialect) -> int:
     return min(dialect.stop_ids, default=0)
 
 
-def _with_end(parts: Parts, tail: Sequence[int], token: int) -> Parts:
+def _with_end(parts: TokenSequence, tail: Sequence[int], token: int) -> TokenSequence:
     """The tokens, what was read after them, and one more."""
     more = np.asarray([*tail, token], np.int32)
     none, no = np.zeros(len(more), np.float32), np.zeros(len(more), np.bool_)

@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from evolvent.engine.asks import Work
+from evolvent.engine.asks import Job
 from evolvent.errors import ConfigError, Problem, SampleInvalid
-from evolvent.learn.preferences import readout
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.preferences import append_readout
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.reward.endings import Ending, Paths, checked, read_endings
 from evolvent.reward.solutions import Solution
 from evolvent.search.records import Spent
@@ -61,7 +61,7 @@ def td_targets(
     return targets
 
 
-def value_parts(solution: Solution, targets: Sequence[float], *, token: int) -> Parts:
+def value_parts(solution: Solution, targets: Sequence[float], *, token: int) -> TokenSequence:
     """A sequence whose values are learned at the ends of its spans, as column "returns", by `objectives.value`.
 
     A head reads the state of the token before a target: targets stand right behind the ends.
@@ -77,14 +77,14 @@ def value_parts(solution: Solution, targets: Sequence[float], *, token: int) -> 
             value=len(targets),
             expected=len(solution.spans),
         )
-    row = readout(solution.parts(), token=token)
+    row = append_readout(solution.parts(), token=token)
     weight, returns = np.zeros(len(row), np.float32), np.zeros(len(row), np.float32)
     ends = list(solution.ends)
     weight[ends], returns[ends] = 1.0, targets
     return replace(row, weight=weight, columns={"returns": returns})
 
 
-def outcome_parts(solution: Solution, outcome: float, *, token: int) -> Parts:
+def outcome_parts(solution: Solution, outcome: float, *, token: int) -> TokenSequence:
     """A read-out after the last span with the outcome in 0..1 as column "outcome", for `objectives.outcome`.
 
     Raises:
@@ -94,7 +94,7 @@ def outcome_parts(solution: Solution, outcome: float, *, token: int) -> Parts:
         raise SampleInvalid(
             f"the outcome of solution {solution.name!r} is out of range", value=outcome, expected="a number from 0 to 1"
         )
-    row = readout(solution.parts(), token=token)
+    row = append_readout(solution.parts(), token=token)
     return replace(row, columns={"outcome": np.full(len(row), outcome, np.float32)})
 
 
@@ -126,7 +126,7 @@ class ValueScorer:
         if not self.low < self.high:
             raise ConfigError([Problem("low", f"must be below {self.high}, got {self.low}")])
 
-    def scores(self, asked: Sequence[Ending]) -> Work[list[tuple[float, ...]]]:
+    def scores(self, asked: Sequence[Ending]) -> Job[list[tuple[float, ...]]]:
         """The value at each end, for a whole frontier at once; NaN where the head gives none.
 
         Raises:
@@ -159,7 +159,7 @@ class OutcomeScorer:
     model: str | None = None
     paths: Paths = field(default_factory=Paths, repr=False)
 
-    def scores(self, asked: Sequence[Ending]) -> Work[list[tuple[float, ...]]]:
+    def scores(self, asked: Sequence[Ending]) -> Job[list[tuple[float, ...]]]:
         """The chance at each end that is asked about; NaN where the head gives none.
 
         Raises:
@@ -174,7 +174,7 @@ class OutcomeScorer:
         return Spent()
 
 
-def _heads(head: nn.Module, asked: Sequence[Ending], paths: Paths) -> Work[list[list[float]]]:
+def _heads(head: nn.Module, asked: Sequence[Ending], paths: Paths) -> Job[list[list[float]]]:
     """The head's output at all ends, by item."""
     found = yield from read_endings(asked, paths, hidden=True)
     states = [state for own in found for state in own]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from evolvent.agents.base import Agent, Resuming
+from evolvent.agents.base import Agent, SupportsResume
 from evolvent.errors import ConfigError, EnvLost, Problem
 from evolvent.trajectory import Branch, Start, Trajectory, Value
 from evolvent.worlds.base import Info
@@ -124,13 +124,13 @@ def check_replayed(parent: Trajectory, step: int, observation: Value, *, over: b
         )
 
 
-def resuming(agent: Agent) -> Resuming:
+def resuming(agent: Agent) -> SupportsResume:
     """The agent, if it can begin in the middle of an episode.
 
     Raises:
         ConfigError: it cannot.
     """
-    if not isinstance(agent, Resuming):
+    if not isinstance(agent, SupportsResume):
         raise ConfigError(
             "this agent cannot begin in the middle of an episode",
             value=type(agent).__name__,

@@ -8,8 +8,8 @@ from contextlib import closing
 
 from evolvent.agents.base import Agent
 from evolvent.engine.asks import Engine
-from evolvent.engine.driver import drive
-from evolvent.errors import ConfigError, EvolventError, unknown
+from evolvent.engine.driver import run_jobs
+from evolvent.errors import ConfigError, EvolventError, unknown_name_problem
 from evolvent.rollout.branches import Branching, Origins, check_branches, resuming
 from evolvent.rollout.episode import Limits, episode
 from evolvent.trajectory import Start, Trajectory, sample_seed, trajectory_name
@@ -55,7 +55,7 @@ def collect(
         )
     missing = sorted({start.task.world for start in starts} - set(worlds))
     if missing:
-        raise ConfigError([unknown("world", world, worlds, where="task") for world in missing])
+        raise ConfigError([unknown_name_problem("world", world, worlds, location="task") for world in missing])
     check_branches(starts, origins)
     if any(start.branch for start in starts):
         resuming(agent)
@@ -73,7 +73,7 @@ def collect(
         for start in starts
     )
     # A thread a slot: calls that wait for room on a server must not keep others from the steps that make room.
-    playing = drive(episodes, engine, slots=slots, threads=max(32, slots))
+    playing = run_jobs(episodes, engine, slots=slots, threads=max(32, slots))
     with closing(playing) as played:  # at once, also where a traceback would keep it
         for done in played:
             if done.value is None:  # an episode catches what worlds and engines do; this is a mistake in an agent

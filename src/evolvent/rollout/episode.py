@@ -12,20 +12,20 @@ from typing import Any
 import numpy as np
 
 from evolvent.agents.base import Agent, Mind
-from evolvent.engine.asks import Answer, Ask, Wait, Work
+from evolvent.engine.asks import Answer, Ask, BlockingCall, Job
 from evolvent.errors import EnvLost, ErrorRecord, EvolventError, StepTimeout, boundary
-from evolvent.logs import in_episode
+from evolvent.logs import set_episode
 from evolvent.rollout.branches import Moment, Origins, check_replayed, resuming
 from evolvent.trajectory import Branch, EndedBy, Start, Step, Task, Trajectory, Value, unscored
 from evolvent.worlds.base import Env, Forkable, Info, Reply, World
-from evolvent.worlds.deferred_close import Held, Limits
+from evolvent.worlds.deferred_close import DeferredClose, Limits
 
 __all__ = ["Limits", "episode"]
 
 _log = logging.getLogger(__name__)
 
 
-class _Stage(Held):
+class _Stage(DeferredClose):
     """The environment of one episode."""
 
     def __init__(self, world: World, task: Task) -> None:
@@ -40,11 +40,11 @@ class _Stage(Held):
 
 def _call(
     stage: _Stage, call: Callable[[], Any], timeout_s: float, *, what: str, read: Callable[[Any], Any] | None = None
-) -> Generator[Sequence[Ask | Wait], Sequence[Answer], Any]:
+) -> Generator[Sequence[Ask | BlockingCall], Sequence[Answer], Any]:
     """Run a call of an environment: at once, or off the driver's thread with a deadline where the world may block."""
     with boundary(EnvLost, f"world {stage.world.name!r} failed in {what}"):
-        if stage.world.blocking:
-            (answer,) = yield (Wait(partial(stage.run, call), timeout_s),)
+        if stage.world.run_in_thread:
+            (answer,) = yield (BlockingCall(partial(stage.run, call), timeout_s),)
         else:
             answer = call()
         return answer if read is None else read(answer)
@@ -73,7 +73,7 @@ def _reply(answer: Any) -> Reply:
 
 def episode(
     world: World, start: Start, agent: Agent, *, name: str, seed: int, limits: Limits, origins: Origins | None = None
-) -> Work[Trajectory]:
+) -> Job[Trajectory]:
     """Play one episode; always ends in a trajectory, also when the world fails (then `error` is set, nothing scored).
 
     A branch has its own steps alone. Its score is that of the whole episode: what the steps before it earned counts.
@@ -83,14 +83,14 @@ def episode(
         seed: of this episode alone: the trajectory depends on neither order nor concurrency.
         origins: what a branch leaves.
     """
-    in_episode(name)
+    set_episode(name)
     stage = _Stage(world, start.task)
     opening = _Opening(stage, start, agent, seed, limits, origins or Origins())
     try:
         played = yield from _played(opening, name=name)
-        if world.blocking:
+        if world.run_in_thread:
             try:
-                yield (Wait(stage.end, limits.step_s),)
+                yield (BlockingCall(stage.end, limits.step_s),)
             except StepTimeout as problem:
                 _log.warning("world %r did not close: %s", world.name, problem)
         return played
@@ -116,7 +116,7 @@ class _Opening:
         return whole if self.start.branch is None else max(1, whole - self.start.branch.step)
 
 
-def _begun(opening: _Opening) -> Generator[Sequence[Ask | Wait], Sequence[Answer], tuple[Env, Mind, Moment]]:
+def _begun(opening: _Opening) -> Generator[Sequence[Ask | BlockingCall], Sequence[Answer], tuple[Env, Mind, Moment]]:
     """The environment, the agent's mind, and the moment at which it begins to act."""
     stage, start, agent, seed = opening.stage, opening.start, opening.agent, opening.seed
     reset_s = opening.limits.reset_s
@@ -131,7 +131,9 @@ def _begun(opening: _Opening) -> Generator[Sequence[Ask | Wait], Sequence[Answer
     return env, mind, moment
 
 
-def _reached(opening: _Opening, env: Env, branch: Branch) -> Generator[Sequence[Ask | Wait], Sequence[Answer], Moment]:
+def _reached(
+    opening: _Opening, env: Env, branch: Branch
+) -> Generator[Sequence[Ask | BlockingCall], Sequence[Answer], Moment]:
     """Bring the environment to a parent's step: from the nearest snapshot before it, or from the beginning."""
     stage, limits, origins = opening.stage, opening.limits, opening.origins
     parent, known = origins.parents[branch.parent], origins.moments(branch.parent)
@@ -158,7 +160,7 @@ def _reached(opening: _Opening, env: Env, branch: Branch) -> Generator[Sequence[
 
 def _kept(
     opening: _Opening, env: Env, now: Moment, known: list[Moment], at: int
-) -> Generator[Sequence[Ask | Wait], Sequence[Answer], Moment]:
+) -> Generator[Sequence[Ask | BlockingCall], Sequence[Answer], Moment]:
     """The moment, with a snapshot among the known ones where the Env can be forked."""
     if isinstance(env, Forkable) and len(known) == at:
         saved = yield from _call(opening.stage, env.snapshot, opening.limits.step_s, what="snapshot")
@@ -168,7 +170,7 @@ def _kept(
     return now
 
 
-def _played(opening: _Opening, *, name: str) -> Work[Trajectory]:
+def _played(opening: _Opening, *, name: str) -> Job[Trajectory]:
     stage, start, limits = opening.stage, opening.start, opening.limits
     world = stage.world
     steps: list[Step] = []

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from evolvent.errors import ConfigError, Problem, unknown
-from evolvent.stats import wilson
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
+from evolvent.stats import wilson_interval
 from evolvent.trajectory import Start, Task, Trajectory
 from evolvent.worlds.base import SPLITS, World
 
@@ -46,9 +46,9 @@ def panel_starts(
     Raises:
         ConfigError: an unknown split or tier, or a panel with fewer than two tasks: no interval can be given for it.
     """
-    problems = [unknown("split", split, SPLITS)] if split not in SPLITS else []
+    problems = [unknown_name_problem("split", split, SPLITS)] if split not in SPLITS else []
     known = {tier for world in worlds.values() for tier in world.tiers}
-    problems += [unknown("tier", tier, known) for tier in tiers or () if tier not in known]
+    problems += [unknown_name_problem("tier", tier, known) for tier in tiers or () if tier not in known]
     if problems:
         raise ConfigError(problems)
     starts: list[Start] = []
@@ -73,14 +73,14 @@ def outcome_rows(trajectories: Iterable[Trajectory], *, computed: int = 0) -> li
     for trajectory in trajectories:
         task = trajectory.task
         panels.setdefault((task.world, task.tier, task.split), []).append(trajectory)
-    written = {key: sum(t.generated() for t in panel) for key, panel in panels.items()}
+    written = {key: sum(t.count_generated_tokens() for t in panel) for key, panel in panels.items()}
     whole = max(1, sum(written.values()))
     rows = []
     for key, panel in panels.items():
         outcomes = tuple((t.task.id, t.task.kind, t.success) for t in panel)
         errors = sum(success is None for _, _, success in outcomes)
         wins = None if errors else sum(bool(success) for _, _, success in outcomes)
-        interval = None if wins is None else wilson(wins, len(panel))
+        interval = None if wins is None else wilson_interval(wins, len(panel))
         rows.append(
             Evaluation(
                 *key,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.search.beam import beam
-from evolvent.search.records import Budget, Child, Found, Search, SearchResult, Spent, Wanted
+from evolvent.search.records import Budget, Child, Request, Response, Search, SearchResult, Spent
 from evolvent.trajectory import sample_rng
 
 __all__ = ["Imagine", "Imagined", "Plan", "beam_plan"]
@@ -69,10 +69,10 @@ def beam_plan(
         ConfigError: a size below 1.
     """
 
-    def answer(wanted: Wanted) -> Found:
+    def answer(wanted: Request) -> Response:
         plans: list[Plan] = [wish.state for wish in wanted.expand for _ in range(wish.width)]
         if not plans:
-            return Found([], [float("nan")] * len(wanted.evaluate), Spent())
+            return Response([], [float("nan")] * len(wanted.evaluate), Spent())
         step = plans[0].steps
         draws = sample_rng("plan", seed, step).random((len(plans), columns))
         found = imagine(np.stack([plan.tokens for plan in plans]), draws)
@@ -84,7 +84,7 @@ def beam_plan(
                 made.setdefault(tuple(found.action[at].tolist()), _child(plans[at], found, at))
             row += wish.width
             children.append(list(made.values()))
-        return Found(children, [], Spent())
+        return Response(children, [], Spent())
 
     def _child(plan: Plan, found: Imagined, at: int) -> Child:
         earned = plan.earned + gamma**plan.steps * float(found.reward[at])
@@ -95,11 +95,11 @@ def beam_plan(
         return Child(after, action=" ".join(map(str, action)), value=value, terminal=over or after.steps == horizon)
 
     found = _run(beam(Plan(prefix), Budget(), sample_rng("beam", seed), width=width, keep=keep, depth=horizon), answer)
-    best: Plan = found.tree.states[0 if found.chosen is None else found.chosen]
+    best: Plan = found.tree.states[0 if found.best_node is None else found.best_node]
     return best
 
 
-def _run(search: Search, answer: Callable[[Wanted], Found]) -> SearchResult:
+def _run(search: Search, answer: Callable[[Request], Response]) -> SearchResult:
     """All wishes of a level in one answer, so that a model sees one batch."""
     with closing(search):
         try:

@@ -14,24 +14,31 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from evolvent.belief.stopping import Detector
-from evolvent.engine.asks import Engine, Sampling, Work
-from evolvent.engine.driver import drive
-from evolvent.errors import ConfigError, ErrorRecord, EvolventError, Problem, unknown
+from evolvent.engine.asks import Engine, Job, Sampling
+from evolvent.engine.driver import run_jobs
+from evolvent.errors import ConfigError, ErrorRecord, EvolventError, Problem, unknown_name_problem
 from evolvent.search.aggregate import Answer, Same
-from evolvent.search.environments import Estimate, StateValue, TextValue, over_env
+from evolvent.search.environments import StateValue, TextValue, ValueEstimator, search_env
 from evolvent.search.export import tree_row
-from evolvent.search.forest import Decision, Forest, Growing, decide, forest, told
-from evolvent.search.proposers import EnvState, Language
+from evolvent.search.forest import Decision, Forest, Growing, answer_rows, decide, grow_forest
+from evolvent.search.proposers import EnvState, LanguageProposer
 from evolvent.search.records import Spent
-from evolvent.search.rstar_prompts import Solution, answer_of
-from evolvent.search.scorers import Rollouts, Scorer
+from evolvent.search.rstar_prompts import Solution, read_answer
+from evolvent.search.scorers import RolloutScorer, Scorer
 from evolvent.search.settings import Begin, ForestConfig, SearchConfig
-from evolvent.search.solutions import SolutionState, begin_solution, over_solutions
-from evolvent.search.solving import check_solver, completer, key_of, response, solution_trajectory, unsolvable
+from evolvent.search.solutions import SolutionState, begin_solution, search_solutions
+from evolvent.search.solving import (
+    answer_key,
+    check_solver,
+    format_response,
+    make_completer,
+    solution_trajectory,
+    solver_problems,
+)
 from evolvent.search.stopping import Stop
-from evolvent.search.texts import over_text
+from evolvent.search.texts import search_text
 from evolvent.search.trajectories import env_trajectory, text_trajectory
-from evolvent.search.verdicts import Verdict, called, graded, question_of
+from evolvent.search.verdicts import ResponseGrade, call_world, graded, read_question
 from evolvent.search.writing import TextState, Writing, begin_text
 from evolvent.trajectory import Start, Trajectory, sample_seed, trajectory_name
 from evolvent.worlds.base import World
@@ -40,7 +47,7 @@ from evolvent.worlds.deferred_close import Limits
 if TYPE_CHECKING:
     from evolvent.models.policy import Policy
 
-__all__ = ["Player", "Searched", "Verdict", "check_search", "graded", "level_of", "searching"]
+__all__ = ["Player", "ResponseGrade", "Searched", "check_search", "graded", "level_of", "searching"]
 
 
 _PLAIN = ("greedy", "samples", "sampled_tree")  # they ask for no values
@@ -110,7 +117,7 @@ class _Play:
 
     def grow(self, begin: Begin, root: Any, own: int) -> Growing:
         """All trees of a problem, within its budget; usually one."""
-        return forest(begin, root, self.how.budget, trees=_trees(self.how), seed=own)
+        return grow_forest(begin, root, self.how.budget, trees=_trees(self.how), seed=own)
 
 
 def level_of(world: World, how: SearchConfig) -> str:
@@ -123,7 +130,7 @@ def level_of(world: World, how: SearchConfig) -> str:
 
 
 def _solves(how: SearchConfig) -> bool:
-    return isinstance(how, ForestConfig) and how.solves
+    return isinstance(how, ForestConfig) and how.uses_rstar
 
 
 def _trees(how: SearchConfig) -> int:
@@ -138,18 +145,18 @@ def check_search(worlds: Mapping[str, World], how: SearchConfig, *, judged: bool
     Raises:
         ConfigError: all of it at once.
     """
-    problems = how.unstoppable() if stopped else []
+    problems = how.stopping_problems() if stopped else []
     if stopped and _trees(how) > 1:
         problems.append(Problem("stop", "a detector looks at the votes of one tree", "forest = 1"))
     if how.value == "none" and how.method not in _PLAIN and not _solves(how):
         problems.append(Problem("value", f"'none', and {how.method} needs values", "'judge', 'rollouts' or 'reward'"))
-    if how.judged and not judged:
+    if how.uses_judge and not judged:
         problems.append(Problem("value", "'judge', and there is none", "give a judge, or value = 'rollouts'"))
     for name, world in worlds.items():
         level = level_of(world, how)
-        problems += how.lonely(level) if isinstance(how, ForestConfig) else []
+        problems += how.forest_problems(level) if isinstance(how, ForestConfig) else []
         if level == "solution":
-            problems += unsolvable(name, world, how.level)
+            problems += solver_problems(name, world, how.level)
         elif level != "turn" and world.horizon > 1:
             problems.append(Problem("level", f"{name!r} has episodes of several turns", "level = 'turn'"))
         if level == "token" and how.generated is not None:
@@ -169,7 +176,7 @@ def check_search(worlds: Mapping[str, World], how: SearchConfig, *, judged: bool
             continue  # it asks for no values
         if level == "turn" and how.value == "rollouts":
             problems.append(Problem("value", f"'rollouts' in {name!r}, which is played turn by turn", "use a judge"))
-        if level != "turn" and stopped and world.blocking:
+        if level != "turn" and stopped and world.run_in_thread:
             problems.append(Problem("stop", f"answers of {name!r} take too long to be read while it samples"))
         if level != "turn" and how.value == "reward":
             problems.append(Problem("value", f"'reward' in {name!r}, which pays at its end alone", "use 'rollouts'"))
@@ -179,7 +186,7 @@ def check_search(worlds: Mapping[str, World], how: SearchConfig, *, judged: bool
 
 def _least(how: SearchConfig, level: str) -> int:
     """Tokens that the smallest ask of a search may take; below that nothing would ever be sampled."""
-    if isinstance(how, ForestConfig) and how.solves:
+    if isinstance(how, ForestConfig) and how.uses_rstar:
         return how.rstar.votes * how.max_tokens
     if level == "span" and how.method in ("greedy", "samples", "best_of_n"):
         return how.max_tokens
@@ -210,13 +217,13 @@ def searching(
     """
     missing = sorted({start.task.world for start in starts} - set(worlds))
     if missing:
-        raise ConfigError([unknown("world", world, worlds, where="task") for world in missing])
+        raise ConfigError([unknown_name_problem("world", world, worlds, location="task") for world in missing])
     check_search(worlds, how, judged=player.scorer is not None, stopped=player.stop is not None)
     if _solves(how):
         check_solver(player.policy)
     play = _Play(how, player.policy, player.scorer, seed, name, player.stop, player.judge)
     works = (_searched(worlds[start.task.world], start, play, tree=at < trees) for at, start in enumerate(starts))
-    with closing(drive(works, player.engine, slots=slots, threads=max(32, slots))) as finished:
+    with closing(run_jobs(works, player.engine, slots=slots, threads=max(32, slots))) as finished:
         for done in finished:
             start = starts[done.index]
             yield done.value if done.value is not None else _failed(start, name(start), done.error)
@@ -231,7 +238,7 @@ def _failed(start: Start, name: str, error: Exception | None) -> Searched:
     )
 
 
-def _searched(world: World, start: Start, play: _Play, *, tree: bool) -> Work[Searched]:
+def _searched(world: World, start: Start, play: _Play, *, tree: bool) -> Job[Searched]:
     way = {"turn": _turns, "solution": _solved}.get(level_of(world, play.how), _text)
     searched, grown, at = yield from way(world, start, play)
     title = str(searched.trajectory.steps[0].observation) if searched.trajectory.steps else start.task.id
@@ -255,12 +262,12 @@ def _searched(world: World, start: Start, play: _Play, *, tree: bool) -> Work[Se
 Found = tuple[Searched, Forest, Decision]
 
 
-def _text(world: World, start: Start, play: _Play) -> Work[Found]:
+def _text(world: World, start: Start, play: _Play) -> Job[Found]:
     how, policy, task, level = play.how, play.policy, start.task, level_of(world, play.how)
     own = sample_seed(play.seed, task.id, start.sample)
-    observation = yield from called(world, partial(question_of, world, task))
+    observation = yield from call_world(world, partial(read_question, world, task))
     prompt = policy.dialect.open(world.instructions, observation)
-    writing = Writing.of(
+    writing = Writing.for_policy(
         policy,
         max_tokens=how.max_tokens,
         level=level,
@@ -271,26 +278,26 @@ def _text(world: World, start: Start, play: _Play) -> Work[Found]:
     )
     scorer = play.scorer
     if how.value == "rollouts":
-        slow = Limits().step_s if world.blocking else None
-        scorer = Rollouts(
+        slow = Limits().step_s if world.run_in_thread else None
+        scorer = RolloutScorer(
             lambda text: graded(world, task, text).score.unit, how.rollouts, writing, len(prompt), own, slow
         )
     same = getattr(world, "same", None)
     begin = play.begin(lambda state: graded(world, task, state.text).answer, same)
     search = play.grow(begin, begin_text(prompt, seed=own), own)
-    grown = yield from over_text(search, writing=writing, scorer=scorer if how.value != "none" else None)
-    verdicts: list[dict[int, Verdict]] = []
+    grown = yield from search_text(search, writing=writing, scorer=scorer if how.value != "none" else None)
+    verdicts: list[dict[int, ResponseGrade]] = []
     for result in grown.trees:
-        read: dict[int, Verdict] = {}
+        read: dict[int, ResponseGrade] = {}
         for node in dict.fromkeys(result.finished):
-            read[node] = yield from called(world, partial(graded, world, task, result.tree.states[node].text))
+            read[node] = yield from call_world(world, partial(graded, world, task, result.tree.states[node].text))
         verdicts.append(read)
     at, searched = _decided(grown, verdicts, start, play, same=same)
     state: TextState = grown.trees[at.tree].tree.states[at.node]
     if not state.written:  # the budget had no room for a first span
         return replace(searched, trajectory=_nothing(world, start, play, observation)), grown, at
     if at.node not in verdicts[at.tree]:
-        verdicts[at.tree][at.node] = yield from called(world, partial(graded, world, task, state.text))
+        verdicts[at.tree][at.node] = yield from call_world(world, partial(graded, world, task, state.text))
     trajectory = text_trajectory(
         state,
         task,
@@ -319,48 +326,48 @@ def _nothing(world: World, start: Start, play: _Play, observation: Any, info: An
 # ------------------------------------------------------------------ a solution
 
 
-def _solved(world: World, start: Start, play: _Play) -> Work[Found]:
+def _solved(world: World, start: Start, play: _Play) -> Job[Found]:
     """rStar: a solution in its own prompts, put together as a response of the world."""
     how, task = play.how, start.task
     if not isinstance(how, ForestConfig):
         raise EvolventError("rstar without its settings", value=type(how).__name__)
     own = sample_seed(play.seed, task.id, start.sample)
-    observation = yield from called(world, partial(question_of, world, task))
-    who = completer(play.policy, how)
+    observation = yield from call_world(world, partial(read_question, world, task))
+    who = make_completer(play.policy, how)
     judge = who
     if how.rstar.discriminator == "judge" and play.judge is not None:
-        judge = completer(play.judge[0], how, model=play.judge[1])
+        judge = make_completer(play.judge[0], how, model=play.judge[1])
 
-    def verdict(solution: Solution) -> Verdict:
-        found = graded(world, task, response(world, solution))
-        return found if answer_of(solution) is not None else replace(found, answer=None)
+    def verdict(solution: Solution) -> ResponseGrade:
+        found = graded(world, task, format_response(world, solution))
+        return found if read_answer(solution) is not None else replace(found, answer=None)
 
     def answer(state: SolutionState) -> str | None:
-        said = answer_of(state.solution)
+        said = read_answer(state.solution)
         if said is None:
             return None
-        return key_of(world, said) if world.blocking else verdict(state.solution).answer
+        return answer_key(world, said) if world.run_in_thread else verdict(state.solution).answer
 
     same = getattr(world, "same", None)
-    begin = how.rstar.begin(answer, None if world.blocking else same)
+    begin = how.rstar.begin(answer, None if world.run_in_thread else same)
     search = play.grow(begin, begin_solution(observation, seed=own), own)
-    grown = yield from over_solutions(search, encode=who.encode, writing=who.writing, judge=judge)
-    verdicts: list[dict[int, Verdict]] = []
+    grown = yield from search_solutions(search, encode=who.encode, writing=who.writing, judge=judge)
+    verdicts: list[dict[int, ResponseGrade]] = []
     for result in grown.trees:
-        read: dict[int, Verdict] = {}
+        read: dict[int, ResponseGrade] = {}
         for node in (node for node in range(len(result.tree)) if result.tree.terminal[node]):
-            read[node] = yield from called(world, partial(verdict, result.tree.states[node].solution))
+            read[node] = yield from call_world(world, partial(verdict, result.tree.states[node].solution))
         verdicts.append(read)
     at, searched = _decided(grown, verdicts, start, play, same=same)
     state: SolutionState = grown.trees[at.tree].tree.states[at.node]
     if state.generation is None:
         return replace(searched, trajectory=_nothing(world, start, play, observation)), grown, at
     if at.node not in verdicts[at.tree]:
-        verdicts[at.tree][at.node] = yield from called(world, partial(verdict, state.solution))
+        verdicts[at.tree][at.node] = yield from call_world(world, partial(verdict, state.solution))
     trajectory = solution_trajectory(
         state,
         task,
-        said=response(world, state.solution),
+        response=format_response(world, state.solution),
         name=play.name(start),
         observation=observation,
         score=verdicts[at.tree][at.node].score,
@@ -372,17 +379,19 @@ def _solved(world: World, start: Start, play: _Play) -> Work[Found]:
 # ------------------------------------------------------------------ turn by turn
 
 
-def _turns(world: World, start: Start, play: _Play) -> Work[Found]:
+def _turns(world: World, start: Start, play: _Play) -> Job[Found]:
     how, task = play.how, start.task
     own = sample_seed(play.seed, task.id, start.sample)
-    language = Language(play.policy, world, Sampling(how.temperature, how.top_k, how.top_p), how.span_tokens)
-    estimate: Estimate | None = None
+    language = LanguageProposer(play.policy, world, Sampling(how.temperature, how.top_k, how.top_p), how.span_tokens)
+    estimate: ValueEstimator | None = None
     if how.value == "judge" and play.scorer is not None:
-        estimate = TextValue(language, play.scorer, whole=how.terminal == "reward")  # as `reward.states` trains it
+        estimate = TextValue(
+            language, play.scorer, includes_earned=how.terminal == "reward"
+        )  # as `reward.states` trains it
     elif how.value == "reward":
         estimate = StateValue(lambda state: 0.0)
     begin = play.begin(lambda state: _played(world, state).answer)
-    grown = yield from over_env(
+    grown = yield from search_env(
         lambda root: play.grow(begin, root, own),
         world=world,
         task=task,
@@ -404,20 +413,25 @@ def _turns(world: World, start: Start, play: _Play) -> Work[Found]:
     return replace(searched, trajectory=trajectory), grown, at
 
 
-def _played(world: World, state: EnvState) -> Verdict:
+def _played(world: World, state: EnvState) -> ResponseGrade:
     actions = []
     at: EnvState | None = state
-    while at is not None and at.taken is not None:
-        actions.append(str(at.taken.action))
+    while at is not None and at.proposal is not None:
+        actions.append(str(at.proposal.action))
         at = at.above
-    return Verdict(world.score(list(state.rewards), state.info), " | ".join(reversed(actions)))
+    return ResponseGrade(world.score(list(state.rewards), state.info), " | ".join(reversed(actions)))
 
 
 # ------------------------------------------------------------------ deciding
 
 
 def _decided(
-    grown: Forest, verdicts: Sequence[Mapping[int, Verdict]], start: Start, play: _Play, *, same: Same | None = None
+    grown: Forest,
+    verdicts: Sequence[Mapping[int, ResponseGrade]],
+    start: Start,
+    play: _Play,
+    *,
+    same: Same | None = None,
 ) -> tuple[Decision, Searched]:
     """Where the answer is, and what is told of all ends; without an end the likeliest unfinished path."""
     how = play.how
@@ -430,7 +444,7 @@ def _decided(
     at = decide(grown.trees, answers, rule=rule, span=span, between=between, same=same)
     right = [verdict.score.success for read in verdicts for verdict in read.values()]
     passed = True if True in right else None if None in right else False
-    return at, Searched(start, _NOTHING, answers=told(at, same=same), passed=passed)
+    return at, Searched(start, _NOTHING, answers=answer_rows(at, same=same), passed=passed)
 
 
 _NOTHING: Any = None  # what a search decided for is put in when its trajectory is made

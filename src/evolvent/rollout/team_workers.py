@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from evolvent.deadline import Deadline
 from evolvent.errors import ConfigError, EnvLost, ErrorRecord, EvolventError, Problem, StepTimeout, boundary
 from evolvent.trajectory import Task
-from evolvent.workers import Caller, Piped, packed
+from evolvent.workers import CallerPipe, PipedProcess, pack_message
 from evolvent.worlds.teams.parallel import Moment, Row
 from evolvent.worlds.teams.rows import Interrupted, LocalRows
 
@@ -111,7 +111,7 @@ class ProcessRows:
         for at, rows in busy.items():
             body = b"".join(np.ascontiguousarray(arrays[row]).tobytes() for row in rows if row in arrays)
             try:
-                message = packed({"what": what, "rows": [asked[row] for row in rows]}, body)
+                message = pack_message({"what": what, "rows": [asked[row] for row in rows]}, body)
                 self._process(at).send(message, Deadline(wall_s))
             except EvolventError as error:
                 found.update(self._lose(at, rows, [], error))  # it died between two messages: no row is to blame
@@ -147,21 +147,28 @@ class ProcessRows:
         return process
 
 
-class _Process(Piped):
+class _Process(PipedProcess):
     """One process of `ProcessRows`."""
 
     def __init__(self, words: Sequence[str]) -> None:
-        super().__init__(_BOOT, words, name="a team environment", lost=EnvLost, late=StepTimeout, most=_MOST)
+        super().__init__(
+            _BOOT,
+            words,
+            name="a team environment",
+            lost_error=EnvLost,
+            timeout_error=StepTimeout,
+            max_answer_bytes=_MOST,
+        )
 
     def ready(self, deadline: Deadline) -> None:
         """Wait until the function is imported."""
-        answer, _ = self.read(deadline)
+        answer, _ = self.read_answer(deadline)
         if not answer.get("ready"):
             raise EnvLost("a process of team environments does not start", value=answer.get("failed"))
 
     def answer(self, deadline: Deadline, row: int) -> Moment | ErrorRecord:
         """Of one row. StepTimeout: none in time. EnvLost: the process ended."""
-        header, body = self.read(deadline)
+        header, body = self.read_answer(deadline)
         if header.get("row") != row:
             raise EnvLost(
                 "a process of team environments answers for another row", value=header.get("row"), expected=row
@@ -213,7 +220,7 @@ def serve(words: Sequence[str]) -> None:
         words: module, function, seconds of a step, seconds of a beginning.
     """
     module, name, step_s, begin_s = words
-    caller = Caller()
+    caller = CallerPipe()
     try:
         with boundary(EnvLost, "the function cannot be imported", name=f"{module}:{name}"):
             rows = LocalRows(getattr(import_module(module), name))
@@ -221,7 +228,7 @@ def serve(words: Sequence[str]) -> None:
         caller.write({"failed": str(error)[:2000]})
         return
     caller.write({"ready": True})
-    while (message := caller.read()) is not None:
+    while (message := caller.read_message()) is not None:
         asked, body, at = json.loads(message[0]), message[1], 0
         for one in asked["rows"]:
             begins = asked["what"] == "begin"

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.errors import BatchMismatch, ConfigError, ErrorRecord
-from evolvent.stats import paired
+from evolvent.stats import paired_interval
 from evolvent.trajectory import EndedBy, Score, Start, Step, Trajectory, sample_rng, trajectory_name, unscored
 from evolvent.worlds.teams.base import (
     Drawn,
@@ -270,7 +270,7 @@ def outcome_row(name: str, world: TeamWorld, records: Sequence[Trajectory]) -> d
 
     def triple(values: Sequence[float], low: float = -inf, high: float = inf) -> list[float | None]:
         rng = sample_rng("team outcome", name, world.name)
-        found = paired(values, [0.0] * len(values), levels=[tasks], rng=rng).within(low, high)
+        found = paired_interval(values, [0.0] * len(values), levels=[tasks], rng=rng).clip(low, high)
         return [found.mean, *(None if isnan(end) else end for end in (found.low, found.high))]
 
     best = [world.optimum(record.task) for record in scored]

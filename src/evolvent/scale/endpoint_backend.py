@@ -21,7 +21,7 @@ import numpy as np
 from evolvent.agents.candidates import CandidateAgent
 from evolvent.agents.chat import ChatAgent
 from evolvent.agents.language import LanguageAgent
-from evolvent.backend import Stage, StageSettings
+from evolvent.backend import RunStage, StageSettings
 from evolvent.engine.endpoint import Endpoint, EndpointUsage
 from evolvent.engine.replies import FINGERPRINT
 from evolvent.errors import ConfigError, ErrorRecord, Problem, VocabularyMismatch, WeightsChanged
@@ -92,7 +92,7 @@ class RemoteVerbs(LocalVerbs):
         self,
         agent: LanguageAgent | CandidateAgent,
         starts: Sequence[Start] | Branching,
-        stage: Stage,
+        stage: RunStage,
         *,
         horizon: int | None,
     ) -> Generator[Trajectory, None, None]:
@@ -125,7 +125,7 @@ class RemoteVerbs(LocalVerbs):
         self._usage.computed += written + self._spent.prompt - before.prompt
 
     def _chat(self, agent: LanguageAgent | CandidateAgent) -> ChatAgent:
-        if not isinstance(agent, LanguageAgent) or agent.choose:
+        if not isinstance(agent, LanguageAgent) or agent.restrict_to_admissible:
             raise ConfigError(
                 [Problem("choose", "an endpoint does not choose among listed actions", "play in process")]
             )
@@ -147,7 +147,7 @@ class RemoteVerbs(LocalVerbs):
             self._checked = True
         self._handed = None
         folder = publish_snapshot(self.handover, policy.version, lambda folder: write_plain(policy, folder), keep=_KEPT)
-        told = self.endpoint.hand_over(folder.resolve(), wait_s=self.handover_s)
+        told = self.endpoint.load_weights(folder.resolve(), wait_s=self.handover_s)
         ours = FINGERPRINT.fullmatch(told)
         if ours is not None and int(ours[1]) != policy.version:
             raise WeightsChanged(
@@ -199,7 +199,7 @@ def check_tokenizer(endpoint: Endpoint, policy: Policy) -> None:
     count = min(_PROBED, len(plain), max(1, policy.context // 4))
     text = tokenizer.decode([plain[int(at)] for at in np.linspace(0, len(plain) - 1, count)])
     here = [int(index) for index in tokenizer.encode(text)]
-    there = endpoint.tokens_of(text).tolist()
+    there = endpoint.tokenize(text).tolist()
     if here != there:
         at = next(
             (at for at, (a, b) in enumerate(zip(here, there, strict=False)) if a != b), min(len(here), len(there))

@@ -12,7 +12,7 @@ from evolvent.errors import ConfigError
 from evolvent.models.policy import Policy, tiny_policy
 from evolvent.rollout.collect import collect
 from evolvent.trajectory import Start, Task, Trajectory, sample_seed
-from evolvent.worlds.base import Renamable, World
+from evolvent.worlds.base import SupportsRenaming, World
 
 __all__ = ["demonstrations", "policy_for"]
 
@@ -74,8 +74,8 @@ def demonstrations(
     for task in tasks:
         world = known[task.world]
         with suppress(ConfigError):  # names that mean something, as those of a user's data, stay
-            if isinstance(world, Renamable):
-                shown += [world.renamed(task, Random(sample_seed(seed, task.id, n))) for n in range(1, namings)]
+            if isinstance(world, SupportsRenaming):
+                shown += [world.rename(task, Random(sample_seed(seed, task.id, n))) for n in range(1, namings)]
     starts = [Start(task) for task in dict.fromkeys(shown)]
     played = collect(known, starts, Expert(), engine=None, seed=seed, name=lambda s: f"demonstration/{s.task.id}")
     found = {trajectory.task.id: trajectory for trajectory in played}

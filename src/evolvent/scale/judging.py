@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from evolvent.engine.asks import Engine
-from evolvent.engine.multi_model import Several
+from evolvent.engine.multi_model import MultiModelEngine
 from evolvent.errors import ConfigError, VocabularyMismatch
 from evolvent.learn.sources import vocabulary_digest
 from evolvent.models.policy import Policy
@@ -74,4 +74,4 @@ def judged(policy: Policy, judge: Policy, *, engine: Engine, judging: Engine) ->
             expected=own[:12],
             hint="train the judge from the policy",
         )
-    return Several({"policy": engine, JUDGE: judging})
+    return MultiModelEngine({"policy": engine, JUDGE: judging})

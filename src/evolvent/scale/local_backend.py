@@ -21,7 +21,7 @@ from evolvent.agents.history import History, Refuse
 from evolvent.agents.language import LanguageAgent
 from evolvent.backend import StageSettings
 from evolvent.engine.asks import Engine, Sampling, Usage
-from evolvent.engine.driver import drive
+from evolvent.engine.driver import run_jobs
 from evolvent.engine.fitting import engine_for
 from evolvent.engine.local import LocalEngine
 from evolvent.engine.recompute import RecomputeEngine
@@ -29,20 +29,20 @@ from evolvent.errors import ConfigError, Problem
 from evolvent.files import append_line, plain_json, write_atomic
 from evolvent.identity import version_1_text
 from evolvent.learn.checkpoint import Checkpointer
-from evolvent.learn.learner import Learner, Metrics, TrainConfig
+from evolvent.learn.learner import Learner, TrainConfig, UpdateMetrics
 from evolvent.learn.objectives import Objective
 from evolvent.learn.optim.make import OptimizerConfig
-from evolvent.learn.prefix_sharing import in_practice
-from evolvent.learn.token_sequences import Parts, flatten
+from evolvent.learn.prefix_sharing import resolve_rl_layout
+from evolvent.learn.token_sequences import TokenSequence, flatten
 from evolvent.models.policy import Policy, load_policy
 from evolvent.reward.labelling import Labelling
-from evolvent.rl.trainer import Practice, Setup
+from evolvent.rl.trainer import PolicyTrainer, RLSpec
 from evolvent.rollout.branches import Branching, Origins
 from evolvent.rollout.collect import collect
 from evolvent.rollout.episode import Limits
 from evolvent.rollout.evaluate import example_row, outcome_rows, panel_starts
 from evolvent.rollout.search import Player, Searched, graded, searching
-from evolvent.run import Evaluation, Run, Stage
+from evolvent.run import Evaluation, Run, RunStage
 from evolvent.scale.judging import JUDGE, judged, scorer_of
 from evolvent.scale.reading import next_root
 from evolvent.search.settings import SearchConfig
@@ -118,7 +118,7 @@ class LocalVerbs:
         self,
         policy: Policy,
         starts: Sequence[Start],
-        stage: Stage,
+        stage: RunStage,
         *,
         temperature: float = 1.0,
         horizon: int | None = None,
@@ -136,14 +136,20 @@ class LocalVerbs:
                 yield trajectory
 
     def search(
-        self, policy: Policy, starts: Sequence[Start], stage: Stage, *, how: SearchConfig, judge: Policy | None = None
+        self,
+        policy: Policy,
+        starts: Sequence[Start],
+        stage: RunStage,
+        *,
+        search: SearchConfig,
+        value_model: Policy | None = None,
     ) -> Iterator[Trajectory]:
         """Search from the starts; what each search decided for is stored before it is yielded.
 
         What each search has cost is in the stage's `searches.jsonl`, the first trees are in its `trees.jsonl`.
         """
-        own = policy if judge is None else judge
-        scorer = scorer_of(own, how, model=None if own is policy else JUDGE) if how.judged else None
+        own = policy if value_model is None else value_model
+        scorer = scorer_of(own, search, model=None if own is policy else JUDGE) if search.uses_judge else None
         with self._one, ExitStack() as open_:
             engine = self.engine(policy)
             if scorer is not None and own is not policy:
@@ -151,7 +157,7 @@ class LocalVerbs:
             playing = searching(
                 self.worlds,
                 starts,
-                how,
+                search,
                 player=Player(policy, engine, scorer),
                 seed=stage.seed,
                 slots=min(self.slots, _SEARCHES),
@@ -166,20 +172,20 @@ class LocalVerbs:
                 yield found.trajectory
 
     def label(
-        self, policy: Policy, data: Sequence[Trajectory], stage: Stage, *, how: Labelling
+        self, policy: Policy, data: Sequence[Trajectory], stage: RunStage, *, labeler: Labelling
     ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         """Label trajectories by completions of the policy; in order of completion."""
         works = (
-            how.work(
+            labeler.work(
                 policy,
                 one,
                 partial(self._correct, one.task),
                 seed=sample_seed(stage.seed, one.id),
-                slow=self.worlds[one.task.world].blocking,
+                slow=self.worlds[one.task.world].run_in_thread,
             )
             for one in data
         )
-        with self._one, closing(drive(works, self.engine(policy), slots=min(self.slots, _SEARCHES))) as finished:
+        with self._one, closing(run_jobs(works, self.engine(policy), slots=min(self.slots, _SEARCHES))) as finished:
             for count, done in enumerate(finished, 1):
                 if done.error is not None:
                     _log.warning("not labelled: %s: %s", data[done.index].id, done.error)
@@ -203,13 +209,15 @@ class LocalVerbs:
         """What writes its actions, or chooses among those that the world lists."""
         if deciding:
             return CandidateAgent(policy, sampling.temperature, history=self.history)
-        return LanguageAgent(policy, sampling, max_tokens=self.max_tokens, choose=choose, history=self.history)
+        return LanguageAgent(
+            policy, sampling, max_tokens=self.max_tokens, restrict_to_admissible=choose, history=self.history
+        )
 
     def _playing(
         self,
         agent: LanguageAgent | CandidateAgent,
         starts: Sequence[Start] | Branching,
-        stage: Stage,
+        stage: RunStage,
         *,
         horizon: int | None,
     ) -> Generator[Trajectory, None, None]:
@@ -229,9 +237,9 @@ class LocalVerbs:
                 stage.store.append(trajectory)
                 yield trajectory
 
-    def practise(self, policy: Policy, stage: Stage, *, setup: Setup) -> Practice:
+    def train_rl(self, policy: Policy, stage: RunStage, *, spec: RLSpec) -> PolicyTrainer:
         """What plays with a copy of the policy and improves it; its episodes are stored under the stage's name."""
-        config, origins = setup.config, Origins()
+        config, origins = spec.config, Origins()
 
         def play(
             playing: Policy,
@@ -243,10 +251,10 @@ class LocalVerbs:
         ) -> Iterator[Trajectory]:
             here = replace(stage, name=f"{stage.name}/{iteration}", seed=sample_seed(stage.seed, iteration))
             names = deque(trajectory_name(start, here.name) for start in starts)
-            found = {name: stage.done[name] for name in names if name in stage.done}
+            found = {name: stage.finished[name] for name in names if name in stage.finished}
             todo = [start for start, name in zip(starts, names, strict=True) if name not in found]
             sampling = Sampling(config.temperature, config.top_k)
-            agent = self._agent(playing, sampling, choose=config.choose, deciding=setup.deciding)
+            agent = self._agent(playing, sampling, choose=config.restrict_to_admissible, deciding=spec.action_level)
             with self._one, closing(self._playing(agent, Branching(todo, origins), here, horizon=horizon)) as played:
                 origins.parents, before = parents, origins.replayed  # here: what is played ahead has other parents
                 for trajectory in played:
@@ -257,7 +265,7 @@ class LocalVerbs:
             yield from (found[name] for name in names)
 
         def trains(learning: Policy, objective: Objective, name: str) -> Learner:
-            train = in_practice(self.practising or self.train, learning.model)
+            train = resolve_rl_layout(self.practising or self.train, learning.model)
             if name != "policy" and config.critic_lr is not None:
                 train = train.model_copy(update={"lr": config.critic_lr})
             return Learner(learning, objective, train, seed=sample_seed(stage.seed, name), optimizer=self.optimizer)
@@ -271,19 +279,28 @@ class LocalVerbs:
             keep_credit(stage.folder.parents[1] / "credit.json", {"stage": stage.name, "arm": stage.arm, **row})
 
         def shorter(one: Trajectory) -> Sequence[int] | None:
-            agent, world = self._agent(policy, Sampling(), deciding=setup.deciding), self.worlds[one.task.world]
+            agent, world = self._agent(policy, Sampling(), deciding=spec.action_level), self.worlds[one.task.world]
             return next_root(one, agent, world=world, parents=made.parents)
 
         keeper = Checkpointer(stage.folder / "checkpoints", every=config.save_every)
-        made = Practice(policy, setup, seed=stage.seed, trains=trains, play=play, keeper=keeper, log=log, show=show)
-        made.shorter = shorter
+        made = PolicyTrainer(
+            policy,
+            spec,
+            seed=stage.seed,
+            build_learner=trains,
+            play=play,
+            checkpointer=keeper,
+            log=log,
+            save_samples=show,
+        )
+        made.truncate_history = shorter
         return made
 
     def fit(
         self,
         policy: Policy,
-        data: Sequence[Trajectory | Parts],
-        stage: Stage,
+        data: Sequence[Trajectory | TokenSequence],
+        stage: RunStage,
         *,
         objective: Objective,
         weight: Callable[[Trajectory], float] | None = None,
@@ -294,9 +311,9 @@ class LocalVerbs:
 
         Parts are learned as they are: weights and columns are their maker's.
         """
-        length = {} if tokens is None else {"tokens": tokens, "updates": None}
+        length = {} if tokens is None else {"tokens": tokens, "max_steps": None}
         config = self.train.model_copy(update={"lr": self.train.lr * lr_scale, **length})
-        prepared = [one for one in data if isinstance(one, Parts)]
+        prepared = [one for one in data if isinstance(one, TokenSequence)]
         played = [one for one in data if isinstance(one, Trajectory)]
         flat = flatten(
             played,
@@ -312,36 +329,36 @@ class LocalVerbs:
             stage.log({"refused": len(flat.refused)})
         learner = Learner(policy.clone(), objective, config, seed=stage.seed)
 
-        def note(metrics: Metrics) -> None:
+        def note(metrics: UpdateMetrics) -> None:
             stage.log(metrics.as_row())
 
         report = learner.fit(
-            [*prepared, *flat.parts], checkpoint=Checkpointer(stage.folder / "checkpoints"), on_update=note
+            [*prepared, *flat.sequences], checkpoint=Checkpointer(stage.folder / "checkpoints"), on_update=note
         )
         self._trained["trained"] += report.tokens
         self._trained["fed"] += report.fed
-        return learner.policy.advanced()
+        return learner.policy.next_version()
 
     def evaluate(
         self,
         policy: Policy,
-        stage: Stage,
+        stage: RunStage,
         *,
         split: str | None = None,
-        how: SearchConfig | None = None,
-        judge: Policy | None = None,
+        search: SearchConfig | None = None,
+        value_model: Policy | None = None,
     ) -> tuple[list[Evaluation], list[dict[str, Any]]]:
         """Play the panel, or that of another split, or with a search; every episode is stored."""
         panel = self.panel
-        with self._one, stage.alone():  # what a practice plays ahead meanwhile is not this measurement's
+        with self._one, stage.exclusive():  # what a practice plays ahead meanwhile is not this measurement's
             starts = panel_starts(self.worlds, split=split or panel.split, tiers=panel.tiers, limit=panel.limit)
-            played = dict(stage.done)
+            played = dict(stage.finished)
             todo = [start for start in starts if trajectory_name(start, stage.name) not in played]
             before = self.usage()["computed"] - read_spent(stage.folder).get("computed", 0)  # of interrupted tries
             playing = (
                 self.collect(policy, todo, stage, temperature=panel.temperature)
-                if how is None
-                else self.search(policy, todo, stage, how=how, judge=judge)
+                if search is None
+                else self.search(policy, todo, stage, search=search, value_model=value_model)
             )
             for trajectory in playing:
                 played[trajectory.id] = trajectory

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from evolvent.errors import EndpointError, EngineError, EvolventError, boundary
 from evolvent.learn.annotate import WINDOW, annotate
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.models.policy import Policy
 from evolvent.scale.ray_cluster import Placing, room
 from evolvent.scale.ray_players import error_of
@@ -30,7 +30,7 @@ from evolvent.scale.ray_wire import Files, files_of, policy_in
 __all__ = ["Annotator", "annotate_on"]
 
 
-Said = tuple[list[Parts], tuple[str, str] | None]
+Said = tuple[list[TokenSequence], tuple[str, str] | None]
 
 
 class Annotator:
@@ -55,7 +55,7 @@ class Annotator:
             self._policy = policy_in(Path(folder), Files(files["names"], files["limit"]), known)
         self._policy.model.to(place["device"])
 
-    def say(self, window: Sequence[Parts]) -> Said:
+    def say(self, window: Sequence[TokenSequence]) -> Said:
         """The same parts with their columns, or the kind and text of an error."""
         try:
             with boundary(EngineError, "annotating failed"):
@@ -70,7 +70,7 @@ _RETRIES = 3  # lives of an annotator after its first, and tries of a window aft
 
 def annotate_on(
     policy: Policy,
-    parts: Iterable[Parts],
+    parts: Iterable[TokenSequence],
     *,
     ray: Any,
     vocabulary: str,
@@ -78,7 +78,7 @@ def annotate_on(
     batch_tokens: int | None = None,
     placing: Placing | None = None,
     threads: int = 1,
-) -> Iterator[Parts]:
+) -> Iterator[TokenSequence]:
     """`learn.annotate.annotate` on a cluster: the same parts, in order, with the same columns.
 
     Args:
@@ -95,8 +95,14 @@ def annotate_on(
 
 
 def _annotated(
-    policy: Policy, parts: Iterator[Parts], asked: Mapping[str, Any], *, ray: Any, placing: Placing, threads: int
-) -> Iterator[Parts]:
+    policy: Policy,
+    parts: Iterator[TokenSequence],
+    asked: Mapping[str, Any],
+    *,
+    ray: Any,
+    placing: Placing,
+    threads: int,
+) -> Iterator[TokenSequence]:
     actors, held = _hired(policy, asked, ray=ray, placing=placing, threads=threads)
     waiting: deque[Any] = deque()
     dealt = 0
@@ -130,7 +136,7 @@ def _hired(
     return [actor.remote(told, dict(asked), place, *held) for _ in range(count)], held
 
 
-def _told(ray: Any, call: Any, silent_s: float) -> list[Parts]:
+def _told(ray: Any, call: Any, silent_s: float) -> list[TokenSequence]:
     """The parts of a window."""
     lost = ray.exceptions
     try:
@@ -141,5 +147,5 @@ def _told(ray: Any, call: Any, silent_s: float) -> list[Parts]:
         raise EndpointError("the Ray cluster lost an annotator again and again", value=str(problem)[:200]) from problem
     if error is not None:
         raise error_of(*error)
-    found: list[Parts] = said
+    found: list[TokenSequence] = said
     return found

@@ -22,7 +22,7 @@ from typing import Any
 from evolvent.agents.base import Agent
 from evolvent.agents.candidates import CandidateAgent
 from evolvent.agents.language import LanguageAgent
-from evolvent.backend import Stage
+from evolvent.backend import RunStage
 from evolvent.errors import ConfigError, ErrorRecord, Problem
 from evolvent.models.policy import Policy
 from evolvent.reward.labelling import Labelling
@@ -126,7 +126,7 @@ class RayVerbs(LocalVerbs):
         self,
         agent: LanguageAgent | CandidateAgent,
         starts: Sequence[Start] | Branching,
-        stage: Stage,
+        stage: RunStage,
         *,
         horizon: int | None,
     ) -> Generator[Trajectory, None, None]:
@@ -152,19 +152,29 @@ class RayVerbs(LocalVerbs):
             self._count(spent)
 
     def search(
-        self, policy: Policy, starts: Sequence[Start], stage: Stage, *, how: SearchConfig, judge: Policy | None = None
+        self,
+        policy: Policy,
+        starts: Sequence[Start],
+        stage: RunStage,
+        *,
+        search: SearchConfig,
+        value_model: Policy | None = None,
     ) -> Iterator[Trajectory]:
         """Search from the starts there; each result is stored before it is yielded."""
-        _plain(how, SearchConfig, ForestConfig)
+        _plain(search, SearchConfig, ForestConfig)
         named = {trajectory_name(start, stage.name): start for start in starts}
         items = [
             Item(name, {**start_row(start), "tree": at < _TREES}) for at, (name, start) in enumerate(named.items())
         ]
-        policies = {"policy": policy} if judge is None or judge is policy else {"policy": policy, "judge": judge}
+        policies = (
+            {"policy": policy}
+            if value_model is None or value_model is policy
+            else {"policy": policy, "judge": value_model}
+        )
         head = {
             "do": "search",
-            "how": how.model_dump(mode="json"),
-            "forest": isinstance(how, ForestConfig),
+            "how": search.model_dump(mode="json"),
+            "forest": isinstance(search, ForestConfig),
             "seed": stage.seed,
             "name": stage.name,
         }
@@ -179,13 +189,13 @@ class RayVerbs(LocalVerbs):
                 yield found.trajectory
 
     def label(
-        self, policy: Policy, data: Sequence[Trajectory], stage: Stage, *, how: Labelling
+        self, policy: Policy, data: Sequence[Trajectory], stage: RunStage, *, labeler: Labelling
     ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         """Label trajectories there; in order of completion."""
-        _plain(how, Labelling)
+        _plain(labeler, Labelling)
         items = [Item(one.id, {}, line_of(one)) for one in data]
         job = Job(
-            {"do": "label", "how": how.model_dump(mode="json"), "seed": stage.seed},
+            {"do": "label", "how": labeler.model_dump(mode="json"), "seed": stage.seed},
             items,
             {"policy": policy},
             min(self.slots, _SEARCHES),

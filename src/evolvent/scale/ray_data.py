@@ -14,9 +14,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from evolvent.curate.kept import kept
+from evolvent.curate.kept import read_summary
 from evolvent.curate.shards import Shard
-from evolvent.curate.stages import Done, Stage, file_of, transform
+from evolvent.curate.stages import DataStage, TransformReport, shard_cache_path, transform
 from evolvent.deadline import Deadline
 from evolvent.errors import EndpointError, EngineError, EvolventError, boundary
 from evolvent.files import write_atomic
@@ -28,7 +28,7 @@ __all__ = ["made_shard", "transform_on"]
 
 
 def made_shard(
-    row: Mapping[str, Any], stages: Sequence[Stage], versions: Mapping[str, str]
+    row: Mapping[str, Any], stages: Sequence[DataStage], versions: Mapping[str, str]
 ) -> tuple[bytes, bytes, tuple[str, str] | None]:
     """The task: the bytes of a finished shard and of its summary, or the kind and text of an error.
 
@@ -41,7 +41,7 @@ def made_shard(
         with boundary(EngineError, "a stage failed"), TemporaryDirectory(prefix="evolvent-") as made:
             cache = Path(made)
             transform([shard], stages, cache / "rows.jsonl", cache=cache, may_be_empty=True)
-            file = file_of(stages, shard, cache)
+            file = shard_cache_path(stages, shard, cache)
             return file.read_bytes(), file.with_suffix(".json").read_bytes(), None
     except EvolventError as error:
         return b"", b"", (type(error).__name__, str(error))
@@ -53,7 +53,7 @@ _RETRIES = 3  # times that Ray does a shard again whose worker or node was lost
 
 def transform_on(
     shards: Sequence[Shard],
-    stages: Sequence[Stage],
+    stages: Sequence[DataStage],
     to: Path,
     *,
     ray: Any,
@@ -61,7 +61,7 @@ def transform_on(
     placing: Placing | None = None,
     may_be_empty: bool = False,
     progress: Callable[[int, int], None] = lambda done, of: None,
-) -> Done:
+) -> TransformReport:
     """`curate.stages.transform` with the shards that are missing made on a cluster; the same file, byte for byte.
 
     Args:
@@ -72,8 +72,8 @@ def transform_on(
         VersionMismatch: a node has other packages than this process.
     """
     placing = placing or Placing()
-    files = [file_of(stages, shard, cache) for shard in shards]
-    missing = [at for at, file in enumerate(files) if kept(file) is None]
+    files = [shard_cache_path(stages, shard, cache) for shard in shards]
+    missing = [at for at, file in enumerate(files) if read_summary(file) is None]
     places = placing.players or (room(ray, placing) if missing else 1)
     tasks = ((at, shards[at]) for at in missing)
     for number, (at, found) in enumerate(_made(ray, tasks, stages, placing=placing, at_once=_AHEAD * places), 1):
@@ -86,7 +86,7 @@ def transform_on(
 
 
 def _made(
-    ray: Any, tasks: Iterator[tuple[int, Shard]], stages: Sequence[Stage], *, placing: Placing, at_once: int
+    ray: Any, tasks: Iterator[tuple[int, Shard]], stages: Sequence[DataStage], *, placing: Placing, at_once: int
 ) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
     """What the tasks have made, as they end."""
     needs = {"num_cpus": placing.cpus, "num_gpus": placing.gpus, "resources": dict(placing.resources)}

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from evolvent.engine.driver import drive
+from evolvent.engine.driver import run_jobs
 from evolvent.errors import ConfigError, EngineError, EvolventError, VersionMismatch, boundary
 from evolvent.models.policy import Policy
 from evolvent.reward.labelling import Labelling
@@ -94,7 +94,7 @@ class Made(LocalVerbs):
         head, policy, own = part.head, policies["policy"], policies.get("judge", policies["policy"])
         kind = ForestConfig if head["forest"] else SearchConfig
         how = kind.model_validate(head["how"])
-        scorer = scorer_of(own, how, model=None if own is policy else JUDGE) if how.judged else None
+        scorer = scorer_of(own, how, model=None if own is policy else JUDGE) if how.uses_judge else None
         engine = self.engine(policy)
         if scorer is not None and own is not policy:
             engine = judged(policy, own, engine=engine, judging=self._judging(own))
@@ -135,11 +135,11 @@ class Made(LocalVerbs):
                 one,
                 partial(self._correct, one.task),
                 seed=sample_seed(head["seed"], one.id),
-                slow=self.worlds[one.task.world].blocking,
+                slow=self.worlds[one.task.world].run_in_thread,
             )
             for one in data
         )
-        with closing(drive(works, self.engine(policy), slots=self.slots)) as labellings:
+        with closing(run_jobs(works, self.engine(policy), slots=self.slots)) as labellings:
             for done in labellings:
                 told: dict[str, Any] = {"rows": done.value or []}
                 if done.error is not None:

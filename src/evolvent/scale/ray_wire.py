@@ -104,7 +104,7 @@ def agent_row(agent: Agent) -> dict[str, Any]:
             "kind": "language",
             "sampling": asdict(agent.sampling),
             "max_tokens": agent.max_tokens,
-            "choose": agent.choose,
+            "choose": agent.restrict_to_admissible,
             "history": _history_row(agent.history),
         }
     if isinstance(agent, CandidateAgent):

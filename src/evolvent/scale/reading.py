@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from evolvent.agents.base import turn_of
+from evolvent.agents.base import recorded_turn
 from evolvent.agents.candidates import CandidateAgent
 from evolvent.agents.history import Turn
 from evolvent.agents.language import LanguageAgent
@@ -52,14 +52,14 @@ def _turns(one: Trajectory, dialect: Dialect, *, world: World, parents: Mapping[
     def render(step: Step) -> str:
         return world.grammar.render(Parsed(str(step.action), step.thought))
 
-    own, branch = [turn_of(step, dialect, render=render) for step in one.steps], one.branch
+    own, branch = [recorded_turn(step, dialect, render=render) for step in one.steps], one.branch
     if branch is None:
         return own
     parent = parents.get(branch.parent)
     if parent is None:
         return None
-    before = [turn_of(step, dialect, render=render) for step in parent.steps[: branch.step]]
+    before = [recorded_turn(step, dialect, render=render) for step in parent.steps[: branch.step]]
     if branch.token and own:  # the first action began with tokens of the parent's
-        given = turn_of(parent.steps[branch.step], dialect, render=render).action[: branch.token]
+        given = recorded_turn(parent.steps[branch.step], dialect, render=render).action[: branch.token]
         own[0] = replace(own[0], action=(*given, *own[0].action))
     return [*before, *own]

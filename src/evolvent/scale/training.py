@@ -21,13 +21,13 @@ from evolvent.errors import EvolventError
 from evolvent.files import disk_errors, sync_folder
 from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.cost import Cost
-from evolvent.learn.learner import FitReport, Learner, Metrics, TrainConfig
-from evolvent.learn.monitor import monitored
+from evolvent.learn.learner import FitReport, Learner, TrainConfig, UpdateMetrics
+from evolvent.learn.monitor import build_monitor
 from evolvent.learn.objectives import Objective
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.parallel.mesh import Parallelism
 from evolvent.learn.parallel.ranks import Ranks
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.models.exchange import write_hf
 from evolvent.models.heads import ValueHead
 from evolvent.models.policy import Policy
@@ -68,7 +68,7 @@ class Training:
     folder: Path
     policy: Policy
     objective: Objective
-    parts: Sequence[Parts]
+    parts: Sequence[TokenSequence]
     seed: int
     train: TrainConfig = field(default_factory=TrainConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -102,7 +102,7 @@ def train(
     ranks: Ranks,
     *,
     log: Callable[[Mapping[str, Any]], None],
-    on_update: Callable[[Metrics], None] | None = None,
+    on_update: Callable[[UpdateMetrics], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> FitReport:
     """Train to the end, going on from the newest checkpoint in the folder, and write the model. All ranks call it.
@@ -114,8 +114,8 @@ def train(
     Raises:
         ConfigError, TrainingError, CheckpointError: see `Learner`. StoreUnavailable, NoSpace: what cannot be written.
     """
-    cost = Cost.of(job.policy.model)  # of the whole model, before it is laid over ranks
-    exporter = _Exporter.of(job, leads=ranks.leads)
+    cost = Cost.from_model(job.policy.model)  # of the whole model, before it is laid over ranks
+    exporter = _Exporter.of(job, leads=ranks.is_leader)
     learner = Learner(
         job.policy,
         job.objective,
@@ -125,7 +125,7 @@ def train(
         parallelism=job.parallelism,
         ranks=ranks,
     )
-    monitor = monitored(learner, cost, job.parts)
+    monitor = build_monitor(learner, cost, job.parts)
     keeping = job.keeping
     checkpoints = Checkpointer(
         job.folder / "checkpoints",
@@ -135,12 +135,12 @@ def train(
         best=("loss", "min") if keeping.best else None,
         timeout=max(1.0, job.parallelism.timeout),
     )
-    with _Publisher(job, exporter, checkpoints, leads=ranks.leads) as publisher:
+    with _Publisher(job, exporter, checkpoints, leads=ranks.is_leader) as publisher:
 
-        def note(metrics: Metrics) -> None:
+        def note(metrics: UpdateMetrics) -> None:
             if on_update is not None:
                 on_update(metrics)
-            if not ranks.leads:
+            if not ranks.is_leader:
                 return
             log(metrics.as_row())
             row = monitor(metrics, waited=learner.waited)
@@ -173,11 +173,11 @@ class _Exporter:
     def of(cls, job: Training, *, leads: bool) -> _Exporter:
         """Call it before the model is laid over ranks."""
         if kind_of(job.policy.model) is None:
-            return cls(job.policy.advanced())
+            return cls(job.policy.next_version())
         start = job.folder / _START
         if leads and not start.exists():
             with _whole(start) as folder:
-                job.policy.advanced().save(folder)
+                job.policy.next_version().save(folder)
         return cls(job.policy, start, adapter_names(job.policy.model))
 
     def write(self, checkpoint: Path, folder: Path) -> None:
@@ -190,8 +190,8 @@ class _Exporter:
             write_hf(checkpoint, self.policy, folder)
             return
         stored = open_checkpoint(checkpoint)
-        for file in stored.files_of(("model",)):
-            if (fault := stored.fault(file)) is not None:
+        for file in stored.group_files(("model",)):
+            if (fault := stored.find_fault(file)) is not None:
                 raise fault
         index = stored.groups["model"]
         heads = {name: name.removeprefix(_HEAD) for name in index if name.startswith(_HEAD)}
@@ -226,7 +226,7 @@ class _Publisher:
         self._leads, self._snapshots = leads, job.keeping.snapshots and leads
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="snapshot")
         self._running: Future[None] | None = None
-        self._seen: Path | None = checkpoints.newest()
+        self._seen: Path | None = checkpoints.find_newest()
         self._looked = 0.0
 
     def __enter__(self) -> _Publisher:
@@ -240,7 +240,7 @@ class _Publisher:
         if not self._snapshots or time.monotonic() - self._looked < _LOOK_S:
             return
         self._looked = time.monotonic()
-        newest = self._checkpoints.newest()
+        newest = self._checkpoints.find_newest()
         if newest == self._seen or (self._running is not None and not self._running.done()):
             return
         self._seen = newest
@@ -256,7 +256,7 @@ class _Publisher:
 
     def finish(self) -> None:
         """Publish the last checkpoint, and write the trained model into `model/`."""
-        folder, newest = self._folder / "model", self._checkpoints.newest()
+        folder, newest = self._folder / "model", self._checkpoints.find_newest()
         if not self._leads or newest is None or folder.exists():
             return
         if self._snapshots:

@@ -18,7 +18,7 @@ from evolvent.serve.host import Host
 from evolvent.serve.metrics import EXPOSITION, Measured, MeasuredHost, exposition
 from evolvent.serve.wire import NotFound, encoded, error_row
 from evolvent.trajectory import Json
-from evolvent.web import Access, App, Message, Receive, Scope, Send, answer, guarded, reject
+from evolvent.web import Access, App, Message, Receive, Scope, Send, guard_app, reject, send_response
 
 __all__ = ["Face", "Lasting", "Prefix", "Told", "build", "failed", "not_allowed"]
 
@@ -71,7 +71,7 @@ class Told(BaseRoute):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer; other methods than GET and HEAD are not allowed."""
         if scope["method"] in ("GET", "HEAD"):
-            await answer(send, 200, self._tell(), kind=self._kind.encode())
+            await send_response(send, 200, self._tell(), kind=self._kind.encode())
         else:
             await not_allowed(scope, send, ("GET", "HEAD"))
 
@@ -87,7 +87,7 @@ def build(host: Host, catalogue: Catalogue, *, access: Access, faces: Sequence[F
     own.append(Told("/metrics", lambda: exposition([*counted.families(), *measured.families()]), kind=EXPOSITION))
     routes = [*own, *(route for face in faces for route in face.routes(counted, catalogue))]
     heads = [part for route in routes for part in _fixed(getattr(route, "path", ""))[:1]]
-    measured = Measured(guarded(_Answering(_Index(routes)), access), heads)
+    measured = Measured(guard_app(_Answering(_Index(routes)), access), heads)
     return _Server(measured, host, faces)
 
 

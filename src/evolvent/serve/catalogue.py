@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from evolvent.errors import ConfigError, Problem, WorldError, boundary, unknown
+from evolvent.errors import ConfigError, Problem, WorldError, boundary, unknown_name_problem
 from evolvent.serve.wire import NotFound, task_of
 from evolvent.trajectory import Task
 from evolvent.worlds.base import SPLITS, World
@@ -100,7 +100,7 @@ class Catalogue:
     async def _of(self, world: str) -> _Dealt:
         """The world's tasks, dealt by whoever asks first. A dealing that failed is tried again by the next."""
         if world not in self._worlds:
-            raise NotFound([unknown("world", world, self._worlds)])
+            raise NotFound([unknown_name_problem("world", world, self._worlds)])
         task = self._dealt.get(world)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             task = self._dealt[world] = asyncio.create_task(asyncio.to_thread(_deal, self._worlds[world]))

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.trajectory import Score, Task, canonical_json
-from evolvent.worlds.base import SPLITS, Info, score_of, split_of
+from evolvent.worlds.base import SPLITS, Info, score_episode, split_of
 from evolvent.worlds.grammar import Grammar, Plain
 
 __all__ = ["Given", "GivenWorld", "Panels", "Patience", "Rules"]
@@ -66,7 +66,7 @@ class Panels:
     def __init__(self, world: str, version: str, given: Given) -> None:
         self._panel: dict[str, list[Task]] = {split: [] for split in SPLITS}
         by_split = given if isinstance(given, Mapping) else {"": given}
-        problems = [unknown("split", split, SPLITS) for split in by_split if split and split not in SPLITS]
+        problems = [unknown_name_problem("split", split, SPLITS) for split in by_split if split and split not in SPLITS]
         seen: set[str] = set()
         for split, specs in by_split.items():
             for number, spec in enumerate(specs):
@@ -86,9 +86,9 @@ class Panels:
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
         """The tasks of a split; ConfigError for names that do not exist."""
-        problems = [unknown("split", split, SPLITS)] if split not in SPLITS else []
+        problems = [unknown_name_problem("split", split, SPLITS)] if split not in SPLITS else []
         if tier not in self.tiers:
-            problems.append(unknown("tier", tier, self.tiers))
+            problems.append(unknown_name_problem("tier", tier, self.tiers))
         if problems:
             raise ConfigError(problems)
         return self._panel[split]
@@ -98,7 +98,7 @@ class GivenWorld:
     """What a world of a server that lists no tasks and tells no score has in common with others of its kind."""
 
     tiers: tuple[str, ...] = Panels.tiers
-    blocking = True
+    run_in_thread = True
     reward_range: tuple[float, float]
     _panels: Panels
     _success: float | None
@@ -109,7 +109,7 @@ class GivenWorld:
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
         """By the sum of the rewards; unscored where one of them is None."""
-        return score_of(rewards, self.reward_range, success=self._success)
+        return score_episode(rewards, self.reward_range, success=self._success)
 
     def expert(self, task: Task) -> Sequence[str] | None:
         """None: a server tells none."""

@@ -107,7 +107,7 @@ class LocalHost:
         """
         found = self._table.get(session)
         check_task(found.world, task)
-        if not found.world.blocking:
+        if not found.world.run_in_thread:
             self._close(found)
             env, seen = begun(found.world, task, seed)
             return found.start(env, task, seen)
@@ -124,12 +124,12 @@ class LocalHost:
     async def step(self, session: str, action: str, *, step: int | None = None) -> Stepped:
         """Take a step, or give the stored answer again; see `Host.step`."""
         found = self._table.get(session)
-        return await self._apart(found, action, step) if found.world.blocking else self._now(found, action, step)
+        return await self._apart(found, action, step) if found.world.run_in_thread else self._now(found, action, step)
 
     def quick(self, session: str) -> bool:
         """Whether the session is there and its steps are taken on the loop: `now` may be called for it."""
         found = self._table.find(session)
-        return found is not None and not found.world.blocking
+        return found is not None and not found.world.run_in_thread
 
     def now(self, session: str, action: str, *, step: int | None = None) -> Stepped:
         """`step` without a coroutine, for sessions that are `quick`."""
@@ -150,7 +150,7 @@ class LocalHost:
                 since = time.perf_counter()
             try:
                 found = self._table.get(item.session)
-                if found.world.blocking:
+                if found.world.run_in_thread:
                     apart.append((place, asyncio.create_task(self._tried(found, item))))
                 else:
                     answers[place] = self._now(found, item.action, item.step)
@@ -224,7 +224,7 @@ class LocalHost:
         env = found.away()
         if env is None:
             return
-        if found.world.blocking:
+        if found.world.run_in_thread:
             self._calls.post(partial(_shut, found.name, env), self._limits.reset_s)
         else:
             _shut(found.name, env)

@@ -23,7 +23,7 @@ from evolvent.errors import (
     SessionGone,
     WrongStep,
     boundary,
-    unknown,
+    unknown_name_problem,
 )
 from evolvent.serve.host import Look, Seen, State, Stepped
 from evolvent.serve.wire import Ended, NotFound
@@ -231,7 +231,7 @@ class SessionTable:
             AtCapacity: full.
         """
         if world not in self.worlds:
-            raise NotFound([unknown("world", world, self.worlds)])
+            raise NotFound([unknown_name_problem("world", world, self.worlds)])
         if len(self._all) >= self.capacity:
             raise AtCapacity("no free session", value=f"{len(self._all)} of {self.capacity}", retry_after_s=_RETRY_S)
         name = id or new_id(short=short)

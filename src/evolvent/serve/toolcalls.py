@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from evolvent.errors import EvolventError, InvalidAction, SampleInvalid, boundary, nearest
+from evolvent.errors import EvolventError, InvalidAction, SampleInvalid, boundary, find_nearest
 from evolvent.messages import Call, Tool
 from evolvent.serve.wire import decoded, plain
 from evolvent.trajectory import Task
@@ -89,7 +89,7 @@ def named(tools: Sequence[Tool], name: object) -> Tool:
         if tool.name == name:
             return tool
     known = [tool.name for tool in tools]
-    near = nearest(str(name), known)
+    near = find_nearest(str(name), known)
     raise InvalidAction(
         "an unknown tool",
         value=str(name),

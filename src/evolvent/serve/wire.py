@@ -442,7 +442,7 @@ def world_row(world: World) -> dict[str, Json]:
         "horizon": world.horizon,
         "reward_range": plain(world.reward_range),
         "tiers": list(world.tiers),
-        "blocking": world.blocking,
+        "blocking": world.run_in_thread,
     }
 
 

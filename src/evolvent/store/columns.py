@@ -19,9 +19,9 @@ from evolvent.errors import ErrorRecord
 from evolvent.store.schema import decode_array
 from evolvent.trajectory import (
     Annotation,
+    AnnotationTarget,
     Branch,
     Generation,
-    Place,
     Score,
     Step,
     Task,
@@ -316,7 +316,7 @@ def annotation_table(rows: Sequence[tuple[str, int, Annotation]]) -> pa.Table:
         "values": [None if isinstance(a.value, (str, int, float)) else list(a.value) for a in every],
     }
     for name in ("step", "generation", "span", "token"):
-        columns[name] = [getattr(a.place, name) for a in every]
+        columns[name] = [getattr(a.target, name) for a in every]
     return pa.table({field.name: pa.array(columns[field.name], field.type) for field in ANNOTATIONS}, ANNOTATIONS)
 
 
@@ -326,5 +326,5 @@ def read_annotations(table: pa.Table) -> Iterator[Annotation]:
         value = row["value"]
         if value is None:
             value = row["label"] if row["label"] is not None else tuple(row["values"])
-        place = Place(row["step"], row["generation"], row["span"], row["token"])
+        place = AnnotationTarget(row["step"], row["generation"], row["span"], row["token"])
         yield Annotation(row["traj"], row["scorer"], place, value)

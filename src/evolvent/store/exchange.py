@@ -339,7 +339,7 @@ def write_csv(trajectories: Iterable[Trajectory], path: Path) -> int:
                         task.split,
                         one.sample,
                         len(one.steps),
-                        one.generated(),
+                        one.count_generated_tokens(),
                         one.score.raw,
                         one.score.unit,
                         one.score.success,

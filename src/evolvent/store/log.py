@@ -18,7 +18,7 @@ from threading import RLock
 from typing import Any
 
 from evolvent.errors import CorruptRecord, NoSpace
-from evolvent.files import TEMPORARY, disk_error, disk_errors, ensure_space, sync_folder
+from evolvent.files import TEMPORARY_SUFFIX, disk_error, disk_errors, ensure_space, sync_folder
 from evolvent.store.frame import Line, parse, read_lines, to_line
 from evolvent.store.schema import INTERRUPTED, interrupted
 
@@ -148,7 +148,7 @@ class LogWriter:
         ensure_space(folder, _RESERVE)
         self._path = segment_path(self._root, self._next)
         # Lines that are carried on are whole in the segment before: half of them here would hide those from readers.
-        path = self._path.with_name(self._path.name + TEMPORARY) if carries else self._path
+        path = self._path.with_name(self._path.name + TEMPORARY_SUFFIX) if carries else self._path
         with disk_errors(self._path):
             self._handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         self._size, begun = 0, False

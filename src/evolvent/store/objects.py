@@ -32,7 +32,7 @@ from evolvent.errors import (
     NoSpace,
     StoreUnavailable,
 )
-from evolvent.files import TEMPORARY
+from evolvent.files import TEMPORARY_SUFFIX
 from evolvent.store.objects_place import Place, reason
 
 __all__ = ["CHUNK", "Objects", "Patience"]
@@ -161,7 +161,7 @@ class Objects:
             pieces: its bytes, from the beginning at every try. pyarrow cannot give an upload up: where they end early
                 by an error, a shorter object is left on an object store.
         """
-        target = self.place.child(name) + ("" if self.place.atomic else TEMPORARY)
+        target = self.place.child(name) + ("" if self.place.atomic else TEMPORARY_SUFFIX)
 
         def send() -> None:
             system = self.place.filesystem

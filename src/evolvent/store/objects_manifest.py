@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from evolvent.errors import Incomplete, LimitExceeded, UnknownSchema, UnsafePath
-from evolvent.files import TEMPORARY, safe_join
+from evolvent.files import TEMPORARY_SUFFIX, safe_join
 from evolvent.store.objects import Objects
 
 __all__ = ["MANIFEST", "OBJECTS", "Entry", "Manifest", "check_names", "parse", "read_manifest"]
@@ -88,7 +88,7 @@ def check_names(names: Iterable[str]) -> None:
         key = unicodedata.normalize("NFC", name).casefold()
         if key in seen:
             raise UnsafePath("two names that some file systems cannot tell apart", value=f"{seen[key]!r} and {name!r}")
-        if any(part.endswith(TEMPORARY) for part in name.split("/")):
+        if any(part.endswith(TEMPORARY_SUFFIX) for part in name.split("/")):
             raise UnsafePath("a name of unfinished files", value=name)
         seen[key] = name
         places = key.split("/")

@@ -14,8 +14,8 @@ from urllib.parse import parse_qsl, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from evolvent.errors import ConfigError, Problem, StoreUnavailable, unknown
-from evolvent.logs import hidden, secrets_in
+from evolvent.errors import ConfigError, Problem, StoreUnavailable, unknown_name_problem
+from evolvent.logs import find_secrets, hide_secrets
 
 __all__ = ["Place", "place_of", "reason"]
 
@@ -103,7 +103,7 @@ def _problems(scheme: str, bucket: str, path: str, *, shown: str) -> list[Proble
 
 def _odd_options(scheme: str, options: Mapping[str, str], shown: str) -> list[Problem]:
     known = _OPTIONS[scheme]
-    found = [unknown("option", name, known, where=shown) for name in options if name not in known]
+    found = [unknown_name_problem("option", name, known, location=shown) for name in options if name not in known]
     for name, allowed in (("scheme", ("http", "https")), ("anonymous", ("true", "false"))):
         if name in known and options.get(name, allowed[0]) not in allowed:
             found.append(Problem(shown, f"an odd value of {name}", f"expected {' or '.join(allowed)}"))
@@ -158,4 +158,4 @@ def _hadoop(address: str, options: Mapping[str, str]) -> Any:
 def reason(error: BaseException) -> str:
     """What an error of pyarrow says first, without secrets."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return hidden(lines[0][:400], secrets_in(os.environ)).rstrip(".")
+    return hide_secrets(lines[0][:400], find_secrets(os.environ)).rstrip(".")

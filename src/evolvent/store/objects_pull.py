@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from evolvent.errors import ConfigError, HashMismatch, Incomplete, LimitExceeded, Problem, UnsafePath
-from evolvent.files import TEMPORARY, atomic_writer, disk_errors, ensure_space, safe_join, sync_folder
+from evolvent.files import TEMPORARY_SUFFIX, atomic_writer, disk_errors, ensure_space, safe_join, sync_folder
 from evolvent.store.lock import WriterLock
 from evolvent.store.objects import CHUNK, Objects, Patience
 from evolvent.store.objects_manifest import MANIFEST, Entry, Manifest, read_manifest
@@ -117,7 +117,7 @@ def fetch(copy: Copy, folder: Path, *, workers: int = 8, progress: Callable[[Mov
     if os.path.lexists(folder):
         raise ConfigError([Problem("folder", f"{folder} exists", "choose a folder that does not")])
     parent = folder.absolute().parent
-    beside = parent / f".{folder.name}.{copy.manifest.digest[:12]}{TEMPORARY}"
+    beside = parent / f".{folder.name}.{copy.manifest.digest[:12]}{TEMPORARY_SUFFIX}"
     with disk_errors(beside):
         beside.mkdir(parents=True, exist_ok=True)
     lock = WriterLock(beside / "lock")
@@ -184,7 +184,7 @@ def _gather(
     """Bring files into a folder, each checked; returns the bytes that were not there before."""
     with disk_errors(into):
         into.mkdir(exist_ok=True)
-        for path in into.rglob(f"*{TEMPORARY}"):
+        for path in into.rglob(f"*{TEMPORARY_SUFFIX}"):
             path.unlink()
     at = {name: safe_join(into, name) for name in files}
     names = Manifest(files).objects()

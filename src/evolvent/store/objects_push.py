@@ -31,7 +31,7 @@ from evolvent.errors import (
     UnknownSchema,
     UnsafePath,
 )
-from evolvent.files import TEMPORARY, disk_errors
+from evolvent.files import TEMPORARY_SUFFIX, disk_errors
 from evolvent.store.lock import WriterLock
 from evolvent.store.objects import CHUNK, Objects, Patience
 from evolvent.store.objects_manifest import MANIFEST, OBJECTS, Entry, Manifest, check_names, read_manifest
@@ -262,7 +262,7 @@ def _scan(folder: Path) -> tuple[dict[str, tuple[int, int]], list[Path]]:
 
 def _stays(path: Path) -> bool:
     """Whether a file or folder is nobody else's: unfinished, or a lease of a process here."""
-    return path.name.endswith(TEMPORARY) or (path.name == "leases" and path.parent.name == "snapshots")
+    return path.name.endswith(TEMPORARY_SUFFIX) or (path.name == "leases" and path.parent.name == "snapshots")
 
 
 def _changed(path: Path) -> StoreUnavailable:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evolvent.errors import ConfigError, StoreUnavailable, unknown
+from evolvent.errors import ConfigError, StoreUnavailable, unknown_name_problem
 from evolvent.store.columns import STEPS, read_annotations, trajectory_reader
 from evolvent.store.log import Record, read_records, segment_path, segments
 from evolvent.store.schema import INTERRUPTED, decode, decode_annotation
@@ -68,7 +68,9 @@ def check_where(where: Where | None) -> dict[str, Collection[Any]]:
     Raises:
         ConfigError: naming every column that cannot be asked for.
     """
-    problems = [unknown("column", name, FILTERS, where="where") for name in where or () if name not in FILTERS]
+    problems = [
+        unknown_name_problem("column", name, FILTERS, location="where") for name in where or () if name not in FILTERS
+    ]
     if problems:
         raise ConfigError(problems)
     return {

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from evolvent.files import TEMPORARY, disk_errors
+from evolvent.files import TEMPORARY_SUFFIX, disk_errors
 from evolvent.store.frame import whole_end
 from evolvent.store.log import segment_path, segments
 
@@ -37,7 +37,7 @@ def tidy(root: Path, *, sealed: set[int]) -> int:
     The caller holds the store's lock. Returns the number of bytes cut off; running it twice changes nothing more.
     """
     with disk_errors(root):
-        for path in root.rglob(f"*{TEMPORARY}"):
+        for path in root.rglob(f"*{TEMPORARY_SUFFIX}"):
             path.unlink()
         for number in segments(root):
             if number in sealed:

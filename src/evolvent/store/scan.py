@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evolvent.errors import ConfigError, unknown
+from evolvent.errors import ConfigError, unknown_name_problem
 from evolvent.store.columns import STEPS, TRAJECTORIES, step_table, trajectory_table
 from evolvent.store.log import read_records
 from evolvent.store.query import Where, check_where, each_unit, interrupted_rows, mask_rows, matches
@@ -39,7 +39,11 @@ def scan(
     """
     schema, wanted = _SCHEMAS[table], check_where(where)
     names = list(columns) if columns is not None else schema.names
-    problems = [unknown("column", name, schema.names, where="columns") for name in names if name not in schema.names]
+    problems = [
+        unknown_name_problem("column", name, schema.names, location="columns")
+        for name in names
+        if name not in schema.names
+    ]
     if problems:
         raise ConfigError(problems)
     held: dict[str, tuple[bool, Callable[[], pa.Table]]] = {}

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.errors import ErrorRecord, EvolventError, SampleInvalid
-from evolvent.trajectory import Annotation, Branch, Generation, Place, Score, Step, Task, Trajectory, Value
+from evolvent.trajectory import Annotation, AnnotationTarget, Branch, Generation, Score, Step, Task, Trajectory, Value
 
 __all__ = [
     "INTERRUPTED",
@@ -309,7 +309,7 @@ def _put(row: dict[str, Any], path: list[Any], value: object) -> bool:
 
 def encode_annotation(annotation: Annotation) -> dict[str, Any]:
     """An annotation as JSON values; a number, a label and a sequence of numbers are three different fields."""
-    place, value = annotation.place, annotation.value
+    place, value = annotation.target, annotation.value
     row: dict[str, Any] = {
         "scorer": annotation.scorer,
         "place": [place.step, place.generation, place.span, place.token],
@@ -332,6 +332,6 @@ def decode_annotation(record: Mapping[str, Any]) -> Annotation:
             value = tuple(float(entry) for entry in record["values"])
         else:
             value = float(record["value"])
-        return Annotation(record["traj"], record["scorer"], Place(*record["place"]), value)
+        return Annotation(record["traj"], record["scorer"], AnnotationTarget(*record["place"]), value)
     except (KeyError, TypeError, ValueError) as error:
         raise SampleInvalid(f"a record that is no annotation: {error!r}", value=record.get("traj")) from error

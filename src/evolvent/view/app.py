@@ -33,7 +33,7 @@ from evolvent.view.pages_trajectories import Opened, list_page, list_window, que
 from evolvent.view.queries import Query, TrajectoryIndex
 from evolvent.view.shading import credit_of
 from evolvent.view.spelling import spelling_of
-from evolvent.web import Access, App, guarded
+from evolvent.web import Access, App, guard_app
 
 __all__ = ["HEADERS", "Boards", "viewer_app"]
 
@@ -119,7 +119,7 @@ def viewer_app(folder: Path, *, access: Access, token: str, boards: Boards, toke
     missing = {HTTPException: _missing}
     app = Starlette(routes=routes, exception_handlers=missing)  # type: ignore[arg-type]
     app.router.redirect_slashes = False
-    return guarded(doored(app, token), access)
+    return guard_app(doored(app, token), access)
 
 
 # ---------------------------------------------------------------------- requests

@@ -34,7 +34,7 @@ def belief_document(trace: Trace) -> dict[str, Any]:
         "field": short(trace.field),
         "looks": [
             {
-                "place": short(look.place),
+                "place": short(look.position),
                 "reading": float(look.reading),
                 "mean": short(look.mean),
                 "covariance": short(look.covariance),
@@ -85,7 +85,7 @@ def _look(row: Mapping[str, Any]) -> Look | None:
         return None
     x, y = place.tolist()
     return Look(
-        place=(x, y),
+        position=(x, y),
         reading=reading,
         mean=mean,
         covariance=covariance,

@@ -31,10 +31,10 @@ from starlette.routing import Route
 from evolvent.errors import AtCapacity, EvolventError, LimitExceeded, boundary
 from evolvent.view.escape import marked
 from evolvent.view.templating import environment_of, style_sheet
-from evolvent.web import Access, App, guarded
+from evolvent.web import Access, App, guard_app
 
 if TYPE_CHECKING:
-    from evolvent.agents.speaker import Conversation, Speaker
+    from evolvent.agents.speaker import Conversation, PolicyChat
 
 __all__ = ["About", "chat_app", "chat_page"]
 
@@ -64,7 +64,7 @@ class About:
 class _Desk:
     """The speaker, who answers one after the other, and the conversations by their secret names."""
 
-    speaker: Speaker
+    speaker: PolicyChat
     start: Conversation
     stop: Callable[[], bool]
     waiting: int = 0
@@ -83,7 +83,7 @@ class _Desk:
         try:
             async with self.lock:
                 talk = self.talk(number)
-                said = await asyncio.to_thread(self.speaker.say, talk, text, stop=self.stop)
+                said = await asyncio.to_thread(self.speaker.reply, talk, text, stop=self.stop)
                 self.known[number] = talk.after(said)
                 self.known.move_to_end(number)
                 while len(self.known) > _KEPT:
@@ -93,7 +93,7 @@ class _Desk:
 
 
 def chat_app(
-    speaker: Speaker, start: Conversation, about: About, *, access: Access, stop: Callable[[], bool] = lambda: False
+    speaker: PolicyChat, start: Conversation, about: About, *, access: Access, stop: Callable[[], bool] = lambda: False
 ) -> App:
     """The server, guarded: `/` begins a conversation, `/talk/ID` shows it and takes what is said (a form), `/state`
     tells who speaks and who could.
@@ -133,7 +133,7 @@ def chat_app(
 
     talk = "/talk/{number}"
     routes = [Route("/", begin), Route("/state", state), Route(talk, show), Route(talk, said, methods=["POST"])]
-    return guarded(Starlette(routes=routes), access)
+    return guard_app(Starlette(routes=routes), access)
 
 
 def _text(body: bytes) -> str:
@@ -147,7 +147,7 @@ def _text(body: bytes) -> str:
     return text
 
 
-def _voice(speaker: Speaker) -> str | None:
+def _voice(speaker: PolicyChat) -> str | None:
     return speaker.voice.name if speaker.voice else None
 
 

@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import json
 
-from evolvent.web import App, Receive, Scope, Send, answer, reject
+from evolvent.web import App, Receive, Scope, Send, reject, send_response
 
 __all__ = ["ENTER", "doored"]
 
@@ -38,7 +38,7 @@ def doored(app: App, token: str) -> App:
                 (b"cache-control", b"no-store"),
                 (b"referrer-policy", b"no-referrer"),
             ]
-            return await answer(send, 303, b"", headers=headers, kind=b"text/plain")
+            return await send_response(send, 303, b"", headers=headers, kind=b"text/plain")
         headers_of = dict(scope["headers"])
         if _same(headers_of.get(b"authorization", b"").decode("latin-1"), bearer) or _same(
             _cookie(headers_of.get(b"cookie", b"").decode("latin-1"), name), token

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from math import isnan
 
-from evolvent.stats import Interval, paired
+from evolvent.stats import Interval, paired_interval
 from evolvent.trajectory import sample_rng
 from evolvent.view.data import Episode, ReportData, Result
 
@@ -135,7 +135,7 @@ def _difference(sides: Iterable[tuple[Result | None, Result | None]], data: Repo
     if not a:
         return None, "not evaluated yet"
     rng = sample_rng("report", data.info.seed, len(a))
-    return paired(a, b, levels=[kind_labels], strata=strata, rng=rng).within(-1.0, 1.0), ""
+    return paired_interval(a, b, levels=[kind_labels], strata=strata, rng=rng).clip(-1.0, 1.0), ""
 
 
 def held_out_tiers(shown: Sequence[Panel]) -> tuple[str, ...]:

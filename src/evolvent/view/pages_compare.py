@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import isnan
 from typing import Any
 
-from evolvent.stats import paired
+from evolvent.stats import paired_interval
 from evolvent.trajectory import sample_rng
 from evolvent.view import charts
 from evolvent.view.charts import ArmStyle, Line, binned, line_chart
@@ -257,7 +257,7 @@ def _sentence(common: Sequence[_Task], one: Mapping[_Task, Side], other: Mapping
     a, b = [one[task].rate for task in common], [other[task].rate for task in common]
     strata = [f"{task[1]}\n{task[2]}" for task in common]
     rng = sample_rng("versus", seed)
-    found = paired(a, b, levels=[[task[3] for task in common]], strata=strata, rng=rng).within(-1.0, 1.0)
+    found = paired_interval(a, b, levels=[[task[3] for task in common]], strata=strata, rng=rng).clip(-1.0, 1.0)
     means = f"{100 * sum(a) / len(a):.1f} % against {100 * sum(b) / len(b):.1f} %"
     told = f"On {len(common):,} common tasks: {means}, a difference of {100 * found.mean:+.1f} points"
     if isnan(found.low) or found.low == found.high:

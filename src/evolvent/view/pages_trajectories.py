@@ -158,7 +158,7 @@ def trajectory_page(
         before=to(opened.before, colour=own),
         after=to(opened.after, colour=own),
         parent=to(one.branch.parent) if one.branch else "",
-        generated=one.generated(),
+        generated=one.count_generated_tokens(),
         versions=_versions(one),
         colours=[(each.name, each.label, to(one.id, colour=each.name, first=first or "")) for each in colours],
         colour=chosen.name if chosen else "",
@@ -216,7 +216,7 @@ def _notes(annotations: Sequence[Annotation], place: int, step: Step) -> list[tu
     found = [
         (note.scorer, _said(note.value))
         for note in annotations
-        if note.place.step == place and note.place.generation is None and note.place.token is None
+        if note.target.step == place and note.target.generation is None and note.target.token is None
     ]
     found += [(name, _said(value)) for name, value in step.info.items() if name not in ("invalid", "tool_calls")]
     if "tool_calls" in step.info:
@@ -252,9 +252,9 @@ def _charts(one: Trajectory, annotations: Sequence[Annotation]) -> list[Figure]:
     ]
     series = {"reward": rewards if any(y for _, y in rewards) else []}
     for note in annotations:
-        whole = note.place.step is not None and note.place.generation is None and note.place.token is None
+        whole = note.target.step is not None and note.target.generation is None and note.target.token is None
         if whole and isinstance(note.value, (int, float)):
-            series.setdefault(note.scorer, []).append((float((note.place.step or 0) + 1), float(note.value)))
+            series.setdefault(note.scorer, []).append((float((note.target.step or 0) + 1), float(note.value)))
     surprise = [
         (float(place + 1), found)
         for place, step in enumerate(one.steps)

@@ -128,12 +128,12 @@ def _walked(trace: Trace, area: _Map, at: int) -> str:
     looks = trace.looks[: at + 1]
     parts = []
     if len(looks) > 1:
-        line = "L".join(area.at(look.place) for look in looks)
+        line = "L".join(area.at(look.position) for look in looks)
         parts.append(f'<path class="walk" d="M{line}"/>')
-    smelt = "".join(f"M{area.at(look.place)}h0" for look in looks if look.reading > 0)
+    smelt = "".join(f"M{area.at(look.position)}h0" for look in looks if look.reading > 0)
     if smelt:
         parts.append(f'<path class="smelt" d="{smelt}"/>')
-    x, y = area.at(looks[-1].place).split()
+    x, y = area.at(looks[-1].position).split()
     parts.append(f'<circle class="sensor" cx="{x}" cy="{y}" r="4.5"><title>the sensor</title></circle>')
     return "".join(parts)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from evolvent.stats import Interval, paired, wilson
+from evolvent.stats import Interval, paired_interval, wilson_interval
 from evolvent.view.searchtree import SearchTree, read_tree
 from evolvent.view.values import as_count, as_mapping, as_number, as_text
 
@@ -192,7 +192,7 @@ def _cell(own: Sequence[SearchRow], others: Sequence[SearchRow]) -> SearchCell:
         one.of,
         n,
         errors,
-        None if errors else wilson(wins, n),
+        None if errors else wilson_interval(wins, n),
         passed=sum(known) / n if len(known) == n else None,
         samples=sum(row.samples for row in own) / n,
         generated=sum(row.generated for row in own) / n,
@@ -215,7 +215,7 @@ def _against(own: Sequence[SearchRow], others: Sequence[SearchRow]) -> Interval 
         return None
     mine, best = ([float(bool(row.success)) for row in side] for side in zip(*pairs, strict=True))
     kinds = [row.kind for row, _ in pairs]
-    return paired(mine, best, levels=[kinds], rng=np.random.default_rng(0)).within(-1.0, 1.0)
+    return paired_interval(mine, best, levels=[kinds], rng=np.random.default_rng(0)).clip(-1.0, 1.0)
 
 
 def _truth(value: object) -> bool | None:

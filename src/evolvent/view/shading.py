@@ -181,10 +181,10 @@ def _numbers(one: Trajectory, notes: Sequence[Annotation]) -> dict[tuple[int, in
     """What a scorer noted, carried down to the sampled tokens that each note is about; finer notes go first."""
     found: dict[tuple[int, int], dict[int, float]] = {}
     for note in sorted(notes, key=_fineness):
-        at = note.place.step
+        at = note.target.step
         for step in range(len(one.steps)) if at is None else [at] if 0 <= at < len(one.steps) else []:
             for number, generation in enumerate(one.steps[step].generations):
-                if note.place.generation in (None, number):
+                if note.target.generation in (None, number):
                     tokens = _tokens(generation, note)
                     found.setdefault((step, number), {}).update(dict.fromkeys(tokens, float(note.value)))  # type: ignore[arg-type]
     return {at: numbers for at, numbers in found.items() if numbers}
@@ -192,14 +192,14 @@ def _numbers(one: Trajectory, notes: Sequence[Annotation]) -> dict[tuple[int, in
 
 def _fineness(note: Annotation) -> int:
     """How small a place a note is about: 4 a token, 3 a span, 2 a generation, 1 a step, 0 all of it."""
-    place = note.place
+    place = note.target
     places = ((4, place.token), (3, place.span), (2, place.generation), (1, place.step))
     return next((size for size, at in places if at is not None), 0)
 
 
 def _tokens(generation: Generation, note: Annotation) -> list[int]:
     """The sampled tokens of a generation that a note is about."""
-    size, place = len(generation.ids), note.place
+    size, place = len(generation.ids), note.target
     if place.token is not None:
         return [place.token] if 0 <= place.token < size else []
     begin, end = 0, size

@@ -39,9 +39,9 @@ def test_a_stopped_training_equals_the_whole_one(tmp_path: Path, name: str) -> N
     resumed, again = fit(tmp_path, name)
     assert whole == resumed and whole.updates > 6
     mine, theirs = straight.trained, again.trained
-    for one, other in ((mine.named(), theirs.named()), (mine.moments(), theirs.moments())):
+    for one, other in ((mine.named_weights(), theirs.named_weights()), (mine.moments(), theirs.moments())):
         assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
-    assert mine.numbers() == theirs.numbers()
+    assert mine.optimizer_numbers() == theirs.optimizer_numbers()
 
 
 @pytest.mark.parametrize("name", sorted(_KNOWN.keys() - {"muon"}))
@@ -75,7 +75,7 @@ def test_the_docs_name_every_optimizer_that_is_refused() -> None:
     for name in {*peers.get_supported_optimizers(), *_KNOWN} - _UNFIT:
         try:
             trained.check_resumes(OptimizerConfig(name=name))
-            trained._fresh(OptimizerConfig(name=name, fused=False))
+            trained._build_rehearsal(OptimizerConfig(name=name, fused=False))
         except ConfigError:
             refused.add(name)
     unsure = {"demo"}  # whether its own package is here

@@ -18,7 +18,16 @@ from types import TracebackType
 from typing import Any
 
 from evolvent.deadline import Deadline
-from evolvent.errors import ConfigError, EnvLost, EvolventError, Problem, SessionGone, StepTimeout, WorldError, unknown
+from evolvent.errors import (
+    ConfigError,
+    EnvLost,
+    EvolventError,
+    Problem,
+    SessionGone,
+    StepTimeout,
+    WorldError,
+    unknown_name_problem,
+)
 from evolvent.serve.agentgym.dialects import Dialect, dialect_named
 from evolvent.serve.agentgym.link import Link, LinkLimits
 from evolvent.serve.wire import finite
@@ -233,7 +242,7 @@ class AgentGymWorld:
 
     version = "1"
     tiers: tuple[str, ...] = ("seen",)
-    blocking = True
+    run_in_thread = True
 
     def __init__(
         self,
@@ -276,8 +285,8 @@ class AgentGymWorld:
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
         """The tasks of a split; raises ConfigError for a split or tier that does not exist."""
-        problems = [] if split in SPLITS else [unknown("split", split, SPLITS)]
-        problems += [] if tier in self.tiers else [unknown("tier", tier, self.tiers)]
+        problems = [] if split in SPLITS else [unknown_name_problem("split", split, SPLITS)]
+        problems += [] if tier in self.tiers else [unknown_name_problem("tier", tier, self.tiers)]
         if problems:
             raise ConfigError(problems)
         return self._panels[split]
@@ -335,7 +344,7 @@ def _mistakes(dialect: str, indices: object, horizon: int | None) -> list[Proble
     groups = indices if isinstance(indices, Mapping) else {"train": indices}
     for split, numbers in groups.items():
         if split not in SPLITS:
-            problems.append(unknown("split", str(split), SPLITS, where="indices"))
+            problems.append(unknown_name_problem("split", str(split), SPLITS, location="indices"))
         if isinstance(numbers, str) or not isinstance(numbers, Sequence):
             problems.append(Problem("indices", f"{numbers!r} are no numbers of tasks", "for example range(100)"))
         elif any(type(number) is not int or number < 0 for number in numbers):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from evolvent.errors import ConfigError, unknown
+from evolvent.errors import ConfigError, unknown_name_problem
 from evolvent.serve.agentgym.grammars import Carrier, Fenced, Letters, Marked, Tagged, ToolLine, Ways, Words
 from evolvent.trajectory import Json
 
@@ -269,7 +269,7 @@ _WORLDS: Mapping[str, str] = {
 def dialect_named(name: str) -> Dialect:
     """The dialect of this name; ConfigError with the nearest one where there is none."""
     if name not in DIALECTS:
-        raise ConfigError([unknown("dialect", name, DIALECTS)])
+        raise ConfigError([unknown_name_problem("dialect", name, DIALECTS)])
     return DIALECTS[name]
 
 

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 
 from starlette.routing import BaseRoute
 
-from evolvent.errors import ConfigError, Problem, SampleInvalid, nearest, unknown
+from evolvent.errors import ConfigError, Problem, SampleInvalid, find_nearest, unknown_name_problem
 from evolvent.serve.agentgym.desk import Desk, Handler
 from evolvent.serve.agentgym.dialects import default_mounts, dialect_named
 from evolvent.serve.app import Prefix, not_allowed
@@ -24,7 +24,7 @@ from evolvent.serve.catalogue import Catalogue
 from evolvent.serve.host import Host
 from evolvent.serve.wire import NotFound, decoded, encoded
 from evolvent.trajectory import Json
-from evolvent.web import Receive, Scope, Send, answer
+from evolvent.web import Receive, Scope, Send, send_response
 
 __all__ = ["PREFIX", "AgentGymFace"]
 
@@ -59,14 +59,14 @@ class AgentGymFace:
         found: dict[str, Mapping[str, Handler]] = {}
         for mount, (world, dialect) in self.mounts(host).items():
             if world not in host.worlds:
-                problems.append(unknown("world", world, host.worlds, where=f"mount {mount}"))
+                problems.append(unknown_name_problem("world", world, host.worlds, location=f"mount {mount}"))
             try:
                 row = dialect_named(dialect)
             except ConfigError as error:
                 problems += error.problems
                 continue
             if not mount or not mount.replace("-", "_").isidentifier():
-                problems.append(unknown("mount", mount, [dialect], where="mounts"))
+                problems.append(unknown_name_problem("mount", mount, [dialect], location="mounts"))
             if world in host.worlds:
                 desk = Desk(host, catalogue, world=world, dialect=row)
                 found |= {f"/{mount}{path}": handlers for path, handlers in desk.routes().items()}
@@ -108,10 +108,10 @@ class _Application:
                 raise SampleInvalid("a body that is no object", value=body, expected='{"id": 0, ...}')
         else:
             body = _query(scope["query_string"])
-        return await answer(send, 200, encoded(await handler(body)))
+        return await send_response(send, 200, encoded(await handler(body)))
 
     def _nowhere(self, path: str) -> NotFound:
-        near = nearest(path, self._routes)
+        near = find_nearest(path, self._routes)
         hint = f"did you mean {near}?" if near else f"GET {PREFIX} lists the mounts"
         return NotFound(f"no such path below {PREFIX}", value=path, hint=hint)
 

@@ -19,7 +19,7 @@ __all__ = ["numbered"]
 def numbered(world: World) -> Callable[[int], Task] | None:
     """From AgentGym's number to the task (ConfigError where there is none); None: the world has no such numbers."""
     if isinstance(world, GridWorld) and world.name == "babyai":
-        return world.indexed
+        return world.task_at_index
     if isinstance(world, SqlWorld) and world.name == "bird":
         return world.indexed
     return world.task_from if isinstance(world, Maze) and world.published else None

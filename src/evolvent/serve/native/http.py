@@ -11,7 +11,15 @@ from urllib.parse import parse_qsl
 from starlette.routing import BaseRoute
 
 from evolvent import __version__
-from evolvent.errors import ConfigError, Problem, SampleInvalid, VersionMismatch, WorldError, boundary, unknown
+from evolvent.errors import (
+    ConfigError,
+    Problem,
+    SampleInvalid,
+    VersionMismatch,
+    WorldError,
+    boundary,
+    unknown_name_problem,
+)
 from evolvent.serve.app import Prefix, Told, not_allowed
 from evolvent.serve.calls import Calls
 from evolvent.serve.catalogue import Catalogue
@@ -32,8 +40,8 @@ from evolvent.serve.wire import (
     world_row,
 )
 from evolvent.trajectory import Task
-from evolvent.web import Receive, Scope, Send, answer
-from evolvent.worlds.base import Explaining, World
+from evolvent.web import Receive, Scope, Send, send_response
+from evolvent.worlds.base import SupportsRationales, World
 from evolvent.worlds.grammar import Parsed
 
 __all__ = ["NativeFace"]
@@ -112,7 +120,7 @@ class _Native:
             return await not_allowed(scope, send, sorted(methods))
         asked = await _body(receive) if method == "POST" else _query(scope)
         said = await route.handle(params, asked)
-        return await answer(send, route.status, said.encode("ascii"))
+        return await send_response(send, route.status, said.encode("ascii"))
 
     def _of_session(self, operation: Callable[[Asked], Awaitable[str]]) -> _Route:
         """A route whose parameter is the session."""
@@ -159,12 +167,12 @@ class _Native:
     async def _expert(self, params: Params, query: Asked) -> str:
         task = await self._catalogue.task(*params)
         world = self._named(params[0])
-        if world.blocking or params[0] in self._met:
+        if world.run_in_thread or params[0] in self._met:
             moves = await self._asked(world, "expert", lambda: _moves(world, task))
         else:
             async with self._meeting:
                 moves = await self._met_expert(params[0], lambda: _moves(world, task))
-        if moves is None or not isinstance(world, Explaining):
+        if moves is None or not isinstance(world, SupportsRationales):
             return json_text({"actions": None if moves is None else [move.action for move in moves]})
         return json_text({"actions": [move.action for move in moves], "thoughts": [move.thought for move in moves]})
 
@@ -202,13 +210,13 @@ class _Native:
 
     def _named(self, name: str) -> World:
         if name not in self._host.worlds:
-            raise NotFound([unknown("world", name[:64], self._host.worlds)])
+            raise NotFound([unknown_name_problem("world", name[:64], self._host.worlds)])
         return self._host.worlds[name]
 
     async def _asked(self, world: World, what: str, call: Callable[[], T]) -> T:
         """Ask a world: on a thread if it may block, else here and now (its methods need not be safe for threads)."""
         with boundary(WorldError, f"world {world.name!r} failed in {what}"):
-            if not world.blocking:
+            if not world.run_in_thread:
                 return call()
             found: T = await self._calls.run(call, _SLOW_S)
             return found
@@ -250,7 +258,7 @@ def _is_reward(value: object) -> bool:
 
 def _moves(world: World, task: Task) -> Sequence[Parsed] | None:
     """What the world's expert does, with its thoughts where the world explains it."""
-    explained = world.explained(task) if isinstance(world, Explaining) else None
+    explained = world.explain(task) if isinstance(world, SupportsRationales) else None
     actions = world.expert(task) if explained is None else None
     return explained if actions is None else [*map(Parsed, actions)]
 

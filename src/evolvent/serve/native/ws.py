@@ -12,11 +12,11 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from evolvent.errors import ConfigError, EvolventError, LimitExceeded, Problem, boundary, unknown
+from evolvent.errors import ConfigError, EvolventError, LimitExceeded, Problem, boundary, unknown_name_problem
 from evolvent.serve.native.operations import Operations
 from evolvent.serve.native.rows import json_text
 from evolvent.serve.wire import decoded, error_row
-from evolvent.web import Receive, Send, too_deep
+from evolvent.web import Receive, Send, is_too_deep
 
 __all__ = ["DEPTH", "HELD", "IN_FLIGHT", "socket"]
 
@@ -130,7 +130,7 @@ def _request(text: str | None) -> tuple[str, str, Mapping[str, Any]]:
     try:
         if text is None:
             raise ConfigError([Problem("frame", "got bytes, expected a text frame that holds one JSON object")])
-        if text.count("{") + text.count("[") > DEPTH and too_deep(text.encode("utf-8", "surrogatepass"), DEPTH):
+        if text.count("{") + text.count("[") > DEPTH and is_too_deep(text.encode("utf-8", "surrogatepass"), DEPTH):
             raise LimitExceeded("a frame that is nested too deeply", expected=f"at most {DEPTH} levels")
         body = decoded(text)
         if not isinstance(body, dict):
@@ -140,7 +140,7 @@ def _request(text: str | None) -> tuple[str, str, Mapping[str, Any]]:
             raise ConfigError([Problem("request_id", f"got {type(given).__name__}, expected a number or a short text")])
         name = json.dumps(given)
         if not isinstance(op, str) or op not in _OPS:
-            raise ConfigError([unknown("op", str(op)[:_ID_CHARS], _OPS)])
+            raise ConfigError([unknown_name_problem("op", str(op)[:_ID_CHARS], _OPS)])
     except EvolventError as error:
         raise _Unreadable(name, error) from error
     return name, op, body

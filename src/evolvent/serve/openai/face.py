@@ -37,7 +37,7 @@ from evolvent.errors import (
     EvolventError,
     LimitExceeded,
     boundary,
-    unknown,
+    unknown_name_problem,
 )
 from evolvent.messages import Message
 from evolvent.serve.metrics import EXPOSITION, Counts, Family, Measured, Sample, exposition, gauge
@@ -53,7 +53,7 @@ from evolvent.serve.openai.tools import Shown, Toolbox, read_offer, session_of
 from evolvent.serve.openai.writing import Writing
 from evolvent.serve.wire import NotFound, decoded
 from evolvent.trajectory import canonical_json
-from evolvent.web import Access, App, guarded
+from evolvent.web import Access, App, guard_app
 
 if TYPE_CHECKING:
     from evolvent.models.policy import Policy
@@ -198,7 +198,7 @@ class PolicyFace:
 
     def _named(self, model: str) -> None:
         if model != self._name:
-            raise NotFound([unknown("model", model[:80], [self._name])])
+            raise NotFound([unknown_name_problem("model", model[:80], [self._name])])
 
     async def _chat(self, request: Request) -> Response:
         asked = read_request(ChatRequest, decoded(await request.body()))
@@ -352,5 +352,5 @@ def policy_app(face: PolicyFace, *, access: Access) -> App:
 
     routes = [Route("/health", health), Route("/metrics", figures), *face.routes()]
     app = Starlette(routes=routes, lifespan=face.lifespan, exception_handlers={HTTPException: refused})
-    measured = Measured(Refusals(guarded(Reached(app), access)), _HEADS)
+    measured = Measured(Refusals(guard_app(Reached(app), access)), _HEADS)
     return measured

@@ -132,7 +132,7 @@ def _check_same(found: Policy, served: Policy) -> None:
 
 def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
     """Every tensor of the model, below its adapter where it has one, but its value head's."""
-    from evolvent.models.tuned import bare
+    from evolvent.models.tuned import strip_adapter
 
-    named = bare(model).named_parameters()
+    named = strip_adapter(model).named_parameters()
     return {name: tuple(weight.shape) for name, weight in named if not name.startswith("value_head.")}

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from evolvent.engine.asks import Sampling
-from evolvent.errors import ConfigError, Problem, SampleInvalid, unknown
+from evolvent.errors import ConfigError, Problem, SampleInvalid, unknown_name_problem
 from evolvent.messages import Call, Message
 from evolvent.serve.wire import plain, text_of
 from evolvent.trajectory import sample_seed
@@ -180,7 +180,7 @@ def read_request(kind: type[R], row: object) -> R:
     for key in [key for key in given if key not in fields]:
         value = given.pop(key)
         if key not in _NEUTRAL:
-            problems.append(unknown("parameter", key[:80], {*fields, *_NEUTRAL}, where=key[:80]))
+            problems.append(unknown_name_problem("parameter", key[:80], {*fields, *_NEUTRAL}, location=key[:80]))
         elif value not in _NEUTRAL[key]:
             allowed = " or ".join(map(repr, _NEUTRAL[key]))
             problems.append(Problem(key, f"{value!r:.80} is not done here", f"leave it out, or {allowed}"))

@@ -18,9 +18,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from evolvent.engine.asks import Constraint
-from evolvent.errors import ConfigError, InvalidAction, MissingExtra, Problem, SampleInvalid, unknown
+from evolvent.errors import ConfigError, InvalidAction, MissingExtra, Problem, SampleInvalid, unknown_name_problem
 from evolvent.messages import Call, CallSample, Message, Tool
-from evolvent.models.call_schemas import Limits
+from evolvent.models.call_schemas import AnswerLimits
 from evolvent.models.toolchat import ChatTools
 from evolvent.models.toolprompt import Compact, FourBlocks, ToolPrompt
 from evolvent.schemas import check_tools, faults
@@ -106,7 +106,9 @@ def _chosen(choice: str | dict[str, Any], tools: Sequence[Tool]) -> tuple[tuple[
     hint = '\'auto\', \'none\', \'required\', or {"type": "function", "function": {"name": ...}}'
     if isinstance(choice, str):
         if choice not in ("auto", "none", "required"):
-            return (), [unknown("tool_choice", choice[:80], ("auto", "none", "required"), where="tool_choice")]
+            return (), [
+                unknown_name_problem("tool_choice", choice[:80], ("auto", "none", "required"), location="tool_choice")
+            ]
         lacking = [Problem("tool_choice", "a call is required, and there are no tools")] if choice == "required" else []
         return tuple(tools), [] if tools else lacking
     function = choice.get("function") if choice.get("type") == "function" else None
@@ -114,7 +116,9 @@ def _chosen(choice: str | dict[str, Any], tools: Sequence[Tool]) -> tuple[tuple[
     if not isinstance(name, str):
         return (), [Problem("tool_choice", f"no choice that is known: {choice!r:.80}", hint)]
     found = tuple(tool for tool in tools if tool.name == name)
-    return found, [] if found else [unknown("tool", name[:80], [tool.name for tool in tools], where="tool_choice")]
+    return found, [] if found else [
+        unknown_name_problem("tool", name[:80], [tool.name for tool in tools], location="tool_choice")
+    ]
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,7 @@ class Shown:
         if at is None:
             return text, ()
         try:
-            found = self.prompt.read(text[at:], self.sample)
+            found = self.prompt.parse_calls(text[at:], self.sample)
             calls = tuple(_plain_call(call) for call in found)
         except (InvalidAction, SampleInvalid):
             return text, ()
@@ -277,9 +281,9 @@ class Toolbox:
             from evolvent.models.constraints import CallConstraints
 
             if offer.several not in self._constraints:
-                limits = Limits() if offer.several else Limits(calls=1)
+                limits = AnswerLimits() if offer.several else AnswerLimits(calls=1)
                 self._constraints[offer.several] = CallConstraints(self._policy, limits=limits)
-            hold = partial(self._constraints[offer.several].of, offer.callable, abstain=None)
+            hold = partial(self._constraints[offer.several].for_tools, offer.callable, abstain=None)
             if isinstance(self.prompt, ChatTools):
                 if self.prompt.form in ("python", "json", "xml"):
                     return hold(form=self.prompt.form)

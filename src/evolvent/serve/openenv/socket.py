@@ -32,7 +32,7 @@ from evolvent.serve.openenv.wire import (
 from evolvent.serve.seats import Seat
 from evolvent.serve.wire import decoded, encoded, error_row
 from evolvent.trajectory import Json
-from evolvent.web import too_deep
+from evolvent.web import is_too_deep
 
 __all__ = ["MESSAGE_DEPTH", "MESSAGE_LIMIT", "Socket"]
 
@@ -181,7 +181,7 @@ class Socket:
 def _read(text: str) -> Json:
     if len(text) > MESSAGE_LIMIT:
         raise Refused("INVALID_JSON", f"Invalid JSON: {len(text)} characters, at most {MESSAGE_LIMIT}")
-    if too_deep(text.encode("utf-8", "replace"), MESSAGE_DEPTH):
+    if is_too_deep(text.encode("utf-8", "replace"), MESSAGE_DEPTH):
         raise Refused("INVALID_JSON", f"Invalid JSON: nested more than {MESSAGE_DEPTH} deep")
     try:
         return decoded(text)

@@ -14,7 +14,16 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from evolvent.errors import AtCapacity, ConfigError, EnvLost, EvolventError, Problem, SessionGone, StepTimeout, unknown
+from evolvent.errors import (
+    AtCapacity,
+    ConfigError,
+    EnvLost,
+    EvolventError,
+    Problem,
+    SessionGone,
+    StepTimeout,
+    unknown_name_problem,
+)
 from evolvent.serve.host import Look, Seen, Status, StepItem, Stepped
 from evolvent.serve.local import Limits
 from evolvent.serve.pool.process import Factory, Gone, Plan, WorkerProcess, name_of
@@ -113,7 +122,7 @@ class PooledHost:
     async def create(self, world: str, *, short: bool = False) -> str:
         """A new session, in the worker that holds the fewest; see `Host.create`."""
         if world not in self._worlds:
-            raise NotFound([unknown("world", world, self._worlds)])
+            raise NotFound([unknown_name_problem("world", world, self._worlds)])
         alive = [worker for worker in self._workers if worker.alive]
         if len(self._held) >= self._capacity or not alive:
             full = f"{len(self._held)} of {self._capacity}" if alive else "every worker is starting"

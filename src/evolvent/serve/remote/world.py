@@ -23,7 +23,7 @@ from evolvent.errors import (
     SessionGone,
     StepTimeout,
     WorldError,
-    unknown,
+    unknown_name_problem,
 )
 from evolvent.serve.host import StepItem
 from evolvent.serve.loop import CLOSING_S, Loop
@@ -59,7 +59,7 @@ class RemoteWorld:
         WorldError: something else answers there.
     """
 
-    blocking = True
+    run_in_thread = True
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class RemoteWorld:
         moves = self._moves(task)
         return None if moves is None else tuple(move.action for move in moves)
 
-    def explained(self, task: Task) -> Sequence[Parsed] | None:
+    def explain(self, task: Task) -> Sequence[Parsed] | None:
         """The same with the expert's thoughts; None where the world does not explain it. Raises as `expert`."""
         moves = self._moves(task)
         return moves if moves and any(move.thought for move in moves) else None
@@ -211,7 +211,7 @@ def _chosen(cards: Mapping[str, Card], name: str | None, base: str) -> Card:
             f"{base} serves {len(cards)} worlds", value=", ".join(sorted(cards)), hint="say which: world=..."
         )
     if name not in cards:
-        raise ConfigError([unknown("world", name, cards, where=base)])
+        raise ConfigError([unknown_name_problem("world", name, cards, location=base)])
     return cards[name]
 
 

@@ -14,7 +14,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from evolvent.grade.base import Grade
-from evolvent.grade.programs import ENTRY, assemble, near, run_straight
+from evolvent.grade.programs import ENTRY, assemble_solution, evaluate_straight, is_near
 from evolvent.sandbox.limits import CodeRunner, Limits, Request
 
 if TYPE_CHECKING:
@@ -70,13 +70,13 @@ class Programs:
         Raises:
             IsolationUnavailable: a program that needs a box, on a host without isolation.
         """
-        source = assemble(said)
-        ran = run_straight(source) if self._straight else None
+        source = assemble_solution(said)
+        ran = evaluate_straight(source) if self._straight else None
         value, error = (ran.value, ran.error) if ran else self._boxed(source)
         if type(value) not in (int, float) or (isinstance(value, float) and not isfinite(value)):
             why = error or f"it returns no finite number but a {type(value).__name__}"
             return Grade(correct=False, extracted=None, why=why)
-        right = near(value, gold)
+        right = is_near(value, gold)
         return Grade(correct=right, extracted=_shown(value), why="" if right else "another number")
 
     def _boxed(self, source: str) -> tuple[object, str]:
