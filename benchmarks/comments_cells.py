@@ -45,17 +45,17 @@ from evolvent.methods.comments import (
     COMMENTED_FILTERED,
     FILTERED_RAW,
     RAW,
-    Comments,
-    comment,
+    CommentsConfig,
+    build_training_pairs,
+    comment_sources,
     comments,
-    lessons,
 )
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import CONTROL_WORDS, init_tiny, tiny_config
 from evolvent.rollout.collect import collect
 from evolvent.run import Run
-from evolvent.scale.local_backend import LocalVerbs
+from evolvent.scale.local_backend import LocalBackend
 from evolvent.trajectory import Start, canonical_json, sample_seed
 from evolvent.worlds.code.rows import read_code_row
 from evolvent.worlds.code.world import Code
@@ -212,7 +212,7 @@ def pairs(protocol: Protocol, policy: Policy, seed: int) -> list[TokenSequence]:
     low = low_value(protocol.pairs // 4, seed=-1 - seed)
     return [
         *requests(protocol, policy, seed),
-        *lessons([*shown, *low], Comments(skips=protocol.skips), policy, seed=seed),
+        *build_training_pairs([*shown, *low], CommentsConfig(skips=protocol.skips), policy, seed=seed),
     ]
 
 
@@ -294,14 +294,14 @@ def run_cell(protocol: Protocol, folder: Path, cell: Cell, *, split: str = "test
     }
 
 
-def _verbs(protocol: Protocol, train: TrainConfig) -> LocalVerbs:
-    return LocalVerbs({"commenting": Commenting()}, train, slots=128, max_tokens=protocol.max_tokens)
+def _verbs(protocol: Protocol, train: TrainConfig) -> LocalBackend:
+    return LocalBackend({"commenting": Commenting()}, train, slots=128, max_tokens=protocol.max_tokens)
 
 
 def _arm(protocol: Protocol, cell: Cell, generator: Policy, *, run: Run[Policy]) -> tuple[Policy, dict[str, Any]]:
     """The policy of an arm, and what became of the corpus."""
     sources, beside = corpus(protocol, cell.seed), requests(protocol, generator, cell.seed)
-    config = Comments.model_validate(
+    config = CommentsConfig.model_validate(
         {
             "teach": False,
             "tokens": protocol.tokens,
@@ -311,11 +311,11 @@ def _arm(protocol: Protocol, cell: Cell, generator: Policy, *, run: Run[Policy])
     )
     about: dict[str, Any] = {}
     if cell.arm in ARMS:
-        learned = comments(generator, sources, config=config, run=run, beside=beside)
+        learned = comments(generator, sources, config=config, run=run, extra_sequences=beside)
         about = json.loads((run.folder / "comments.json").read_text(encoding="utf-8"))[-1]
         if not (config.augment and config.filter):
             return learned, about
-    every = comment(sources, generator, run=run, temperature=protocol.temperature)
+    every = comment_sources(sources, generator, run=run, temperature=protocol.temperature)
     kept = [one for one in every if not find_faults(one, config.limits)]
     if cell.arm in ARMS:
         return learned, {**about, "density": _density([one.text for one in kept])}

@@ -34,7 +34,7 @@ from evolvent.rl.trainer import RLConfig
 from evolvent.rollout.collect import collect
 from evolvent.rollout.episode import Limits
 from evolvent.run import Run
-from evolvent.scale.initial import demonstrations, policy_for
+from evolvent.scale.initial import collect_demonstrations, make_policy
 from evolvent.store.ledger import read_rows
 from evolvent.trajectory import Json, Start, Task, canonical_json, sample_rng, sample_seed
 from evolvent.worlds.base import World
@@ -233,8 +233,8 @@ def _cloned(protocol: Protocol, name: str, seed: int) -> Policy:
     starts = [Start(task) for task in [*said, *chosen[: place.random - len(said)]]]
     shown = list(collect({world.name: world}, starts, Random(), engine=None, seed=seed))
     shown.sort(key=lambda one: one.id)  # they come in order of completion
-    shown += demonstrations([world], chosen[place.random :], seed=seed) if place.expert else []
-    policy = policy_for([world], seed=seed)
+    shown += collect_demonstrations([world], chosen[place.random :], seed=seed) if place.expert else []
+    policy = make_policy([world], seed=seed)
     flat = flatten(shown, policy.dialect, instructions=lambda task: "", context=policy.context)
     config = protocol.clone.model_copy(update={"tokens": max(1, round(place.tokens * protocol.scale))})
     learner = Learner(policy, weighted_nll, config, seed=sample_seed("credit start", seed) % 2**31)

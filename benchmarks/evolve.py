@@ -29,7 +29,7 @@ from evolvent.bench.results import ArmResult
 from evolvent.bench.study import StudyEvent, freeze_study, read_results, run_study
 from evolvent.bench.verdict import StudySummary, read_summary, to_json
 from evolvent.learn.learner import TrainConfig
-from evolvent.methods.agentevol import FORMULATED, PUBLISHED, AgentEvol
+from evolvent.methods.agentevol import FORMULATED, PUBLISHED, AgentEvolConfig
 from evolvent.stats import Interval
 from evolvent.view.study import study_table
 from evolvent.worlds.base import SPLITS
@@ -46,7 +46,7 @@ PLAN = Plan(
     clone_tokens=150_000,
     clones=10,
     train=LEARNER,
-    method=AgentEvol(iterations=4, samples=6, revisit=False, select="best", round_tokens=100_000, lr_scale=0.7),
+    method=AgentEvolConfig(iterations=4, samples=6, revisit=False, select="best", round_tokens=100_000, lr_scale=0.7),
 )
 VARIANTS = Plan(
     worlds=("lookup",),
@@ -56,7 +56,7 @@ VARIANTS = Plan(
     clone_tokens=40_000,
     clones=6,
     train=LEARNER,
-    method=AgentEvol(iterations=3, samples=6, revisit=False, select="best", round_tokens=60_000, lr_scale=0.7),
+    method=AgentEvolConfig(iterations=3, samples=6, revisit=False, select="best", round_tokens=60_000, lr_scale=0.7),
 )
 ARMS = {
     "evolve": ("base", "evolve", "train", "total", "regardless", "upper"),
@@ -71,7 +71,7 @@ QUICK = Plan(
     clone_tokens=12_000,
     clones=2,
     train=LEARNER,
-    method=AgentEvol(iterations=1, samples=2, select="best", round_tokens=8_000, lr_scale=0.7),
+    method=AgentEvolConfig(iterations=1, samples=2, select="best", round_tokens=8_000, lr_scale=0.7),
     limit=40,
 )
 
@@ -90,7 +90,7 @@ def quick_plan(names: Sequence[str]) -> Plan:
         context=1024,
         limit=2,
         tiers=("seen",),
-        method=AgentEvol(iterations=1, samples=2, select="best", round_tokens=6_000, lr_scale=0.7),
+        method=AgentEvolConfig(iterations=1, samples=2, select="best", round_tokens=6_000, lr_scale=0.7),
     )
 
 

@@ -25,11 +25,11 @@ from evolvent.curate.balance import balance_worlds
 from evolvent.errors import ConfigError, ScoringError
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
-from evolvent.methods.agentevol import FORMULATED, PUBLISHED, AgentEvol, Keep, evolve, keep
+from evolvent.methods.agentevol import FORMULATED, PUBLISHED, AgentEvolConfig, Keep, evolve, select_successes
 from evolvent.models.policy import Policy
 from evolvent.run import Evaluation, Run
-from evolvent.scale.initial import demonstrations, policy_for
-from evolvent.scale.local_backend import Panel, local_run
+from evolvent.scale.initial import collect_demonstrations, make_policy
+from evolvent.scale.local_backend import EvaluationPanel, local_run
 from evolvent.trajectory import Json, Task, Trajectory, sample_rng
 from evolvent.worlds.base import World
 
@@ -60,7 +60,7 @@ class Plan:
     namings: int
     clone_tokens: int
     clones: int
-    method: AgentEvol
+    method: AgentEvolConfig
     train: TrainConfig
     tiers: tuple[str, ...] = ("evo", "combo")
     limit: int = 200
@@ -91,7 +91,7 @@ class Regardless:
     seed: int
     _round: int = field(default=0)
 
-    def __call__(self, tried: Sequence[Trajectory], config: AgentEvol) -> list[Trajectory]:
+    def __call__(self, tried: Sequence[Trajectory], config: AgentEvolConfig) -> list[Trajectory]:
         tasks: dict[str, list[Trajectory]] = {}
         for trajectory in tried:
             if trajectory.success is not None:
@@ -141,7 +141,9 @@ def _run(plan: Plan, seat: ArmRun, arm: str) -> Run[Policy]:
     folder = seat.folder.parent.parent / arm / str(seat.seed)
     made = list(worlds(plan.worlds).values())
     slots = 384 * 256 // plan.context  # as many positions in the arena, whatever the context
-    return local_run(folder, made, seed=seat.seed, train=plan.train, panel=Panel("test", None, plan.limit), slots=slots)
+    return local_run(
+        folder, made, seed=seat.seed, train=plan.train, panel=EvaluationPanel("test", None, plan.limit), slots=slots
+    )
 
 
 def _rate(rows: Rows, tiers: Sequence[str]) -> float:
@@ -156,8 +158,8 @@ def _ready(plan: Plan, seat: ArmRun) -> _Ready:
     """Clone, and choose the best fit on dev. What the base's run has finished is read, not done again."""
     made = worlds(plan.worlds)
     shown, tried = drawn(plan, made, seat.seed)
-    taught = demonstrations(list(made.values()), shown, seed=seat.seed, namings=plan.namings)
-    initial = policy_for(list(made.values()), context=plan.context, seed=seat.seed)
+    taught = collect_demonstrations(list(made.values()), shown, seed=seat.seed, namings=plan.namings)
+    initial = make_policy(list(made.values()), context=plan.context, seed=seat.seed)
     policy, found, curve = initial, [], []
     with _run(plan, seat, "base") as run:
         for number in run.rounds(plan.clones):
@@ -203,7 +205,13 @@ def _base(plan: Plan, seat: ArmRun) -> ArmResult:
 
 
 def _arm(
-    plan: Plan, seat: ArmRun, config: AgentEvol, *, choose: Keep = keep, plans: bool = False, fits: bool = False
+    plan: Plan,
+    seat: ArmRun,
+    config: AgentEvolConfig,
+    *,
+    choose: Keep = select_successes,
+    plans: bool = False,
+    fits: bool = False,
 ) -> ArmResult:
     """Evolve from the base.
 
@@ -225,21 +233,21 @@ def _arm(
     config = config.model_copy(update={"iterations": plan.method.iterations, "select": "best", **tokens})
     counts: list[int] = []
 
-    def counted(tried: Sequence[Trajectory], config: AgentEvol) -> list[Trajectory]:
+    def counted(tried: Sequence[Trajectory], config: AgentEvolConfig) -> list[Trajectory]:
         kept = choose(tried, config)
         counts.append(len(kept))
         return kept
 
     taught = ready.taught
     if plans:
-        taught = taught + demonstrations(list(worlds(plan.worlds).values()), ready.tried, seed=seat.seed)
+        taught = taught + collect_demonstrations(list(worlds(plan.worlds).values()), ready.tried, seed=seat.seed)
     with _run(plan, seat, seat.arm) as run:
-        final = evolve(ready.base, ready.tried, taught, config=config, run=run, initial=ready.initial, choose=counted)
+        final = evolve(ready.base, ready.tried, taught, config=config, run=run, initial=ready.initial, select=counted)
         rows = run.evaluate(final, config.iterations)
         return _played(run, rows, {"kept": counts, "round_tokens": config.round_tokens or 0})
 
 
-def _idle(plan: Plan, round_tokens: int | None = None) -> AgentEvol:
+def _idle(plan: Plan, round_tokens: int | None = None) -> AgentEvolConfig:
     """The method with nothing explored and nothing kept: cloning goes on."""
     tokens = plan.method.round_tokens if round_tokens is None else round_tokens
     return plan.method.model_copy(update={"keep": "none", "samples": 0, "round_tokens": tokens})
@@ -293,13 +301,13 @@ def arms(plan: Plan, chosen: Sequence[str]) -> tuple[Arm, ...]:
         Arm(
             "published",
             "AgentEvol as its code has it",
-            lambda seat: _arm(plan, seat, AgentEvol.model_validate(PUBLISHED), fits=True),
+            lambda seat: _arm(plan, seat, AgentEvolConfig.model_validate(PUBLISHED), fits=True),
             ("base",),
         ),
         Arm(
             "formulated",
             "AgentEvol as it is formulated",
-            lambda seat: _arm(plan, seat, AgentEvol.model_validate(FORMULATED), fits=True),
+            lambda seat: _arm(plan, seat, AgentEvolConfig.model_validate(FORMULATED), fits=True),
             ("base",),
         ),
     )

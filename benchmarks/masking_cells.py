@@ -24,11 +24,11 @@ from evolvent.engine.local import LocalEngine
 from evolvent.learn.config import TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.messages import CallSample
-from evolvent.methods.hammer import PLAIN, Hammer, hammer
+from evolvent.methods.hammer import PLAIN, HammerConfig, hammer
 from evolvent.models.policy import Policy, tiny_policy
 from evolvent.models.toolprompt import Compact
 from evolvent.run import Run
-from evolvent.scale.local_backend import LocalVerbs
+from evolvent.scale.local_backend import LocalBackend
 from evolvent.trajectory import canonical_json, sample_seed
 from evolvent.worlds.functions.panels import call_samples
 from evolvent.worlds.functions.world import Functions
@@ -112,10 +112,10 @@ class Protocol:
         )
     )
 
-    def verbs(self, size: str) -> LocalVerbs:
+    def verbs(self, size: str) -> LocalBackend:
         """What a model of a size learns with."""
         train = self.train.model_copy(update={"lr": self.train.lr * RATES[size]})
-        return LocalVerbs({"functions": Functions()}, train)
+        return LocalBackend({"functions": Functions()}, train)
 
     @property
     def digest(self) -> str:
@@ -168,7 +168,7 @@ def run_cell(protocol: Protocol, folder: Path, cell: Cell) -> dict[str, Any]:
     began = time.process_time()
     policy, prompt = start(protocol, folder, taught.size, cell.seed), Compact()
     samples = call_samples("train", "seen", protocol.pool, kinds=("simple", "multiple"), seed=cell.seed)
-    config = Hammer.model_validate(
+    config = HammerConfig.model_validate(
         {
             "copies": 16 * taught.times,
             "tokens": protocol.tokens * taught.times,

@@ -37,7 +37,7 @@ from benchmarks.openr_cells import ARMS, LEARNING, TASKS, Cell, Protocol, run_ar
 from benchmarks.reporting import about, command_line, finish, write
 from benchmarks.search_bases import FOLDER as BASES
 from evolvent.errors import unknown_name_problem
-from evolvent.reward.labelling import Labelling
+from evolvent.reward.labelling import LabellingConfig
 from evolvent.rl.trainer import RLConfig
 
 FOLDER = Path(__file__).parent / "results" / "openr"
@@ -46,7 +46,7 @@ QUICK = Protocol(
     seeds=(0,),
     tasks=6,
     samples=2,
-    labelling=Labelling(kind="shepherd", count=2),
+    labelling=LabellingConfig(kind="shepherd", count=2),
     labels=100,
     practice=RLConfig(iterations=2, tasks_per_iteration=4, group_size=2, ppo_epochs=1, minibatches=1, save_every=1000),
     paths=2,

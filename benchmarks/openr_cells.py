@@ -19,12 +19,12 @@ from evolvent.errors import ConfigError
 from evolvent.learn.config import TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
-from evolvent.methods.openr import OpenR, openr
+from evolvent.methods.openr import OpenRConfig, openr
 from evolvent.models.policy import Policy
-from evolvent.reward.labelling import Labelling
+from evolvent.reward.labelling import LabellingConfig
 from evolvent.rl.trainer import RLConfig
 from evolvent.run import Evaluation, Run
-from evolvent.scale.local_backend import LocalVerbs, Panel
+from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
 from evolvent.search.settings import SearchConfig
 from evolvent.store.ledger import read_rows
 from evolvent.trajectory import Task, canonical_json, sample_seed
@@ -59,7 +59,7 @@ class Protocol:
     seeds: tuple[int, ...] = (0, 1, 2)
     tasks: int = 40
     samples: int = 8
-    labelling: Labelling = field(default_factory=lambda: Labelling(kind="omega", count=8, rollouts=48))
+    labelling: LabellingConfig = field(default_factory=lambda: LabellingConfig(kind="omega", count=8, rollouts=48))
     labels: int = 4_000
     online: str = "grpo"
     reward: str = "gain"
@@ -87,11 +87,11 @@ class Protocol:
         """The recipes of the policies: the deductions of `benchmarks.prm`, and word problems."""
         return RECIPES[self.quick]
 
-    def config(self, arm: str, task: str, *, tokens: int | None = None) -> OpenR:
+    def config(self, arm: str, task: str, *, tokens: int | None = None) -> OpenRConfig:
         """The settings of the method in an arm; tokens: that are learned offline."""
         labelling = self.labelling.model_copy(update={"max_tokens": self.bases[task].max_tokens})
         practice = self.practice.model_copy(update={"iterations": max(1, self.practice.iterations // 2)})
-        return OpenR.model_validate(
+        return OpenRConfig.model_validate(
             {
                 "samples": self.samples,
                 "labelling": labelling,
@@ -170,17 +170,17 @@ def run_arms(
     place = folder / "runs" / f"openr-{protocol.digest}-{task}-{seed}"
     recipe, policy = protocol.bases[task], policy_of(task, seed, bases, bases=protocol.bases)
     world = world_of(task, bases=protocol.bases)
-    panels = Panel(split=protocol.split, tiers=(recipe.tier,), limit=protocol.panel)
+    panels = EvaluationPanel(split=protocol.split, tiers=(recipe.tier,), limit=protocol.panel)
     online = protocol.fitting.model_copy(
         update={"lr": protocol.lr, "final_lr": 1.0, "warmup_updates": 0, "clip": 0.5, "batch_tokens": 4096}
     )
-    verbs = LocalVerbs(
+    verbs = LocalBackend(
         {world.name: world},
         protocol.fitting,
         panels,
         _SLOTS,
         recipe.max_tokens,
-        practising=online,
+        rl_train=online,
         optimizer=OptimizerConfig(),
     )
     known = {cell.arm: dict(row) for cell, row in rows.items() if (cell.task, cell.seed) == (task, seed)}

@@ -27,12 +27,12 @@ from evolvent.errors import ScoringError
 from evolvent.learn.config import TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.token_sequences import TokenSequence, flatten
-from evolvent.methods.p3 import FULL, NO_DIFFICULTY, NO_DIVERSITY, NO_PACE, P3, p3
+from evolvent.methods.p3 import FULL, NO_DIFFICULTY, NO_DIVERSITY, NO_PACE, P3Config, p3
 from evolvent.models.policy import Policy, tiny_policy
 from evolvent.rollout.collect import collect
 from evolvent.run import Run
-from evolvent.scale.initial import demonstrations
-from evolvent.scale.local_backend import LocalVerbs, Panel
+from evolvent.scale.initial import collect_demonstrations
+from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
 from evolvent.trajectory import Start, Task, Trajectory, canonical_json, sample_rng, sample_seed
 from evolvent.worlds.base import World
 from evolvent.worlds.panel import Sizes
@@ -43,7 +43,7 @@ __all__ = ["MAIN", "TASKS", "TIERS", "VARIANTS", "Cell", "Protocol", "panel", "r
 
 TASKS = ("maths", "programs", "noisy maths", "noisy programs")
 TIERS = ("seen", "evo", "longer")
-ROUNDS = Panel(split="dev", limit=2)  # rounds are not compared: as little as can be played
+ROUNDS = EvaluationPanel(split="dev", limit=2)  # rounds are not compared: as little as can be played
 MAIN = ("p3", "random", "full", "no difficulty", "no pace", "no diversity")
 _QUALITY: Mapping[str, object] = {"quality": True}
 VARIANTS: Mapping[str, Mapping[str, object]] = {
@@ -188,7 +188,7 @@ def parts_of(
     world: World, policy: Policy, tasks: Sequence[Task], seed: int, *, noise: float = 0.0
 ) -> list[TokenSequence]:
     """Demonstrations as they are learned, with spans on their lines."""
-    shown = mixed_up(demonstrations([world], tasks, seed=seed), noise, seed)
+    shown = mixed_up(collect_demonstrations([world], tasks, seed=seed), noise, seed)
     flat = flatten(shown, policy.dialect, instructions=lambda one: world.instructions, context=policy.context)
     words = policy.tokenizer
     return [split_by_lines(part, lambda token: words.decode([token])) for part in flat.sequences]
@@ -219,17 +219,17 @@ def run_cell(protocol: Protocol, folder: Path, cell: Cell, *, split: str = "test
     even, pool = drawn(protocol, cell.task, cell.seed)
     start = untrained(protocol, world, cell.seed)
     place = folder / "runs" / f"{protocol.digest}-{cell.task}-{cell.seed}"
-    verbs = LocalVerbs({world.name: world}, protocol.base_train, ROUNDS)
+    verbs = LocalBackend({world.name: world}, protocol.base_train, ROUNDS)
     with Run(place / "base", verbs, seed=cell.seed, settings=verbs.settings()) as run:
         base = run.fit(start, parts_of(world, start, even, cell.seed), weighted_nll, tokens=protocol.base)
     noise = protocol.noise if cell.task.startswith("noisy") else 0.0
     parts = parts_of(world, base, pool, cell.seed, noise=noise)
     count = len(parts) if cell.variant == "full" else protocol.chosen
-    config = P3.model_validate(
+    config = P3Config.model_validate(
         {"rounds": protocol.rounds, "count": count, "tokens": protocol.tokens, **VARIANTS[cell.variant]}
     )
     more = {"select": facility_location} if cell.variant == "facility" else {}
-    verbs = LocalVerbs({world.name: world}, protocol.train, ROUNDS)
+    verbs = LocalBackend({world.name: world}, protocol.train, ROUNDS)
     with Run(place / cell.variant, verbs, seed=cell.seed, settings=verbs.settings()) as run:
         learned = p3(base, parts, config=config, run=run, **more)
     before, _ = solved(protocol, base, world, tasks)

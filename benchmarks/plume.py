@@ -39,7 +39,7 @@ from evolvent.belief.comparison import Chooser, ChooserResult, make_chooser, pla
 from evolvent.belief.learners import LEARNERS
 from evolvent.belief.outcomes import CELLS, tabulate_outcomes
 from evolvent.config import as_dict
-from evolvent.methods.agdc import AGDC, agdc, detector_of, world_of
+from evolvent.methods.agdc import AGDCConfig, agdc, build_detector, build_world
 from evolvent.stats import crossed_interval, paired_interval, wilson_interval
 from evolvent.trajectory import Start, canonical_json, sample_rng
 
@@ -63,19 +63,19 @@ def names() -> list[str]:
     return [*PLANNED, *TURNING, *(f"{name}/{arm}" for name in LEARNED for arm in ARMS)]
 
 
-def config_of(name: str, seed: int, *, quick: bool) -> AGDC:
+def config_of(name: str, seed: int, *, quick: bool) -> AGDCConfig:
     """The settings of a system; those of planners say what is played."""
     first, _, second = name.partition("/")
     if first not in LEARNED:
-        return AGDC(algorithm="ppo", moves="heading" if second == "heading" else "preset", detector=DETECTOR)
+        return AGDCConfig(algorithm="ppo", moves="heading" if second == "heading" else "preset", detector=DETECTOR)
     small = {"budget": 2_000, "n_particles": 100} if quick else {}
-    return AGDC(**{**LEARNED[first], **small, "arm": second, "seed": seed, "detector": DETECTOR})
+    return AGDCConfig(**{**LEARNED[first], **small, "arm": second, "seed": seed, "detector": DETECTOR})
 
 
 def protocol(name: str, seed: int, *, quick: bool) -> dict[str, Any]:
     """All that a cell depends on, as JSON values. Compiled beliefs are the same equations, equal to rounding."""
     config = config_of(name, seed, quick=quick)
-    world = world_of(config)
+    world = build_world(config)
     told: dict[str, Any] = {"moves": world.preset.moves, "detector": DETECTOR}
     if name.partition("/")[0] in LEARNED:
         told = {key: value for key, value in as_dict(config).items() if key != "fused"}
@@ -104,12 +104,12 @@ def cell(name: str, seed: int, *, quick: bool) -> dict[str, Any]:
         chooser: Chooser = choose
     else:
         chooser = make_chooser(first)
-    world = world_of(config)
+    world = build_world(config)
     tasks = world.tasks("test", "seen")
     starts = [Start(tasks[i % len(tasks)], i // len(tasks)) for i in range(said["episodes"])]
     began = time.process_time()
     played = play_episodes(
-        chooser, world, starts, name=name, detector=detector_of(config), particles=said["particles"], fused=fused
+        chooser, world, starts, name=name, detector=build_detector(config), particles=said["particles"], fused=fused
     )
     return {
         **said,

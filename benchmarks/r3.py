@@ -33,7 +33,7 @@ from benchmarks.r3_cells import run_cell
 from benchmarks.r3_protocol import METHODS, PANELS, Cell, Protocol, panel
 from benchmarks.reporting import about, command_line, finish, write
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
-from evolvent.methods.r3 import R3
+from evolvent.methods.r3 import R3Config
 from evolvent.rl.trainer import RLConfig
 from evolvent.stats import crossed_interval
 from evolvent.trajectory import Task, sample_rng
@@ -52,7 +52,7 @@ QUICK = Protocol(
     rates=(1e-3,),
     imitated=(1e-3,),
     tuned=("arithmetic",),
-    r3=R3(practice=RLConfig(iterations=40, tasks_per_iteration=16, group_size=1, save_every=40, critic="own")),
+    r3=R3Config(practice=RLConfig(iterations=40, tasks_per_iteration=16, group_size=1, save_every=40, critic="own")),
 )
 
 

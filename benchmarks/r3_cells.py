@@ -21,13 +21,13 @@ from evolvent.engine.asks import GREEDY
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ScoringError
 from evolvent.learn.objectives import weighted_nll
-from evolvent.methods.r3 import R3, r3
+from evolvent.methods.r3 import R3Config, r3
 from evolvent.models.policy import Policy
 from evolvent.rl.trainer import PolicyTrainer, RLSpec
 from evolvent.rollout.collect import collect
 from evolvent.run import Run
-from evolvent.scale.initial import demonstrations
-from evolvent.scale.local_backend import LocalVerbs
+from evolvent.scale.initial import collect_demonstrations
+from evolvent.scale.local_backend import LocalBackend
 from evolvent.trajectory import Start, Trajectory
 
 __all__ = ["Budgeted", "run_cell", "solved"]
@@ -45,7 +45,7 @@ def solved(protocol: Protocol, policy: Policy, task: str, split: str) -> list[bo
     return [bool(won[one.id]) for one in tasks]
 
 
-class Budgeted(LocalVerbs):
+class Budgeted(LocalBackend):
     """Verbs whose practices end with the iteration in which the environment steps are used up."""
 
     env_steps = 0
@@ -75,7 +75,7 @@ def run_cell(protocol: Protocol, folder: Path, cell: Cell, sft_tokens: int) -> d
     """Train and measure, cells of development seeds on the dev panel; the row to keep."""
     base, world = base_of(protocol, cell.task, cell.model, cell.seed, folder=folder), world_of(protocol, cell.task)
     began = time.process_time()
-    shown = demonstrations([world], panel(protocol, cell.task, "train"), seed=cell.seed)
+    shown = collect_demonstrations([world], panel(protocol, cell.task, "train"), seed=cell.seed)
     verbs = Budgeted(
         {world.name: world},
         protocol.again.model_copy(update={"lr": cell.rate}),
@@ -109,7 +109,7 @@ def run_cell(protocol: Protocol, folder: Path, cell: Cell, sft_tokens: int) -> d
     }
 
 
-def config_of(protocol: Protocol, cell: Cell, shown: Sequence[Trajectory]) -> R3:
+def config_of(protocol: Protocol, cell: Cell, shown: Sequence[Trajectory]) -> R3Config:
     """R3's settings of a cell. A staged curriculum must know how long it will be: from the steps that are left."""
     config = protocol.r3.model_copy(update={"kind": cell.method})
     if cell.method != "staged":

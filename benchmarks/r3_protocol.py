@@ -21,7 +21,7 @@ from benchmarks.looking_up import look_up
 from benchmarks.prm_bases import Proofs
 from benchmarks.search_heads import look_alike
 from evolvent.learn.learner import TrainConfig
-from evolvent.methods.r3 import R3
+from evolvent.methods.r3 import R3Config
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import ROPE_THETA, SIZES
 from evolvent.rl.trainer import RLConfig
@@ -97,9 +97,9 @@ MODELS: Mapping[str, tuple[type[PretrainedConfig], type[PreTrainedModel], dict[s
 """The smallest embedded size, a Llama of twice the weights, and another architecture."""
 
 
-MIXED = R3(
+MIXED = R3Config(
     kl=0.01,
-    lam=1.0,
+    gae_lambda=1.0,
     practice=RLConfig(
         iterations=2000,
         tasks_per_iteration=128,
@@ -141,7 +141,7 @@ class Protocol:
     imitated: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
     development: tuple[int, ...] = (100,)
     tuned: tuple[str, ...] = ("arithmetic", "deduction")
-    r3: R3 = MIXED
+    r3: R3Config = MIXED
     train: TrainConfig = PRACTISING
     again: TrainConfig = AGAIN
 

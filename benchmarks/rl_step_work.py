@@ -13,11 +13,11 @@ from typing import Any
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.token_sequences import flatten
-from evolvent.methods.grpo import GRPOConfig, preset
+from evolvent.methods.grpo import GRPOConfig, build_preset
 from evolvent.models.policy import Policy, tiny_policy
 from evolvent.rl.trainer import PolicyTrainer, RLConfig, RLSpec
 from evolvent.run import Run
-from evolvent.scale.local_backend import LocalVerbs
+from evolvent.scale.local_backend import LocalBackend
 from evolvent.trajectory import Step, Task, Trajectory, sample_rng
 from evolvent.worlds.base import Play, TextWorld
 
@@ -118,9 +118,9 @@ def practising(
         minibatches=1,
         save_every=steps + 1,
     )
-    chosen = preset(GRPOConfig(kl=0.0, practice=config))
+    chosen = build_preset(GRPOConfig(kl=0.0, practice=config))
     slots = len(prompts) * samples
-    verbs = LocalVerbs({world.name: world}, slots=slots, max_tokens=written, practising=train)
+    verbs = LocalBackend({world.name: world}, slots=slots, max_tokens=written, rl_train=train)
     setup = RLSpec("grpo", config, chosen.objective)
     with tempfile.TemporaryDirectory() as scratch, Run(Path(scratch), verbs, seed=seed) as run:
         with run.train_rl(policy, setup, [task.id for task in tasks]) as practice:

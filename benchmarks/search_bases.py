@@ -44,7 +44,7 @@ from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import ROPE_THETA, init_tiny, tiny_config, word_tokenizer
 from evolvent.rollout.collect import collect
-from evolvent.scale.initial import demonstrations
+from evolvent.scale.initial import collect_demonstrations
 from evolvent.trajectory import Start, Task, Trajectory, canonical_json, sample_seed
 from evolvent.worlds.base import World
 from evolvent.worlds.countdown import Countdown
@@ -75,7 +75,7 @@ TRAIN = TrainConfig(lr=3e-3, batch_tokens=512)
 
 def _experts(world: World, tasks: Sequence[Task], seed: int) -> list[Trajectory]:
     """What the world's expert does."""
-    return demonstrations([world], tasks, seed=seed)
+    return collect_demonstrations([world], tasks, seed=seed)
 
 
 def _mixture(world: World, tasks: Sequence[Task], seed: int) -> list[Trajectory]:

@@ -29,7 +29,7 @@ from evolvent.models.adapters import AdapterConfig, adapt, kind_of, merge_adapte
 from evolvent.models.policy import Policy
 from evolvent.rollout.collect import collect
 from evolvent.rollout.episode import Limits
-from evolvent.scale.initial import demonstrations, policy_for
+from evolvent.scale.initial import collect_demonstrations, make_policy
 from evolvent.trajectory import Json, Start, Task, canonical_json, sample_rng, sample_seed
 from evolvent.worlds.base import World
 from evolvent.worlds.goal_templates import WORDINGS
@@ -185,7 +185,7 @@ def _every(protocol: Protocol) -> dict[str, World]:
 def _parts(protocol: Protocol, policy: Policy, tasks: Sequence[Task], seed: int) -> list[TokenSequence]:
     """What the worlds' experts do on these tasks, as the policy learns it."""
     every = _every(protocol)
-    played = demonstrations(list(every.values()), tasks, seed=seed)
+    played = collect_demonstrations(list(every.values()), tasks, seed=seed)
     flat = flatten(played, policy.dialect, instructions=lambda t: every[t.world].instructions, context=policy.context)
     if flat.refused:
         raise ConfigError("demonstrations that do not fit the context", value=len(flat.refused))
@@ -205,7 +205,7 @@ def ready(protocol: Protocol, seed: int, kept: dict[int, Ready]) -> Ready:
     if seed in kept:
         return kept[seed]
     began = time.process_time()
-    made = policy_for(list(_every(protocol).values()), context=protocol.context, seed=seed)
+    made = make_policy(list(_every(protocol).values()), context=protocol.context, seed=seed)
     policy = replace(made, limit=protocol.context - _MARGIN)
     config = protocol.base.model_copy(update={"tokens": protocol.base_tokens})
     learner = Learner(policy, weighted_nll, config, seed=sample_seed("base", seed) % 2**31)

@@ -16,8 +16,8 @@ if len(sys.argv) > 2:
     policy, rows, lr = ev.load_policy(sys.argv[1]), read_json_lines(Path(sys.argv[2])), 1e-3
 else:
     world = ev.Crafting(level=0)
-    policy, lr = ev.policy_for([world]), 5e-3
-    shown = ev.demonstrations([world], world.tasks("train", "seen")[:60])
+    policy, lr = ev.make_policy([world]), 5e-3
+    shown = ev.collect_demonstrations([world], world.tasks("train", "seen")[:60])
     rows = ((one.id, {"text": one.steps[0].observation}) for one in shown)
 
 parts = list(read_rows(rows, policy, ReadingConfig(kind="text", join=True)))

@@ -20,8 +20,8 @@ from evolvent.engine.servers import endpoint_type
 from evolvent.methods.grpo import GRPOConfig, grpo
 from evolvent.models.adapters import AdapterConfig, adapt, merge_adapter
 from evolvent.rl.trainer import RLConfig
-from evolvent.scale.endpoint_backend import RemoteVerbs
-from evolvent.scale.local_backend import LocalVerbs, Panel
+from evolvent.scale.endpoint_backend import EndpointBackend
+from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("given", nargs="*", metavar="MODEL RECIPES")
@@ -33,7 +33,7 @@ speaking = endpoint_type(there[3] if len(there) > 3 else "openai")
 world = (ev.Crafting.from_folder(given[1]) if given[1:] else ev.Crafting()) if given else ev.Lookup()
 tasks = world.tasks("train", "seen")
 learner = ev.TrainConfig(lr=1e-5 if given else 1e-3, warmup_steps=0, batch_tokens=4096)
-settings = {"panel": Panel(limit=40), "slots": 32, "max_tokens": 64 if given else 16}
+settings = {"panel": EvaluationPanel(limit=40), "slots": 32, "max_tokens": 64 if given else 16}
 config = GRPOConfig(
     kind="grpo",
     correct="truncated",  # weights against a sampler that differs a little from the learner
@@ -44,14 +44,14 @@ if given:
     policy = ev.load_policy(given[0])
 else:
     with ev.local_run("runs/grpo-textcraft-first", [world], train=ev.TrainConfig(lr=5e-3, batch_tokens=512)) as first:
-        shown = ev.demonstrations([world], tasks[:100])
-        policy = first.fit(ev.policy_for([world]), shown, ev.weighted_nll, tokens=40_000)
+        shown = ev.collect_demonstrations([world], tasks[:100])
+        policy = first.fit(ev.make_policy([world]), shown, ev.weighted_nll, tokens=40_000)
 tuned = adapt(policy, AdapterConfig(kind="lora", rank=16, targets=("all-linear",)), seed=0)
 with ExitStack() as open_:
-    verbs = LocalVerbs({world.name: world}, learner, **settings)
+    verbs = LocalBackend({world.name: world}, learner, **settings)
     if there:
         endpoint = open_.enter_context(speaking(there[0], there[1], tokens=True, processed=True))
-        verbs = RemoteVerbs({world.name: world}, learner, endpoint=endpoint, handover=Path(there[2]), **settings)
+        verbs = EndpointBackend({world.name: world}, learner, endpoint=endpoint, handover=Path(there[2]), **settings)
     run = open_.enter_context(ev.Run(Path("runs/grpo-textcraft"), verbs, settings=verbs.settings()))
     best = grpo(tuned, tasks[100:400], config=config, run=run)
     for row in run.evaluate(best, config.practice.iterations):

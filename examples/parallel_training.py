@@ -20,8 +20,8 @@ pp, shard, tp = map(int, sys.argv[1:4]) if len(sys.argv) > 3 else (1, 1, 1)
 layout, run = Parallelism(pp=pp, shard=shard, tp=tp), Path("runs/parallel")
 
 world = ev.Crafting(level=0)
-policy = ev.policy_for([world], context=256)  # any Hugging Face decoder: ev.load_policy(FOLDER)
-shown = ev.demonstrations([world], world.tasks("train", "seen")[:100])
+policy = ev.make_policy([world], context=256)  # any Hugging Face decoder: ev.load_policy(FOLDER)
+shown = ev.collect_demonstrations([world], world.tasks("train", "seen")[:100])
 parts = flatten(shown, policy.dialect, instructions=lambda task: world.instructions, context=policy.context).sequences
 config = ev.TrainConfig(max_steps=30, warmup_steps=5)
 

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from evolvent.errors import ConfigError, EvolventError
     from evolvent.learn.learner import Learner, TrainConfig
     from evolvent.learn.objectives import Objective, weighted_nll
-    from evolvent.methods.agentevol import AgentEvol, agentevol
+    from evolvent.methods.agentevol import AgentEvolConfig, agentevol
     from evolvent.models.policy import Policy, load_policy, tiny_policy
     from evolvent.rollout.collect import collect
     from evolvent.run import Run
-    from evolvent.scale.initial import demonstrations, policy_for
+    from evolvent.scale.initial import collect_demonstrations, make_policy
     from evolvent.scale.local_backend import local_run
     from evolvent.store.store import Store
     from evolvent.trajectory import Annotation, Generation, Score, Start, Step, Task, Trajectory
@@ -42,11 +42,11 @@ _HOMES = {
     "errors": ("ConfigError", "EvolventError"),
     "learn.learner": ("Learner", "TrainConfig"),
     "learn.objectives": ("Objective", "weighted_nll"),
-    "methods.agentevol": ("AgentEvol", "agentevol"),
+    "methods.agentevol": ("AgentEvolConfig", "agentevol"),
     "models.policy": ("Policy", "load_policy", "tiny_policy"),
     "rollout.collect": ("collect",),
     "run": ("Run",),
-    "scale.initial": ("demonstrations", "policy_for"),
+    "scale.initial": ("collect_demonstrations", "make_policy"),
     "scale.local_backend": ("local_run",),
     "store.store": ("Store",),
     "trajectory": ("Annotation", "Generation", "Score", "Start", "Step", "Task", "Trajectory"),
@@ -59,7 +59,7 @@ _HOME = {name: f"evolvent.{module}" for module, names in _HOMES.items() for name
 
 __version__ = "0.1.0"
 __all__ = [
-    "AgentEvol",
+    "AgentEvolConfig",
     "Annotation",
     "Config",
     "ConfigError",
@@ -91,10 +91,10 @@ __all__ = [
     "World",
     "agentevol",
     "collect",
-    "demonstrations",
+    "collect_demonstrations",
     "load_policy",
     "local_run",
-    "policy_for",
+    "make_policy",
     "report",
     "run_jobs",
     "tiny_policy",

@@ -1,8 +1,8 @@
 """Configurations: frozen, closed, and resolved from preset < TOML file < dotted overrides; all mistakes reported at
 once.
 
-A configuration is a class with described fields. Each leaf (`train.lr`) is checked by itself, strictly, so that no
-mistake hides another. Then the whole is built, and contradictions between settings are added to the list.
+A configuration is a class with described fields. Each leaf (`train.lr`) is checked by itself, strictly, so that
+no mistake hides another. Then the whole is built, and contradictions between settings are added to the list.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Deadlines: one time budget for a whole task with all its attempts, and the pauses between attempts.
 
-A timeout of each attempt adds up over retries; a deadline does not. The clock and the random generator are arguments,
-so that tests can control time.
+A timeout of each attempt adds up over retries; a deadline does not. The clock and the random generator are
+arguments, so that tests can control time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Safe file names, atomic writes, and disk errors with clear types.
 
-All code that writes files uses this module or the trajectory log, so that a full disk is always `NoSpace`, an unusable
-folder is always `StoreUnavailable`, and a killed process never leaves a partial file under a final name.
+All code that writes files uses this module or the trajectory log, so that a full disk is always `NoSpace`, an
+unusable folder is always `StoreUnavailable`, and a killed process never leaves a partial file under a final
+name.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def safe_join(root: Path, name: str) -> Path:
     """Returns the path `root/name` for a name that came from data, a model or the network.
 
     It refuses names that leave the folder by any spelling (`..`, absolute, backslash, percent-encoded once or more,
-    through
-    a symbolic link), and names that some file system cannot hold (NUL, control characters, reserved, too long).
+    through a symbolic link), and names that some file system cannot hold (NUL, control characters, reserved, too
+    long).
 
     Raises:
         UnsafePath: the name is refused; the message gives the reason.

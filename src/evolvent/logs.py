@@ -1,11 +1,12 @@
 """Logs of commands and servers: plain lines or JSON objects, with run and episode, without secrets.
 
-A JSON line has `time` (UTC, ISO 8601, milliseconds), `level`, `logger`, `message`, `process`, and where they are known
-`run` and `episode`; for an exception also `error`, its traceback. Run and episode are context variables. The driver
-keeps them apart for the episodes that it plays at once and passes them to the threads that call their worlds.
+A JSON line has `time` (UTC, ISO 8601, milliseconds), `level`, `logger`, `message`, `process`, and where they
+are known `run` and `episode`; for an exception also `error`, its traceback. Run and episode are context
+variables. The driver keeps them apart for the episodes that it plays at once and passes them to the threads
+that call their worlds.
 
-Secrets never belong in a message. If one appears, for instance in the text of a foreign error, it is hidden here:
-bearer tokens, logins in addresses, and the values of environment variables with a secret name.
+Secrets never belong in a message. If one appears, for instance in the text of a foreign error, it is hidden
+here: bearer tokens, logins in addresses, and the values of environment variables with a secret name.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """A run: one directory with its seed, its metrics and its ledger of finished stages. Resuming is implemented only
 here.
 
-A method calls the operations of a backend, above all `collect`, `fit` and `evaluate`: in this process, against world
-servers, or on a cluster. Each call is a stage. The name of a stage says when the method made the call; its key is the
-digest of everything that its result depends on. A finished stage is not repeated: the same method, started on the same
-directory, skips its finished stages and goes on where it stopped. Two arms that share a stage (a method and its
-control share the cloning) run it once.
+A method calls the operations of a backend, above all `collect`, `fit` and `evaluate`: in this process, against
+world servers, or on a cluster. Each call is a stage. The name of a stage says when the method made the call;
+its key is the digest of everything that its result depends on. A finished stage is not repeated: the same
+method, started on the same directory, skips its finished stages and goes on where it stopped. Two arms that
+share a stage (a method and its control share the cloning) run it once.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from evolvent.errors import ConfigError
 from evolvent.files import append_line, disk_errors, write_atomic
 from evolvent.identity import check_identity, fingerprint, version_1_text
 from evolvent.rollout.evaluate import Evaluation
-from evolvent.store.ledger import Ledger, read_rows, read_spent, write_spent
-from evolvent.store.schema import INTERRUPTED, encode
+from evolvent.store.ledger import Ledger, read_rows, read_stage_cost, write_stage_cost
+from evolvent.store.schema import INTERRUPTED, encode_trajectory
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, Trajectory, canonical_json, sample_seed, trajectory_name
 
@@ -136,8 +136,8 @@ class Run(Generic[P]):
         folder: its directory; created if missing. It has one writer at a time (`Locked`).
         verbs: the backend that runs `collect`, `fit`, `evaluate` and the other operations.
         seed: all randomness derives from it and from names.
-        settings: by operation, the settings that its result depends on beside its arguments. A stage that was finished
-            under other settings runs again.
+        settings: by operation, the settings that its result depends on beside its arguments. A stage that was
+            finished under other settings runs again.
     """
 
     def __init__(
@@ -473,7 +473,7 @@ class Run(Generic[P]):
         def log(values: Mapping[str, Any]) -> None:
             self._append_metrics({**log_fields, "kind": verb, **values})
             if verb != "fit" and finished is None and values.get("kind") != "stage":
-                write_spent(folder, active_stage.compute_cost())
+                write_stage_cost(folder, active_stage.compute_cost())
 
         stored = self.store.trajectories(prefix=f"{name}/") if verb != "fit" else ()
         finished_trajectories = {t.id: t for t in stored if t.error is None or t.error.kind != INTERRUPTED}
@@ -490,7 +490,7 @@ class Run(Generic[P]):
             finished_trajectories,
             lambda: active_stage.exclusive(),
         )
-        earlier_cost = read_spent(folder) if finished is None and verb != "fit" else {}
+        earlier_cost = read_stage_cost(folder) if finished is None and verb != "fit" else {}
         active_stage = ActiveStage(key.current, stage, finished, self._verbs.usage, earlier_cost)
         self._shared.active_stages.append(active_stage)
         try:
@@ -498,7 +498,7 @@ class Run(Generic[P]):
         finally:
             self._shared.active_stages.pop()
             if verb != "fit" and self._shared.ledger.get(key.current) is None:
-                write_spent(folder, active_stage.compute_cost())
+                write_stage_cost(folder, active_stage.compute_cost())
             for outer in self._shared.active_stages[-1:]:
                 spent = active_stage.compute_cost()
                 outer.nested_cost.update({name: spent[name] - earlier_cost.get(name, 0) for name in spent})
@@ -556,7 +556,7 @@ def _parse_evaluation(row: Mapping[str, Any]) -> Evaluation:
 def _digest_input(training_input: Any) -> str:
     """Returns a digest of a training input, because an id alone does not tell a trajectory from an edited one."""
     if isinstance(training_input, Trajectory):
-        return hashlib.sha256(canonical_json(encode(training_input)).encode()).hexdigest()[:24]
+        return hashlib.sha256(canonical_json(encode_trajectory(training_input)).encode()).hexdigest()[:24]
     return str(training_input.digest)
 
 

@@ -1,7 +1,7 @@
 """Confidence intervals and paired tests for differences between success rates.
 
-All tests are paired: two policies play the same tasks. Results within one kind of task are correlated, so the unit
-of resampling is the group, never the single task.
+All tests are paired: two policies play the same tasks. Results within one kind of task are correlated, so the
+unit of resampling is the group, never the single task.
 """
 
 from __future__ import annotations

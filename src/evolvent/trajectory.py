@@ -1,7 +1,7 @@
 """The records that the whole package shares: tasks, steps, generations, trajectories, annotations, starts, scores.
 
-All records are frozen. A trajectory is written once; later findings about it are `Annotation` records beside it.
-`None` as a reward or score means "not scored" (infrastructure failed, judge unreachable); it is never 0.
+All records are frozen. A trajectory is written once; later findings about it are `Annotation` records beside
+it. `None` as a reward or score means "not scored" (infrastructure failed, judge unreachable); it is never 0.
 """
 
 from __future__ import annotations
@@ -139,12 +139,13 @@ class Generation:
         sampled: `[T]` bool, True for tokens that the model sampled.
         logprobs: `[T]` float32, log-probability of each sampled token under the distribution it was sampled from
             (after temperature, top-k and top-p); 0 where not sampled.
-        extends: index, in the trajectory's order of generations, of the generation that this one continues; None: a new
-            root.
+        extends: index, in the trajectory's order of generations, of the generation that this one continues; None: a
+            new root.
         spans: `[S]` ends (exclusive token offsets into `ids`) of spans of reasoning.
         acted: whether its text became the step's action.
         policy_version: version of the policy that generated it.
-        stop: why it ended: "stop" (a stop token or string), "length" (the limit), "choice" (among given candidates).
+        stop: why it ended: "stop" (a stop token or string), "length" (the limit), "choice" (among given
+            candidates).
     Raises:
         BatchMismatch: the three arrays differ in length.
     """
@@ -227,8 +228,8 @@ class Trajectory:
         task, sample, branch: where it started.
         steps: environment steps in order.
         final_observation: the observation after the last step.
-        ended_by: "world" (terminated), "horizon" (truncated: steps or tokens ran out), "agent" (it decided to stop) or
-            "error"; never two at once.
+        ended_by: "world" (terminated), "horizon" (truncated: steps or tokens ran out), "agent" (it decided to stop)
+            or "error"; never two at once.
         score: of the whole episode.
         error: set exactly where `ended_by` is "error".
         group: trajectories that share a group are compared with each other (samples of one task).

@@ -1,7 +1,7 @@
 """Checks of every server here before a request is handled: host, origin, token, size and nesting of bodies.
 
-`guard_app(app, access)` is pure ASGI and independent of frameworks. It answers refused requests itself, with the error
-body of all servers here: `{kind, message, expected, status}`.
+`guard_app(app, access)` is pure ASGI and independent of frameworks. It answers refused requests itself, with
+the error body of all servers here: `{kind, message, expected, status}`.
 """
 
 from __future__ import annotations
@@ -55,11 +55,10 @@ class Access:
     """The clients that may call a server, and the limits of their requests.
 
     Args:
-        token: every request must carry it (`Authorization: Bearer TOKEN`, or Basic with it as the password); None: no
-            token is required, which only a server on the loopback may allow. See `build_access`.
+        token: every request must carry it (`Authorization: Bearer TOKEN`, or Basic with it as the password); None:
+            no token is required, which only a server on the loopback may allow. See `build_access`.
         hosts: accepted names in the Host header, beside those of the loopback. A page of another site can make a
-            browser
-            send requests here under its own name (DNS rebinding), but not under one of these.
+            browser send requests here under its own name (DNS rebinding), but not under one of these.
         addresses: accept any IP address as Host too: rebinding needs a name.
         origins: other sites whose pages may call, as `https://name[:port]`. The server's own pages always may.
         body_bytes: the largest body of a request, and the largest message of a WebSocket.

@@ -1,9 +1,9 @@
 """Worker processes that can be killed: for trusted functions that may hang or exhaust memory on some inputs.
 
-A grader that reads model text (a parser of LaTeX, a simplifier of expressions) can take forever or all memory on an
-adversarial text. It runs in its own process, one call at a time, under limits of seconds and of memory. A call that
-exceeds a limit ends the process, and the next call starts a new one. Arguments and results are JSON. This guards
-against bad input, not against bad code: code of a model belongs in `evolvent.sandbox`.
+A grader that reads model text (a parser of LaTeX, a simplifier of expressions) can take forever or all memory
+on an adversarial text. It runs in its own process, one call at a time, under limits of seconds and of memory. A
+call that exceeds a limit ends the process, and the next call starts a new one. Arguments and results are JSON.
+This guards against bad input, not against bad code: code of a model belongs in `evolvent.sandbox`.
 
 `PipedProcess` and `CallerPipe` are the two ends of such a process, also for team environments
 (`rollout.team_workers`).
@@ -191,10 +191,11 @@ class Workers:
     Args:
         function: defined at the top level of a module, from JSON values to a JSON value.
         wall_s: time limit of each call, seconds.
-        warmup_args: arguments of a call that each process makes before it is ready. One-time work of a library at its
-            first call then counts for no caller, as imports do not.
+        warmup_args: arguments of a call that each process makes before it is ready. One-time work of a library at
+            its first call then counts for no caller, as imports do not.
         memory_mb: address space of each process above its size after imports, MiB.
-        max_processes: number of processes; further callers wait for one, and the wait is not part of their call's time.
+        max_processes: number of processes; further callers wait for one, and the wait is not part of their call's
+            time.
 
     Raises:
         ConfigError: another process cannot find the function, or limits are not positive; all problems at once.

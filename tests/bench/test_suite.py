@@ -23,7 +23,7 @@ from evolvent.bench.suite import (
 from evolvent.errors import ConfigError, CorruptRecord, SampleInvalid, UnknownSchema
 from evolvent.rollout.collect import collect
 from evolvent.trajectory import Score
-from evolvent.view.leaderboard import leaderboard_page, leaderboard_rows
+from evolvent.view.leaderboard import leaderboard_page, tabulate_leaderboard
 from evolvent.worlds.lookup import Lookup
 from evolvent.worlds.maze import Maze
 from evolvent.worlds.panel import Sizes, digest
@@ -171,7 +171,7 @@ def test_the_board_ranks_only_what_is_comparable():
     assert [one["name"] for one in data["players"]] == ["strong", "weak", "part", "strange"]
     assert [one["overall"] is None for one in data["players"]] == [False, False, True, True]
     assert data["players"][3]["other"] == ["maze/seen"] and data["players"][3]["cells"]["maze"] is None
-    columns, rows = leaderboard_rows(data)
+    columns, rows = tabulate_leaderboard(data)
     assert columns == ("success, %", "strong", "weak", "part", "strange")
     assert rows[0] == ("overall", "87.5", "12.5", None, None)
     with pytest.raises(ConfigError):
@@ -181,6 +181,6 @@ def test_the_board_ranks_only_what_is_comparable():
 def test_the_page_shows_names_as_text():
     data = build_leaderboard([sheet("<script>alert(1)</script>\u202e", row(outcomes="1010"))])
     page = leaderboard_page(data)
-    assert "\u202e" not in "".join(leaderboard_rows(data)[0])
+    assert "\u202e" not in "".join(tabulate_leaderboard(data)[0])
     assert "<script" not in page and "&lt;script&gt;" in page and "\u202e" not in page
     assert "default-src 'none'" in page and "50.0" in page

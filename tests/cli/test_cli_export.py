@@ -11,7 +11,7 @@ from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.policy import load_policy, tiny_policy
 from evolvent.models.quantized import is_quantized
-from evolvent.scale.initial import policy_for
+from evolvent.scale.initial import make_policy
 from tests.methods.spelling import Spell, run_of
 
 pytest.importorskip("torchao")
@@ -49,7 +49,7 @@ def test_both_are_written_and_measured(model, tmp_path, capsys):
 
 def test_a_policy_with_an_adapter_plays_its_world(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    policy = policy_for([Spell()], seed=1, context=48)
+    policy = make_policy([Spell()], seed=1, context=48)
     tuned = adapt(policy, AdapterConfig(kind="lora", rank=2), seed=0)
     from evolvent.learn.objectives import weighted_nll
 

@@ -14,7 +14,7 @@ from evolvent.curate.masking import SYLLABLES, MaskSpec, NameMap, mask_epoch, ma
 from evolvent.curate.renaming import KeyMap, rename_sample
 from evolvent.errors import ConfigError, SampleInvalid
 from evolvent.messages import Call, CallSample, Message, Tool
-from evolvent.schemas import LEGAL_NAME, faults
+from evolvent.schemas import LEGAL_NAME, find_argument_faults
 from evolvent.trajectory import sample_rng
 
 ALL = MaskSpec(ratio=1.0)
@@ -346,7 +346,7 @@ def test_references_are_written_out():
     tool = Tool("f", "", {"type": "object", "properties": {"at": {"$ref": "#/$defs/p"}}, "$defs": {"p": PLACE}})
     sample = CallSample("s", (), (tool,), (Call("f", {"at": {"city": "Oslo"}}),))
     found, names = mask_sample(sample, sample_rng(0), ALL)
-    assert not faults(found.calls[0].arguments, found.tools[0].parameters)
+    assert not find_argument_faults(found.calls[0].arguments, found.tools[0].parameters)
     assert "$ref" not in json.dumps(found.tools[0].parameters) and unmask_calls(found.calls, names) == sample.calls
 
 
@@ -471,7 +471,11 @@ def test_masking_can_be_taken_back_and_keeps_what_is_valid(sample, seed, style):
     assert len(tools) == len(sample.tools)
     for call, before in zip(found.calls, sample.calls, strict=True):
         own = next(tool for tool in sample.tools if tool.name == before.name)
-        assert faults(call.arguments, tools[call.name].parameters) == () == faults(before.arguments, own.parameters)
+        assert (
+            find_argument_faults(call.arguments, tools[call.name].parameters)
+            == ()
+            == find_argument_faults(before.arguments, own.parameters)
+        )
     new = [*names.tools.values(), *(name for keys in names.keys.values() for name in flat(keys).values())]
     assert len(new) == len(set(new)), "no two names are alike"
     for tool in sample.tools:

@@ -22,7 +22,7 @@ from evolvent.serve.native.http import NativeFace
 from evolvent.serve.remote.world import RemoteWorld
 from evolvent.store.store import Store
 from evolvent.trajectory import Start
-from evolvent.view.escape import marked
+from evolvent.view.escape import mark_hidden
 from evolvent.web import Access
 from tests.models.test_dialects import CHATML, byte_tokenizer
 from tests.serve.native_peer import NativePeer, serving
@@ -84,7 +84,7 @@ def test_it_becomes_no_control_token_and_moves_no_terminal(said):
     control = set(chat._tokenizer.all_special_ids)
     count = [index for index in chat.turn("abc", stopped=True) if index in control]
     assert [index for index in chat.turn(said, stopped=True) if index in control] == count
-    page = str(marked(said))
+    page = str(mark_hidden(said))
     assert "<script>" not in page and not any(ord(one) < 32 and one not in "\n\t" for one in page)
     console = console_for(io.StringIO(), {"COLUMNS": "200"})
     console.print(table(console, ["said"], [[said]]))

@@ -8,11 +8,11 @@ from attack_base import CHEATS
 from benchmarks.sandbox_problems import made
 from evolvent.errors import IsolationUnavailable
 from evolvent.grade.code import classify_tests, grade_code, parse_humaneval
-from evolvent.sandbox.limits import Limits
-from evolvent.sandbox.pool import Boxes
+from evolvent.sandbox.limits import SandboxLimits
+from evolvent.sandbox.pool import SandboxPool
 
 PROBLEMS = made()[:18]  # each family twice
-LIMITS = Limits(wall_s=60.0, cpu_s=60)
+LIMITS = SandboxLimits(wall_s=60.0, cpu_s=60)
 PATCHES = {
     "builtins": "import builtins\nbuiltins.abs = lambda x: 0\nbuiltins.sorted = builtins.set = lambda *a, **k: ()",
     "the encoder": "import sys\nsys.modules['evolvent.sandbox.child'].encode = lambda *a: {'t': 'bool', 'v': True}",
@@ -26,7 +26,7 @@ PATCHES = {
 @pytest.fixture(scope="module")
 def opened():
     try:
-        pool = Boxes()
+        pool = SandboxPool()
     except IsolationUnavailable as error:
         pytest.skip(f"this host has no isolation: {error}")
     with pool:

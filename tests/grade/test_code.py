@@ -5,10 +5,10 @@ import pytest
 from evolvent.errors import IsolationUnavailable
 from evolvent.grade.code import classify_tests, grade_code, parse_humaneval, parse_mbpp
 from evolvent.grade.exchanges import Exchanges, grade_exchanges, is_same_text, is_same_value
-from evolvent.sandbox.limits import Limits, Outcome
-from evolvent.sandbox.pool import Boxes
+from evolvent.sandbox.limits import Outcome, SandboxLimits
+from evolvent.sandbox.pool import SandboxPool
 
-LIMITS = Limits(wall_s=60.0, cpu_s=60)
+LIMITS = SandboxLimits(wall_s=60.0, cpu_s=60)
 PROMPT = 'import math\ndef helper(x):\n    return x * 2\n\ndef f(x):\n    """Doubles."""\n'
 PLAIN = "def check(candidate):\n    assert candidate(2) == 4, 'doubles'\n    assert not candidate(0)\n"
 LOOP = "def check(candidate):\n    for x in range(5):\n        assert candidate(x) == helper(x)\n"
@@ -18,7 +18,7 @@ RIGHT = "def f(x):\n    return x * 2\n"
 @pytest.fixture(scope="module")
 def opened():
     try:
-        pool = Boxes()
+        pool = SandboxPool()
     except IsolationUnavailable as error:
         pytest.skip(f"this host has no isolation: {error}")
     with pool:

@@ -18,7 +18,7 @@ from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import weighted_nll
 from evolvent.models.adapters import AdapterConfig, adapt, adapter_tensors, merge_adapter, trainable
 from evolvent.models.policy import load_policy
-from evolvent.scale.local_backend import LocalVerbs
+from evolvent.scale.local_backend import LocalBackend
 
 MERGEABLE, VIRTUAL = ("lora", "dora", "ia3"), ("prefix", "prompt")
 KINDS = (*MERGEABLE, *VIRTUAL)
@@ -191,11 +191,11 @@ def test_virtual_tokens_take_the_engine_that_recomputes(kind):
     policy = policy_of(kind)
     with pytest.raises(ConfigError, match=f"{kind} tuning cannot be merged"):
         LocalEngine(policy)
-    verbs = LocalVerbs({}, small_config())
-    engine = verbs.engine(policy)
+    verbs = LocalBackend({}, small_config())
+    engine = verbs.serve_policy(policy)
     assert isinstance(engine, RecomputeEngine) and engine.context == policy.context == 64 - 3
-    assert isinstance(verbs.engine(small_policy()), LocalEngine)
-    assert isinstance(verbs.engine(policy), RecomputeEngine)
+    assert isinstance(verbs.serve_policy(small_policy()), LocalEngine)
+    assert isinstance(verbs.serve_policy(policy), RecomputeEngine)
 
 
 @pytest.mark.parametrize("kind", VIRTUAL)
@@ -214,7 +214,7 @@ def test_a_text_may_fill_what_virtual_tokens_leave(kind):
 
 
 def test_origins_tell_adapters_apart(tmp_path: Path):
-    verbs = LocalVerbs({}, small_config())
+    verbs = LocalBackend({}, small_config())
     policies = [small_policy(), *(policy_of(kind, moved=0.0) for kind in KINDS), policy_of("lora")]
     origins = [verbs.origin(policy) for policy in policies]
     assert len(set(origins)) == len(origins)

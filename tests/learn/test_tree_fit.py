@@ -14,7 +14,7 @@ from evolvent.learn.parallel.mesh import Mesh
 from evolvent.learn.token_sequences import TokenSequence
 from evolvent.learn.trees import collate
 from evolvent.models.policy import Policy, tiny_policy
-from evolvent.reward.process import default_tags, labelled
+from evolvent.reward.process import build_tagged_tree, default_tags
 from evolvent.reward.solutions import Solution
 
 WORDS = ["a", "b", "c", "d"]
@@ -28,7 +28,7 @@ def rows(made: Policy) -> list[TokenSequence]:
     tags = default_tags(made.tokenizer)
     a, b, c, d = (made.tokenizer.encode(word, add_special_tokens=False)[0] for word in WORDS)
     solutions = [Solution((a, b), ((c,), (d, c), (b,)), "one"), Solution((b,), ((d, d), (a, c)), "two")]
-    return [labelled(solutions[0], (1.0, 0.0, 0.25), tags), labelled(solutions[1], (0.5, 1.0), tags)]
+    return [build_tagged_tree(solutions[0], (1.0, 0.0, 0.25), tags), build_tagged_tree(solutions[1], (0.5, 1.0), tags)]
 
 
 @pytest.mark.parametrize("layout", ["bucketed", "packed"])

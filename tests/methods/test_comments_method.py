@@ -17,16 +17,16 @@ from evolvent.methods.comments import (
     COMMENTED_FILTERED,
     FILTERED_RAW,
     RAW,
-    Comments,
-    comment,
+    CommentsConfig,
+    build_training_pairs,
+    comment_sources,
     comments,
-    lessons,
 )
 from evolvent.models.dialects import _PIECES
 from evolvent.models.policy import tiny_policy
 from evolvent.rollout.collect import collect
 from evolvent.run import Run
-from evolvent.scale.local_backend import LocalVerbs
+from evolvent.scale.local_backend import LocalBackend
 from evolvent.trajectory import ErrorRecord, Generation, Step, Trajectory
 
 THINGS = ("rows", "cells", "names", "files")
@@ -59,10 +59,10 @@ class Says:
         yield  # an agent is a generator
 
 
-class Scripted(LocalVerbs):
+class Scripted(LocalBackend):
     """Verbs whose generator is a script; what is learned is noted down, and may be interrupted."""
 
-    def _agent(self, policy, sampling, **more):
+    def _make_agent(self, policy, sampling, **more):
         self.predicate_adjective.policy = policy
         return self.predicate_adjective
 
@@ -76,7 +76,7 @@ class Scripted(LocalVerbs):
 
 def run_of(folder, answers=None, *, stops_at=0):
     train = TrainConfig(lr=5e-3, weight_decay=0.0, warmup_steps=2, batch_tokens=2048, epochs=1)
-    kind = LocalVerbs if answers is None else Scripted
+    kind = LocalBackend if answers is None else Scripted
     verbs = kind({"commenting": Commenting()}, train, slots=16, max_tokens=12)
     if answers is not None:
         verbs.predicate_adjective, verbs.learned, verbs.stops_at = Says(answers), [], stops_at
@@ -153,8 +153,8 @@ def test_what_is_no_source():
 
 
 def test_a_pair_is_asked_as_the_generator_will_be(policy):
-    config = Comments(skips=0.2)
-    found = lessons([*SHOWN, BARE[0], LOW, Source("b", "def (:\n", "python")], config, policy, seed=0)
+    config = CommentsConfig(skips=0.2)
+    found = build_training_pairs([*SHOWN, BARE[0], LOW, Source("b", "def (:\n", "python")], config, policy, seed=0)
     assert [part.trajectory for part in found] == [*(one.id for one in SHOWN), "low"], "bare code teaches nothing"
     part, pair = found[0], extract_comments(SHOWN[0].text, "python")
     assert pair.source == BARE[0].text
@@ -162,13 +162,23 @@ def test_a_pair_is_asked_as_the_generator_will_be(policy):
     said = [policy.dialect.text(one.ids[one.written].tolist()) for one in (found[0], found[-1])]
     assert said == ["2 : counts the rows", SKIP]
     lows = [Source(f"low{n}", LOW.text, "python") for n in range(40)]
-    some = Counter(part.trajectory[:3] == "low" for part in lessons([*SHOWN, *lows], config, policy, seed=0))
+    some = Counter(
+        part.trajectory[:3] == "low" for part in build_training_pairs([*SHOWN, *lows], config, policy, seed=0)
+    )
     assert some == {False: 8, True: 2}, "a fifth of all"
     names = [
-        {part.trajectory for part in lessons([*SHOWN, *order], config, policy, seed=0)} for order in (lows, lows[::-1])
+        {part.trajectory for part in build_training_pairs([*SHOWN, *order], config, policy, seed=0)}
+        for order in (lows, lows[::-1])
     ]
-    assert names[0] == names[1] != {part.trajectory for part in lessons([*SHOWN, *lows], config, policy, seed=1)}
-    assert not any(part.trajectory == "low" for part in lessons([*SHOWN, LOW], Comments(skips=0), policy, seed=0))
+    assert (
+        names[0]
+        == names[1]
+        != {part.trajectory for part in build_training_pairs([*SHOWN, *lows], config, policy, seed=1)}
+    )
+    assert not any(
+        part.trajectory == "low"
+        for part in build_training_pairs([*SHOWN, LOW], CommentsConfig(skips=0), policy, seed=0)
+    )
 
 
 ANSWERS = {"count(rows)": SKIP, "drop(": "2: drops the rows", "count(": "3: too far", "x = 1": "1: counts the cells"}
@@ -179,7 +189,7 @@ def test_arms(policy, tmp_path, arm, kept):
     """The generator skips one source, the rules find another faulty; only commented arms are tuned and asked."""
     run, verbs = run_of(tmp_path, ANSWERS)
     with run:
-        learned = comments(policy, [*BARE, LOW], config=Comments(**arm, tokens=200), run=run, examples=SHOWN)
+        learned = comments(policy, [*BARE, LOW], config=CommentsConfig(**arm, tokens=200), run=run, examples=SHOWN)
     told = json.loads((tmp_path / "comments.json").read_text())[0]
     assert told["sources"] == 9 and told["kept"] == kept and not told["not_encoded"]
     assert verbs.learned[-1] and len(verbs.learned[-1]) == kept and learned.version > policy.version
@@ -194,11 +204,11 @@ def test_equal_code_is_asked_about_once(policy, tmp_path):
     twice = [*BARE[4:], Source("again", BARE[4].text, "python")]
     run, verbs = run_of(tmp_path, ANSWERS)
     with run:
-        found = comment(twice, policy, run=run)
+        found = comment_sources(twice, policy, run=run)
         with pytest.raises(ConfigError, match="one id"):
-            comments(policy, [BARE[0]] * 2, config=Comments(), run=run)
+            comments(policy, [BARE[0]] * 2, config=CommentsConfig(), run=run)
         with pytest.raises(NothingToLearn, match="no pair"):
-            comments(policy, BARE, config=Comments(), run=run)
+            comments(policy, BARE, config=CommentsConfig(), run=run)
     assert len(verbs.predicate_adjective.asked) == 4 and [one.source.id for one in found] == [one.id for one in twice]
     assert all(
         one.text == code("drop", thing).replace(":\n", ":\n    # drops the rows\n")
@@ -208,7 +218,7 @@ def test_equal_code_is_asked_about_once(policy, tmp_path):
 
 def test_a_stopped_run_goes_on(policy, tmp_path):
     """Stopped while it learns the commented code of round 2: what was answered and learned is not done again."""
-    config = Comments(rounds=2, tokens=200, pair_tokens=200)
+    config = CommentsConfig(rounds=2, tokens=200, pair_tokens=200)
     with run_of(tmp_path / "whole", ANSWERS)[0] as run:
         whole = comments(policy, BARE, config=config, run=run, examples=SHOWN)
     run, verbs = run_of(tmp_path / "cut", ANSWERS, stops_at=4)
@@ -229,8 +239,8 @@ def test_a_tuned_generator_writes_legal_notes(policy, tmp_path):
     """A model of 170,000 parameters, tuned on eight pairs, comments the code of these pairs."""
     run, _ = run_of(tmp_path)
     with run:
-        before = comment(BARE[:2], policy, run=run)
-        config = Comments(pair_tokens=4000, tokens=200)
+        before = comment_sources(BARE[:2], policy, run=run)
+        config = CommentsConfig(pair_tokens=4000, tokens=200)
         comments(policy, BARE, config=config, run=run, examples=SHOWN)
     (told,) = json.loads((tmp_path / "comments.json").read_text())
     assert count_outcomes(before)["notes"] == 0 and told["commented"] >= 4 and told["notes"] >= 4

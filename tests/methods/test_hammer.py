@@ -11,7 +11,7 @@ from evolvent.errors import ConfigError, NothingToLearn
 from evolvent.grade.calls import CallGrade
 from evolvent.learn.taught import build_demonstration
 from evolvent.messages import Call, CallSample, Message, Tool
-from evolvent.methods.hammer import PLAIN, Hammer, hammer, lessons
+from evolvent.methods.hammer import PLAIN, HammerConfig, build_demonstrations, hammer
 from evolvent.models.policy import tiny_policy
 from evolvent.models.toolprompt import Compact
 from tests.methods.spelling import Spell, run_of
@@ -69,8 +69,8 @@ def policy():
 
 
 def test_what_is_learned(policy):
-    config = Hammer(copies=2, ratio=1.0, style="snake", words=PIECES)
-    found = list(lessons(SAMPLES[:6], config, Compact(), dialect=policy.dialect, seed=3))
+    config = HammerConfig(copies=2, ratio=1.0, style="snake", words=PIECES)
+    found = list(build_demonstrations(SAMPLES[:6], config, Compact(), dialect=policy.dialect, seed=3))
     assert Counter(part.trajectory.partition("~")[0] for part in found) == {one.id: 2 for one in SAMPLES[:6]}
     texts = [policy.dialect.text(part.ids[part.written].tolist()) for part in found]
     assert not any("get" in text for text in texts), "all are masked"
@@ -85,7 +85,9 @@ def test_what_is_learned(policy):
         for end in ("~0", "~1")
     ]
     assert all(by_copy[0][name] != by_copy[1][name] for name in by_copy[0]), "each copy is masked anew"
-    plain = list(lessons(SAMPLES[:6], Hammer(copies=1, **PLAIN), Compact(), dialect=policy.dialect, seed=3))
+    plain = list(
+        build_demonstrations(SAMPLES[:6], HammerConfig(copies=1, **PLAIN), Compact(), dialect=policy.dialect, seed=3)
+    )
     assert all("get" in policy.dialect.text(part.ids[part.written].tolist()) for part in plain)
 
 
@@ -104,7 +106,7 @@ def learned(policy, tmp_path_factory):
     found = {}
     for name, more in (("plain", PLAIN), ("masked", MASKED)):
         with run_of(tmp_path_factory.mktemp(name), Spell()) as run:
-            config = Hammer(**{"copies": 60, "tokens": 24_000, **more})
+            config = HammerConfig(**{"copies": 60, "tokens": 24_000, **more})
             found[name] = hammer(policy, SAMPLES, config=config, run=run, prompt=Compact(), dialect=policy.dialect)
     return found
 
@@ -127,9 +129,9 @@ def test_who_saw_other_names_reads_descriptions(learned):
 def test_nothing_fits(policy, tmp_path):
     with run_of(tmp_path / "run", Spell()) as run:
         with pytest.raises(NothingToLearn, match="no sample"):
-            hammer(policy, [], config=Hammer(), run=run, prompt=Compact(), dialect=policy.dialect)
+            hammer(policy, [], config=HammerConfig(), run=run, prompt=Compact(), dialect=policy.dialect)
         with pytest.raises(ConfigError, match="one id"):
-            hammer(policy, [SAMPLES[0]] * 2, config=Hammer(), run=run, prompt=Compact(), dialect=policy.dialect)
+            hammer(policy, [SAMPLES[0]] * 2, config=HammerConfig(), run=run, prompt=Compact(), dialect=policy.dialect)
 
 
 def test_verdicts_of_texts():

@@ -12,7 +12,7 @@ import evolvent as ev
 from evolvent.errors import VocabularyMismatch
 from evolvent.learn.config import TrainConfig
 from evolvent.learn.objectives import weighted_nll
-from evolvent.methods.r3 import R3, partial_credit, preset, r3
+from evolvent.methods.r3 import R3Config, build_preset, outcome_rewards, r3
 from evolvent.rl.critic import critic_objective
 from evolvent.rl.objective import ValueLoss
 from evolvent.rl.presets import R3 as PUBLISHED
@@ -61,7 +61,7 @@ def tasks(world, count=None):
 
 
 def taught(world, count=None):
-    return ev.demonstrations([world], tasks(world, count))
+    return ev.collect_demonstrations([world], tasks(world, count))
 
 
 def same(first, second):
@@ -88,10 +88,10 @@ def test_the_outcome_is_paid_on_the_last_action(success, ended_by, info, paid):
     steps = (Step("o", "a", 5.0), Step("o", "b", 7.0), Step("o", "c", 9.0, info=info))
     unit = None if success is None else float(success)
     one = Trajectory("t", Task("toy", "1", {}), steps, ended_by=ended_by, score=Score(unit, unit, success))
-    assert partial_credit(one, wrong=0.2) == [0.0, 0.0, paid]
+    assert outcome_rewards(one, wrong_reward=0.2) == [0.0, 0.0, paid]
     inside = replace(one, steps=steps[2:], branch=Branch("p", 2, 1))
-    assert partial_credit(inside, wrong=0.2) == [paid], "alike for all starts"
-    assert partial_credit(replace(one, steps=()), wrong=0.2) == []
+    assert outcome_rewards(inside, wrong_reward=0.2) == [paid], "alike for all starts"
+    assert outcome_rewards(replace(one, steps=()), wrong_reward=0.2) == []
 
 
 class Cut(Endless):
@@ -116,12 +116,12 @@ def test_an_episode_that_the_horizon_cut_is_worth_its_outcome(tmp_path, monkeypa
         return whole(self, told, credit, **more)
 
     monkeypatch.setattr(PolicyTrainer, "update", improve)
-    config = R3(kind="outcome", kl=0.0, lam=1.0, practice=quick(iterations=3))
+    config = R3Config(kind="outcome", kl=0.0, gae_lambda=1.0, practice=quick(iterations=3))
     with run_of(tmp_path, world) as run:
         r3(small(world), tasks(world), [], config=config, run=run)
     for told, credit in seen:
         assert all(one.truncated for one in told.episodes)
-        paid = np.asarray([partial_credit(one, wrong=config.partial)[-1] for one in told.episodes])
+        paid = np.asarray([outcome_rewards(one, wrong_reward=config.partial)[-1] for one in told.episodes])
         assert np.allclose(credit.returns, paid[told.flat.episode_of_token])
 
 
@@ -134,17 +134,17 @@ def test_what_the_world_says_of_an_answer_is_kept_with_the_step():
 
 
 def test_the_settings_of_the_paper():
-    assert preset(R3()) == PUBLISHED
-    own = preset(R3(practice=quick(critic="own", temperature=0.7), kl=0.3, clip=0.1))
+    assert build_preset(R3Config()) == PUBLISHED
+    own = build_preset(R3Config(practice=quick(critic="own", temperature=0.7), kl=0.3, clip_range=0.1))
     assert (own.loss.value_loss, own.loss.temperature, own.estimator.kl, own.loss.surrogate.high) == (
         None,
         0.7,
         0.3,
         0.1,
     )
-    assert R3().practice.epochs == 2 and R3().practice.samples == 1
+    assert R3Config().practice.epochs == 2 and R3Config().practice.samples == 1
     with pytest.raises(ValueError, match=r"practice.overlap"):
-        R3(practice=quick(overlap=True))
+        R3Config(practice=quick(overlap=True))
 
 
 # ------------------------------------------------------------------ what is learned
@@ -156,7 +156,7 @@ def seen_from(folder, world, starts, demonstrations, **config):
     with run_of(folder, world) as run, run.train_rl(small(world), setup) as practice:
         next(practice.iterations())
         played = practice.rollout(starts, parents={one.id: one for one in demonstrations})
-        return practice.score(played, rewards=partial(partial_credit, wrong=0.2)), practice
+        return practice.score(played, rewards=partial(outcome_rewards, wrong_reward=0.2)), practice
 
 
 def test_given_tokens_have_no_weight_no_credit_and_no_gradient(tmp_path):
@@ -192,7 +192,7 @@ def test_without_states_on_the_way_it_is_outcome_ppo_bit_for_bit(tmp_path):
     demonstrations, practised = taught(world), quick(iterations=3, epochs=2)
 
     def ppo(run):
-        reward = partial(partial_credit, wrong=0.2)
+        reward = partial(outcome_rewards, wrong_reward=0.2)
         setup = RLSpec("outcome", practised, PUBLISHED.objective, critic_objective(ValueLoss(clip=0.2)), reference=True)
         with run.train_rl(small(world), setup) as practice:
             for _ in practice.iterations():
@@ -201,8 +201,8 @@ def test_without_states_on_the_way_it_is_outcome_ppo_bit_for_bit(tmp_path):
         return practice.policy
 
     learned = {}
-    configs = {"none": R3(stages=0, practice=practised), "outcome": R3(kind="outcome", practice=practised)}
-    configs |= {"whole": R3(whole=1.0, practice=practised), "mixed": R3(practice=practised)}
+    configs = {"none": R3Config(stages=0, practice=practised), "outcome": R3Config(kind="outcome", practice=practised)}
+    configs |= {"whole": R3Config(whole=1.0, practice=practised), "mixed": R3Config(practice=practised)}
     for name, config in configs.items():
         with run_of(tmp_path / name, world) as run:
             # The seed of a stage depends on its settings; what is compared here is the rest.
@@ -220,7 +220,7 @@ def test_without_states_on_the_way_it_is_outcome_ppo_bit_for_bit(tmp_path):
 @pytest.mark.parametrize("kind", ["mixed", "staged", "adaptive"])
 def test_beginnings_are_those_of_the_curriculum_and_are_counted(tmp_path, kind):
     world = Shown()
-    config = R3(kind=kind, stages=3, practice=quick(iterations=4, tasks=8, samples=2))
+    config = R3Config(kind=kind, stages=3, practice=quick(iterations=4, tasks=8, samples=2))
     with run_of(tmp_path, world) as run:
         r3(small(world), tasks(world), taught(world), config=config, run=run)
         run.evaluate(small(world), 4)
@@ -263,7 +263,7 @@ def test_demonstrations_of_another_tokenizer_are_refused(tmp_path):
         for one in taught(world, 4)
     ]
     with run_of(tmp_path, world) as run, pytest.raises(VocabularyMismatch, match="written with another tokenizer"):
-        r3(small(world), tasks(world, 4), shown, config=R3(practice=quick()), run=run)
+        r3(small(world), tasks(world, 4), shown, config=R3Config(practice=quick()), run=run)
 
 
 def test_a_curriculum_needs_demonstrations_of_its_tasks(tmp_path):
@@ -273,13 +273,13 @@ def test_a_curriculum_needs_demonstrations_of_its_tasks(tmp_path):
     with run_of(tmp_path, world) as run:
         for given in ([], failed, every[3:]):
             with pytest.raises(ev.ConfigError, match="demonstrate these tasks"):
-                r3(small(world), tasks(world, 3), given, config=R3(practice=quick(iterations=1)), run=run)
-        r3(small(world), tasks(world, 3), [], config=R3(kind="outcome", practice=quick(iterations=1)), run=run)
+                r3(small(world), tasks(world, 3), given, config=R3Config(practice=quick(iterations=1)), run=run)
+        r3(small(world), tasks(world, 3), [], config=R3Config(kind="outcome", practice=quick(iterations=1)), run=run)
 
 
 def test_an_adaptive_practice_that_was_stopped_ends_as_if_it_had_not_been(tmp_path, monkeypatch):
     world = Recite()
-    config = R3(kind="adaptive", practice=quick(iterations=6, tasks=12, samples=2, save_every=2))
+    config = R3Config(kind="adaptive", practice=quick(iterations=6, tasks=12, samples=2, save_every=2))
     demonstrations = taught(world)
 
     def learn(folder):
@@ -305,7 +305,9 @@ def test_an_adaptive_practice_that_was_stopped_ends_as_if_it_had_not_been(tmp_pa
 def test_after_a_little_imitation_it_learns_the_rest(tmp_path):
     world, demonstrations = Recite(), taught(Recite())
     slow = TrainConfig(lr=7e-4, weight_decay=0.0, warmup_steps=0, final_lr_ratio=1.0, batch_tokens=2048)
-    config = R3(stages=3, partial=0.0, kl=0.01, value=0.5, practice=quick(iterations=60, tasks=24, save_every=60))
+    config = R3Config(
+        stages=3, partial=0.0, kl=0.01, value_coef=0.5, practice=quick(iterations=60, tasks=24, save_every=60)
+    )
     with run_of(tmp_path, world, practising=slow) as run:
         base = run.fit(small(world), demonstrations, weighted_nll, tokens=2500)
         learned = r3(base, tasks(world), demonstrations, config=config, run=run)

@@ -12,7 +12,7 @@ from evolvent.agents.prompts import prompts_digest
 from evolvent.agents.writers import ScriptedWriter, WriterReply
 from evolvent.config import resolve
 from evolvent.errors import ConfigError, EndpointError
-from evolvent.memory.records import METADATA, THOUGHT, Key, demonstration
+from evolvent.memory.records import METADATA, THOUGHT, Key, make_demonstration
 from evolvent.memory.steps import StepMemory
 from evolvent.methods.trad import (
     ABLATIONS,
@@ -21,10 +21,10 @@ from evolvent.methods.trad import (
     SYNAPSE,
     TRAD,
     ZERO_SHOT,
-    Trad,
-    agent_for,
+    TradConfig,
+    build_agent,
     label_thoughts,
-    shots_of,
+    select_shots,
     trad,
 )
 from evolvent.worlds.household.world import HouseholdWorld
@@ -46,7 +46,9 @@ def shown():
 @pytest.fixture(scope="module")
 def memory(shown):
     keys = [THOUGHT, METADATA, Key("observation")]
-    return StepMemory.from_trajectories([demonstration(one, kind=one.task.kind.split()[0]) for one in shown], key=keys)
+    return StepMemory.from_trajectories(
+        [make_demonstration(one, kind=one.task.kind.split()[0]) for one in shown], key=keys
+    )
 
 
 class Follower:
@@ -74,7 +76,7 @@ class Follower:
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_household_is_played_to_its_end(name, memory):
-    config = resolve(Trad, preset=SYSTEMS[name])
+    config = resolve(TradConfig, preset=SYSTEMS[name])
     plans = {task: WORLD.demonstrate(task) for task in WORLD.tasks("test", "seen")}
     task = next(task for task, plan in plans.items() if len({str(one.observation) for one in plan}) == len(plan) > 6)
     follower = Follower(task)
@@ -84,7 +86,7 @@ def test_a_household_is_played_to_its_end(name, memory):
     assert [step.thought for step in played.steps] == [one.thought for one in WORLD.explain(task)]
     about = played.meta["trad"]
     assert (about["prompts"], about["memory"]) == (prompts_digest(), memory.digest)
-    assert Trad(**about["config"]) == config
+    assert TradConfig(**about["config"]) == config
     kinds = {memory.demonstration(name).kind for step in played.steps for name, _ in step.info["shown"]["act"]}
     assert kinds == {task.kind.split()[0]}
 
@@ -99,7 +101,7 @@ def test_the_settings_differ_where_the_papers_do(memory):
             trad(
                 ScriptedWriter(follower),
                 [ev.Start(task)],
-                config=resolve(Trad, preset=preset),
+                config=resolve(TradConfig, preset=preset),
                 worlds=WORLDS,
                 memory=memory,
             )
@@ -121,14 +123,14 @@ def test_the_settings_differ_where_the_papers_do(memory):
 
 
 def test_zero_shot_needs_no_memory():
-    agent = agent_for(ScriptedWriter(str), resolve(Trad, preset=ZERO_SHOT), memory=None)
+    agent = build_agent(ScriptedWriter(str), resolve(TradConfig, preset=ZERO_SHOT), memory=None)
     assert (agent.memory, list(agent.shots)) == (None, [])
     with pytest.raises(ConfigError, match="level"):
-        agent_for(ScriptedWriter(str), Trad(), memory=None)
+        build_agent(ScriptedWriter(str), TradConfig(), memory=None)
 
 
 def test_fixed_demonstrations_are_the_first_of_each_type(memory):
-    found = shots_of(memory, 2)
+    found = select_shots(memory, 2)
     of_type = {}
     for one in map(memory.demonstration, memory.ids):
         of_type.setdefault(one.kind, []).append(one.trajectory_id)
@@ -172,7 +174,7 @@ def test_thoughts_that_are_there_stay_unless_asked_for(shown):
     half = replace(half, steps=(replace(half.steps[0], thought="mine"), *half.steps[1:]))
     kept = label_thoughts([half], ScriptedWriter(lambda prompt: "new"), worlds=WORLDS)
     assert [step.thought for step in kept.trajectories[0].steps] == ["mine", *["new"] * (len(half.steps) - 1)]
-    anew = label_thoughts([half], ScriptedWriter(lambda prompt: "new"), worlds=WORLDS, again=True)
+    anew = label_thoughts([half], ScriptedWriter(lambda prompt: "new"), worlds=WORLDS, overwrite=True)
     assert {step.thought for step in anew.trajectories[0].steps} == {"new"}
 
 
@@ -204,7 +206,7 @@ def test_a_failed_call_is_told_and_an_empty_thought_counted(shown):
 
 def test_an_episode_whose_model_fails_is_not_scored(memory):
     task = WORLD.tasks("test", "seen")[0]
-    (played,) = trad(Failing("Your task"), [ev.Start(task)], config=Trad(), worlds=WORLDS, memory=memory)
+    (played,) = trad(Failing("Your task"), [ev.Start(task)], config=TradConfig(), worlds=WORLDS, memory=memory)
     assert played.success is None
     assert "no answer" in str(played.error)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from evolvent.errors import BatchMismatch, ConfigError, Incomplete, SampleInvalid
 from evolvent.methods.trajectory_transformer import (
-    TrajectoryTransformer,
+    TrajectoryTransformerConfig,
     load_planner,
     save_planner,
     trajectory_transformer,
@@ -21,8 +21,8 @@ from evolvent.methods.trajectory_transformer import (
 from evolvent.models.sequence_bins import QuantileBins
 from evolvent.models.trajectory_model import TrajectoryModel, TrajectoryShape, _sample_nucleus
 from evolvent.offline.transitions import TransitionSource
-from evolvent.rollout.arrays import play
-from evolvent.rollout.imagined import Imagined, beam_plan
+from evolvent.rollout.arrays import play_arrays
+from evolvent.rollout.imagined import ImaginedSteps, plan_by_beam
 from evolvent.worlds.stitching import Stitching, StitchingEnv, compute_reachable, demonstrations
 from tests.sequence_support import ragged
 
@@ -57,7 +57,7 @@ def test_no_bin_is_empty(values, most):
 def test_transitions_by_hand():
     data = ragged(2, 1, observation=1, dim=1, terminated=[True, False])
     source = TransitionSource(data, context=3, bins=8, gamma=0.5, terminal=-100.0)
-    tokens, seen, learned = source.at(np.array([0, 2]))
+    tokens, seen, learned = source.windows_from(np.array([0, 2]))
     rows = source.bins.decode(tokens.view(2, 3, 5).numpy())
     r = data.reward
     expected = [
@@ -128,10 +128,10 @@ def test_a_wide_beam_finds_the_best_plan():
         after = np.concatenate([tokens, action], 1)
         done = after.shape[1] == 4
         reward = np.array([pay[tuple(row[1:])] if done else 0.0 for row in after])
-        return Imagined(after, action, reward, np.zeros(len(after)), np.full(len(after), done))
+        return ImaginedSteps(after, action, reward, np.zeros(len(after)), np.full(len(after), done))
 
     best = max(itertools.product((0, 1), repeat=3), key=lambda path: pay[path])
-    found = beam_plan(imagine, np.array([9]), columns=1, width=12, keep=64, horizon=5, gamma=0.5, seed=0)
+    found = plan_by_beam(imagine, np.array([9]), columns=1, width=12, keep=64, horizon=5, gamma=0.5, seed=0)
     assert tuple(found.tokens[1:].tolist()) == best and found.first == best[:1]
     assert found.earned == pytest.approx(0.25 * pay[best]) and found.steps == 3
 
@@ -151,12 +151,14 @@ SMALL = {
 def test_planning_puts_pieces_together(tmp_path):
     maze = Stitching()
     data = demonstrations(maze)
-    policy = trajectory_transformer(TrajectoryTransformer(**SMALL), data)
-    found = play(policy.actor(), lambda: StitchingEnv(maze), episodes=1, horizon=12, actions=4, seed=0)
+    policy = trajectory_transformer(TrajectoryTransformerConfig(**SMALL), data)
+    found = play_arrays(policy.build_actor(), lambda: StitchingEnv(maze), episodes=1, horizon=12, num_actions=4, seed=0)
     limit = compute_reachable(maze, data)
     assert found.returns[0] == limit.stitched > limit.conditioned
     save_planner(policy, tmp_path)
-    again = play(load_planner(tmp_path).actor(), lambda: StitchingEnv(maze), episodes=1, horizon=12, actions=4, seed=0)
+    again = play_arrays(
+        load_planner(tmp_path).build_actor(), lambda: StitchingEnv(maze), episodes=1, horizon=12, num_actions=4, seed=0
+    )
     assert again.digest == found.digest
     path = tmp_path / "sequence.json"
     told = json.loads(path.read_text())
@@ -168,12 +170,12 @@ def test_planning_puts_pieces_together(tmp_path):
 
 def test_choices_do_not_share_bins():
     with pytest.raises(ConfigError, match="share a bin"):
-        trajectory_transformer(TrajectoryTransformer(bins=3), demonstrations(Stitching()))
+        trajectory_transformer(TrajectoryTransformerConfig(bins=3), demonstrations(Stitching()))
 
 
 def test_memory_must_fit_the_context():
     with pytest.raises(ConfigError, match="memory"):
-        TrajectoryTransformer(context=4, planning={"memory": 4})
+        TrajectoryTransformerConfig(context=4, planning={"memory": 4})
 
 
 def test_plans_of_neighbouring_episodes_draw_apart(monkeypatch):
@@ -185,12 +187,12 @@ def test_plans_of_neighbouring_episodes_draw_apart(monkeypatch):
 
     def noted(*args, seed, **more):
         seeds.append(seed)
-        return beam_plan(*args, seed=seed, **more)
+        return plan_by_beam(*args, seed=seed, **more)
 
-    monkeypatch.setattr(imagined, "beam_plan", noted)
+    monkeypatch.setattr(imagined, "plan_by_beam", noted)
     data = ragged(4, 3, observation=2, dim=1)
     policy = trajectory_transformer(
-        TrajectoryTransformer(
+        TrajectoryTransformerConfig(
             context=2,
             bins=3,
             width=8,
@@ -202,7 +204,7 @@ def test_plans_of_neighbouring_episodes_draw_apart(monkeypatch):
         data,
     )
     for step in range(3):
-        policy.actor()(
+        policy.build_actor()(
             History(
                 observation=np.zeros((2, step + 1, 2), np.float32),
                 seed=np.array([5, 6]),

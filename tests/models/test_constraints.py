@@ -21,7 +21,7 @@ from evolvent.models.policy import Policy
 from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer
 from evolvent.models.toolchat import ChatTools
 from evolvent.models.toolprompt import Compact, FourBlocks
-from evolvent.schemas import faults
+from evolvent.schemas import find_argument_faults
 from evolvent.worlds.functions.catalogue import catalogue
 from evolvent.worlds.functions.episode import read_calls, write_calls
 from evolvent.worlds.functions.spelling import encode_words, resolve_names
@@ -108,7 +108,7 @@ def arguments_of(tool: Tool) -> list[dict]:
     for chosen in itertools.chain.from_iterable(itertools.combinations(names, n) for n in range(len(names) + 1)):
         for values in itertools.product(*(pool[name] for name in chosen)):
             one = dict(zip(chosen, values, strict=True))
-            if not faults(one, tool.parameters):
+            if not find_argument_faults(one, tool.parameters):
                 found.append(one)
     return found
 
@@ -258,7 +258,7 @@ def test_whatever_is_written_for_generated_tools_is_valid(form, letters, world_w
         some = tools[at : at + 3]
         text = policy.dialect.text(walk(made.for_tools(some, form=short), stop, rng))
         calls, by = resolve_names(read_calls(text, short), some), {tool.name: tool for tool in some}
-        assert all(faults(call.arguments, by[call.name].parameters) == () for call in calls), text
+        assert all(find_argument_faults(call.arguments, by[call.name].parameters) == () for call in calls), text
         count += len(calls)
     assert count > 20
 
@@ -339,7 +339,7 @@ def test_a_narrow_schema_only_asks_for_more(letters, schema, form, seed):
         return
     text = letters.dialect.text(walk(state, stop, np.random.default_rng(seed)))
     (call,) = decode_calls(text, form=form)
-    assert call.name == "f" and faults(call.arguments, tool.parameters) == (), text
+    assert call.name == "f" and find_argument_faults(call.arguments, tool.parameters) == (), text
 
 
 BAD = [
@@ -389,7 +389,7 @@ def test_classes_of_characters_are_those_that_answers_are_checked_with(letters, 
             written = written and bool(state.allowed()[token])
             state.advance(token)
         if written:
-            assert faults({"x": letter}, tool.parameters) == (), (pattern, letter)
+            assert find_argument_faults({"x": letter}, tool.parameters) == (), (pattern, letter)
     assert start.allowed().any()
 
 
@@ -413,7 +413,7 @@ def test_what_stands_beside_a_choice_that_is_always_open_still_holds(letters):
 def test_listed_values_are_looked_at_once_each(monkeypatch):
     def alone(arguments, schema):
         assert len(json.dumps(schema)) < 200, "each value is checked beside all others: quadratic work"
-        return faults(arguments, schema)
+        return find_argument_faults(arguments, schema)
 
     monkeypatch.setattr("evolvent.models.call_schemas.faults", alone)
     values = [f"v{number}" for number in range(300)]
@@ -475,7 +475,7 @@ def test_prompts_read_back_what_is_written_under_them(letters, world_words):
         text = letters.dialect.text(walk(CallConstraints(letters, limits=limits).for_prompt(prompt, sample), stop, rng))
         kinds.add("`" in text[:5])
         for call in prompt.parse_calls(text, sample):
-            assert faults(call.arguments, named[call.name].parameters) == (), text
+            assert find_argument_faults(call.arguments, named[call.name].parameters) == (), text
     assert kinds == {True, False}
     with pytest.raises(ConfigError, match="does not say how calls are written"):
         CallConstraints(letters).for_prompt(object(), SAMPLE)

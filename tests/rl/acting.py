@@ -13,8 +13,8 @@ from evolvent.learn.objectives import weighted_nll
 from evolvent.models.policy import Policy
 from evolvent.rl.trainer import RLConfig
 from evolvent.rollout.collect import collect
-from evolvent.scale.initial import policy_for
-from evolvent.scale.local_backend import LocalVerbs, Panel
+from evolvent.scale.initial import make_policy
+from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
 from evolvent.trajectory import sample_rng
 from evolvent.worlds.base import Play, TextWorld
 
@@ -54,9 +54,11 @@ class Endless(Echo):
             yield f"say {spec['then']}", 1.0
 
 
-def verbs_of(world: ev.World, **more: Any) -> LocalVerbs:
+def verbs_of(world: ev.World, **more: Any) -> LocalBackend:
     train = TrainConfig(lr=1e-3, weight_decay=0.0, warmup_steps=0, final_lr_ratio=1.0, batch_tokens=2048)
-    return LocalVerbs({world.name: world}, more.pop("train", train), Panel(limit=16), slots=32, max_tokens=3, **more)
+    return LocalBackend(
+        {world.name: world}, more.pop("train", train), EvaluationPanel(limit=16), slots=32, max_tokens=3, **more
+    )
 
 
 def run_of(folder: Path, world: ev.World, **more: Any) -> ev.Run[Policy]:
@@ -66,7 +68,7 @@ def run_of(folder: Path, world: ev.World, **more: Any) -> ev.Run[Policy]:
 
 def small(world: ev.World) -> Policy:
     """A fresh policy: it knows nothing."""
-    return policy_for([world], seed=1, context=48)
+    return make_policy([world], seed=1, context=48)
 
 
 def talking(folder: Path, world: ev.World) -> Policy:

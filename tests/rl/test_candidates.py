@@ -15,7 +15,7 @@ from evolvent.learn.forward import compute_outputs
 from evolvent.learn.packing import collate_padded
 from evolvent.learn.token_sequences import flatten
 from evolvent.learn.trees import collate, collate_trees
-from evolvent.methods.ppo import PPO, objective, ppo
+from evolvent.methods.ppo import PPOConfig, build_objective, ppo
 from evolvent.rl.advantages import Advantages
 from evolvent.rl.candidates import ChoiceConfig, add_candidates, choice_objective
 from evolvent.rl.critic import critic_objective
@@ -125,8 +125,8 @@ def test_what_candidates_share_is_computed_once(played):
 
 def test_the_ratio_is_one_before_the_first_update(tmp_path):
     world = Listed()
-    config = PPO(level="listed", practice=quick(temperature=0.7))
-    setup = RLSpec("twosome", config.practice, objective(config), action_level=True)
+    config = PPOConfig(level="listed", practice=quick(temperature=0.7))
+    setup = RLSpec("twosome", config.practice, build_objective(config), action_level=True)
     with run_of(tmp_path, world) as run, run.train_rl(small(world), setup) as practice:
         next(practice.iterations())
         seen = practice.score(practice.rollout(practice.next_starts(world.tasks("train", "seen"))))
@@ -137,7 +137,7 @@ def test_the_ratio_is_one_before_the_first_update(tmp_path):
 def test_what_is_practised_is_the_choice(tmp_path):
     """The loop of the method itself: actions are chosen, and the first update has ratio 1."""
     world = Listed()
-    config = PPO(level="listed", practice=quick(temperature=0.5, iterations=1))
+    config = PPOConfig(level="listed", practice=quick(temperature=0.5, iterations=1))
     with run_of(tmp_path, world, deciding=True) as run:
         ppo(small(world), world.tasks("train", "seen"), config=config, run=run)
         steps = [step for one in run.store.trajectories() if "/practise" not in one.id for step in one.steps]
@@ -152,8 +152,8 @@ def test_a_critic_apart_is_fitted_to_what_was_done(tmp_path):
     world = Paying()
     practice = quick(iterations=12, tasks=8, critic="own", critic_lr=3e-3, epochs=3)
     values = []
-    config = PPO(level="listed", lam=1.0, gamma=1.0, practice=practice)
-    setup = RLSpec("twosome", practice, objective(config), critic_objective(), action_level=True)
+    config = PPOConfig(level="listed", gae_lambda=1.0, gamma=1.0, practice=practice)
+    setup = RLSpec("twosome", practice, build_objective(config), critic_objective(), action_level=True)
     with run_of(tmp_path, world) as run, run.train_rl(small(world), setup) as practising:
         for _ in practising.rounds():
             seen = practising.look(practising.play(practising.starts(world.tasks("train", "seen"))))
@@ -167,7 +167,7 @@ def test_a_critic_apart_is_fitted_to_what_was_done(tmp_path):
 def test_a_decision_has_one_value(tmp_path, level, fitted):
     """The value before a decision alone is fitted, by a critic apart as on a shared trunk."""
     world, asked = Listed(), []
-    config = PPO(level=level, practice=quick(iterations=1, tasks=2, critic="own"))
+    config = PPOConfig(level=level, practice=quick(iterations=1, tasks=2, critic="own"))
     with run_of(tmp_path, world, deciding=level == "listed") as run:
         practise = run.train_rl
         run.train_rl = lambda policy, setup, *more: asked.append(setup) or practise(policy, setup, *more)
@@ -177,8 +177,8 @@ def test_a_decision_has_one_value(tmp_path, level, fitted):
 
 def test_gradients_do_not_depend_on_micro_batches(tmp_path):
     world = Listed()
-    config = PPO(level="listed", practice=quick())
-    setup = RLSpec("twosome", config.practice, objective(config), action_level=True)
+    config = PPOConfig(level="listed", practice=quick())
+    setup = RLSpec("twosome", config.practice, build_objective(config), action_level=True)
     with run_of(tmp_path, world) as run, run.train_rl(small(world), setup) as practice:
         next(practice.iterations())
         seen = practice.score(practice.rollout(practice.next_starts(world.tasks("train", "seen"))))
@@ -189,7 +189,7 @@ def test_gradients_do_not_depend_on_micro_batches(tmp_path):
         grown = add_candidates(seen.trajectories, add_columns(seen.sequences, seen.batch, columns))
         found = []
         for pieces in (1, 2, 7):
-            model, chosen = practice.learner, objective(config)
+            model, chosen = practice.learner, build_objective(config)
             total = sum(chosen.count(collate(grown, part)) for part in np.array_split(np.arange(len(grown)), pieces))
             model.policy.model.zero_grad()
             for part in np.array_split(np.arange(len(grown)), pieces):
@@ -207,7 +207,7 @@ def test_it_learns(tmp_path):
     with run_of(tmp_path, world, deciding=True) as run:
         before, learned = (
             run.evaluate(beginner, 0, split="train")[0].mean,
-            ppo(beginner, world.tasks("train", "seen"), config=PPO(level="listed", practice=practice), run=run),
+            ppo(beginner, world.tasks("train", "seen"), config=PPOConfig(level="listed", practice=practice), run=run),
         )
         (after,) = run.evaluate(learned, 99, split="train")
     assert after.mean >= max(0.4, before + 0.2)
@@ -225,5 +225,5 @@ def test_refusals(played, tmp_path):
     with pytest.raises(BatchMismatch, match="does not say what it chose from"):
         add_candidates([bare], chains_of(policy, [bare]))
     with pytest.raises(ValueError, match="no kl, choose or top_k"):
-        PPO(level="listed", kl=0.1)
-    assert choice_objective(ChoiceConfig()).needs == ("logprobs",) and verbs_of(silent, deciding=True).deciding
+        PPOConfig(level="listed", kl=0.1)
+    assert choice_objective(ChoiceConfig()).needs == ("logprobs",) and verbs_of(silent, deciding=True).action_level

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evolvent.methods.grpo import GRPOConfig, grpo
-from evolvent.methods.poad import POAD as PoadConfig
+from evolvent.methods.poad import POADConfig as PoadConfig
 from evolvent.methods.poad import poad
 from evolvent.rl import credit_samples as module
 from evolvent.rl.advantages import Advantages
@@ -17,10 +17,10 @@ from evolvent.rl.credit_samples import choose_episodes, is_sampled_iteration, sa
 from evolvent.rl.critic import critic_objective
 from evolvent.rl.presets import GRPO, POAD
 from evolvent.rl.trainer import RLSpec
-from evolvent.scale.local_backend import keep_credit
+from evolvent.scale.local_backend import save_credit
 from evolvent.view import page, read_run
-from evolvent.view.escape import marked
-from evolvent.view.reinforcement import practised
+from evolvent.view.escape import mark_hidden
+from evolvent.view.reinforcement import summarize_training
 
 # ---------------------------------------------------------------- which iterations
 
@@ -169,7 +169,7 @@ def test_the_report_of_a_practice_reads_every_sign_and_its_credit(tmp_path):
     with run_of(tmp_path, world) as run:
         poad(small(world), world.tasks("train", "seen"), config=config, run=run)
     data = read_run(tmp_path)
-    found = practised(data)
+    found = summarize_training(data)
     assert (found.iterations, found.episodes, found.missing) == (3, 96, [])
     played = [one for one in run.store.trajectories() if f"{found.stage}/" in one.id]
     assert found.generated == sum(one.count_generated_tokens() for one in played)
@@ -177,14 +177,14 @@ def test_the_report_of_a_practice_reads_every_sign_and_its_credit(tmp_path):
     for row in data.credit:
         assert f"Iteration {row.iteration} " in text
         tokens = [one.text for episode in row.episodes for turn in episode.turns for one in turn.tokens]
-        assert tokens and all(f"<bdi>{marked(one)}</bdi>" in text for one in tokens)
+        assert tokens and all(f"<bdi>{mark_hidden(one)}</bdi>" in text for one in tokens)
 
 
 def test_an_iteration_that_is_done_again_replaces_itself_alone(tmp_path):
     path = tmp_path / "credit.json"
     for row in ({"stage": "a", "iteration": 1, "n": 0}, {"stage": "b", "iteration": 1}, {"stage": "a", "iteration": 2}):
-        keep_credit(path, row)
-    keep_credit(path, {"stage": "a", "iteration": 1, "n": 5})
+        save_credit(path, row)
+    save_credit(path, {"stage": "a", "iteration": 1, "n": 5})
     assert json.loads(path.read_text()) == [
         {"stage": "b", "iteration": 1},
         {"stage": "a", "iteration": 2},
@@ -196,7 +196,7 @@ def test_an_iteration_that_is_done_again_replaces_itself_alone(tmp_path):
 def test_a_damaged_file_does_not_stop_the_practice(tmp_path, damage):
     path = tmp_path / "credit.json"
     path.write_text(damage)
-    keep_credit(path, {"stage": "a", "iteration": 1, "number": float("nan")})
+    save_credit(path, {"stage": "a", "iteration": 1, "number": float("nan")})
     rows = json.loads(path.read_text())
     assert rows[-1] == {"stage": "a", "iteration": 1, "number": "nan"}
     assert all(isinstance(row, dict) for row in rows)

@@ -19,7 +19,7 @@ from evolvent.rl.estimators import GroupEstimator
 from evolvent.rl.presets import DAPO, GRPO
 from evolvent.rl.rollout_batch import CUT_OFF, TERMINATED, TRUNCATED, RolloutBatch
 from evolvent.rl.trainer import PolicyTrainer
-from evolvent.scale.initial import policy_for
+from evolvent.scale.initial import make_policy
 from evolvent.worlds.base import Play
 
 TIMES = 20  # iterations in a row
@@ -109,7 +109,7 @@ def test_dapo_says_that_every_answer_was_cut(tmp_path: Path, context: int, where
     """In 10 tokens no second turn fits."""
     world, config = Cut(), GRPOConfig(kind="dapo", practice=quick(**SHORT))
     with run_of(tmp_path, world) as run, pytest.raises(NothingToLearn) as problem:
-        grpo(policy_for([world], seed=1, context=context), world.tasks("train", "seen"), config=config, run=run)
+        grpo(make_policy([world], seed=1, context=context), world.tasks("train", "seen"), config=config, run=run)
     assert f"80 of 80 episodes were left out because they were cut: {where}" in str(problem.value)
 
 

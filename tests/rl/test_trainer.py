@@ -17,12 +17,12 @@ from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import Objective
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.packing import Batch
-from evolvent.methods.etpo import ETPO, Networks, backup, etpo, within
+from evolvent.methods.etpo import ETPOConfig, Networks, etpo, mask_impossible, run_backup
 from evolvent.methods.grpo import GRPOConfig, grpo
-from evolvent.methods.ntpo import NTPO
-from evolvent.methods.poad import POAD as PoadConfig
+from evolvent.methods.ntpo import NTPOConfig
+from evolvent.methods.poad import POADConfig as PoadConfig
 from evolvent.methods.poad import poad
-from evolvent.methods.ppo import PPO, TOKEN, ppo
+from evolvent.methods.ppo import TOKEN, PPOConfig, ppo
 from evolvent.rl.advantages import Advantages, decomposed_gae
 from evolvent.rl.critic import critic_objective
 from evolvent.rl.objective import PolicyGradient, policy_gradient
@@ -178,9 +178,9 @@ RLOO_PRACTICE = {"iterations": 30, "save_every": 30}
 METHODS = {
     "poad": (poad, PoadConfig),
     "poad-own-critic": (poad, lambda practice: PoadConfig(practice=practice.model_copy(update={"critic": "own"}))),
-    "ntpo": (poad, lambda practice: NTPO(gamma=0.9, practice=practice)),
-    "ppo-action": (ppo, PPO),
-    "ppo-token": (ppo, lambda practice: PPO(practice=practice, **{**TOKEN, "kl": 0.01})),
+    "ntpo": (poad, lambda practice: NTPOConfig(gamma=0.9, practice=practice)),
+    "ppo-action": (ppo, PPOConfig),
+    "ppo-token": (ppo, lambda practice: PPOConfig(practice=practice, **{**TOKEN, "kl": 0.01})),
     "grpo": (grpo, lambda practice: GRPOConfig(practice=practice, kl=0.01)),
     "rloo": (
         grpo,
@@ -189,7 +189,7 @@ METHODS = {
         ),  # without one in four collapses
     ),
     "gigpo": (grpo, lambda practice: GRPOConfig(practice=practice, kind="gigpo")),
-    "etpo": (etpo, lambda practice: ETPO(practice=practice.model_copy(update=ETPO_PRACTICE))),
+    "etpo": (etpo, lambda practice: ETPOConfig(practice=practice.model_copy(update=ETPO_PRACTICE))),
     "dapo": (grpo, lambda practice: GRPOConfig(practice=practice, kind="dapo", refill=1)),
 }
 
@@ -251,7 +251,7 @@ def test_a_stopped_practice_ends_as_if_it_had_not_been_stopped(tmp_path, monkeyp
     if name == "warming":
         config = config.model_copy(update={"critic": "shared", "critic_warmup": 3})
     config = config.model_copy(update={"overlap": name == "ahead"})
-    method, settings = (etpo, ETPO(practice=config)) if name == "etpo" else (poad, PoadConfig(practice=config))
+    method, settings = (etpo, ETPOConfig(practice=config)) if name == "etpo" else (poad, PoadConfig(practice=config))
     with run_of(tmp_path / "whole", world, optimizer=optimizer) as run:
         whole = method(small(world), tasks(world), config=settings, run=run)
     improve = PolicyTrainer.update
@@ -276,15 +276,15 @@ def test_a_stopped_practice_ends_as_if_it_had_not_been_stopped(tmp_path, monkeyp
 
 def test_the_first_soft_backup_is_the_reward(tmp_path):
     """Q is 0 and the policy is the reference: prefixes are worth 0, and an action's last token what it was paid."""
-    world, networks = Echo(), Networks(ETPO(beta=0.5))
+    world, networks = Echo(), Networks(ETPOConfig(beta=0.5))
     objective = Objective("etpo", networks.policy_loss, lambda batch: batch.count, ("logits",))
-    setup = RLSpec("etpo", quick(iterations=1), objective, on_start=networks.join)
+    setup = RLSpec("etpo", quick(iterations=1), objective, on_start=networks.create)
     with run_of(tmp_path, world) as run, run.train_rl(talking(tmp_path / "talks", world), setup) as practice:
         for _ in practice.iterations():
             seen = practice.score(practice.rollout(practice.next_starts(tasks(world))))
             fitted = {}
             practice.update_network = lambda name, seen, columns, fitted=fitted: fitted.update(columns)
-            backup(practice, seen, networks)
+            run_backup(practice, seen, networks)
     assert seen.batch.reward.sum() > 0 and np.allclose(fitted["returns"], seen.batch.reward, atol=1e-5)
     assert practice.metrics["loss"] < 1e-4, "the policy is already where Q would have it"
 
@@ -360,7 +360,7 @@ def test_how_an_update_is_cut_does_not_change_what_is_in_it(tmp_path, beginner):
 def test_soft_values_are_of_what_could_be_drawn():
     logits = torch.tensor([[1.0, 2.0, 3.0], [0.5, 0.1, 0.2]])
     batch = Batch(*[torch.zeros(0)] * 4, (0,), 0, columns={"support": torch.tensor([[2, 0, -1], [-1, -1, -1]])})
-    kept = within(logits, batch).log_softmax(-1).exp()
+    kept = mask_impossible(logits, batch).log_softmax(-1).exp()
     assert torch.allclose(
         kept[0], torch.tensor([1.0, 0.0, 3.0]).sub(3).exp() * torch.tensor([1.0, 0, 1]) / (1 + np.exp(-2))
     )
@@ -389,7 +389,7 @@ def test_an_adapter_practises_on_one_base(tmp_path, beginner):
 
     world = Echo()
     tuned = adapt(beginner, AdapterConfig(kind="lora", rank=4), seed=0)
-    config = PPO(practice=quick(iterations=2, critic="own"), **{**TOKEN, "kl": 0.01})
+    config = PPOConfig(practice=quick(iterations=2, critic="own"), **{**TOKEN, "kl": 0.01})
     frozen = {name: weight for name, weight in tuned.model.named_parameters() if "lora" not in name}
     before = {name: weight.clone() for name, weight in frozen.items()}
     with run_of(tmp_path, world) as run:

@@ -11,11 +11,11 @@ from evolvent.errors import ConfigError, NonFinite, NothingToLearn
 from evolvent.learn.config import TrainConfig
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import Objective
-from evolvent.methods.etpo import ETPO, Networks
+from evolvent.methods.etpo import ETPOConfig, Networks
 from evolvent.methods.grpo import GRPOConfig, grpo
-from evolvent.methods.grpo import preset as grpo_preset
-from evolvent.methods.poad import POAD
-from evolvent.methods.ppo import PPO, ppo, preset
+from evolvent.methods.grpo import build_preset as grpo_preset
+from evolvent.methods.poad import POADConfig
+from evolvent.methods.ppo import PPOConfig, build_preset, ppo
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.rl.advantages import Advantages, group_advantage, overlong_penalty, whiten
 from evolvent.rl.objective import PolicyGradient, policy_gradient
@@ -142,7 +142,7 @@ class Long(Echo):
 def test_prompts_that_fill_the_context_are_told_with_a_task(tmp_path):
     world = Long()
     with run_of(tmp_path, world) as run, pytest.raises(NothingToLearn, match="prompt fills the context") as caught:
-        ppo(small(world), tasks(world), config=PPO(practice=quick(iterations=2)), run=run)
+        ppo(small(world), tasks(world), config=PPOConfig(practice=quick(iterations=2)), run=run)
     assert "longer context" in str(caught.value) and str(caught.value).endswith(" of long")
 
 
@@ -168,7 +168,7 @@ def test_the_family_takes_what_has_an_effect():
     GRPOConfig(kind="dr_grpo", length=8)
 
 
-@pytest.mark.parametrize("config", [PPO, POAD, GRPOConfig])
+@pytest.mark.parametrize("config", [PPOConfig, POADConfig, GRPOConfig])
 def test_a_sampler_that_lags_can_be_corrected(config):
     assert config().importance_weights() is None
     found = config(correct="masked", cap=3.0).importance_weights()
@@ -177,8 +177,8 @@ def test_a_sampler_that_lags_can_be_corrected(config):
 
 def test_correction_reaches_the_loss():
     assert (
-        preset(PPO(correct="truncated")).loss.importance_weights is not None
-        and preset(PPO()).loss.importance_weights is None
+        build_preset(PPOConfig(correct="truncated")).loss.importance_weights is not None
+        and build_preset(PPOConfig()).loss.importance_weights is None
     )
     levels = {
         kind: grpo_preset(GRPOConfig(kind=kind, correct="truncated")).loss.importance_weights.level
@@ -186,7 +186,7 @@ def test_correction_reaches_the_loss():
     }
     assert levels == {"grpo": "part", "gspo": "sequence"}
     with pytest.raises(ValueError, match="listed"):
-        PPO(level="listed", correct="truncated")
+        PPOConfig(level="listed", correct="truncated")
 
 
 # ------------------------------------------------------------------ one base below all adapters
@@ -196,9 +196,9 @@ def test_a_target_network_has_the_base_of_the_policy(tmp_path):
     world = Echo()
     tuned = adapt(small(world), AdapterConfig(kind="lora", rank=2), seed=0)
     base = {name: weight.data_ptr() for name, weight in tuned.model.named_parameters() if "lora" not in name}
-    networks = Networks(ETPO(polyak=0.0, practice=quick(iterations=1)))
+    networks = Networks(ETPOConfig(polyak=0.0, practice=quick(iterations=1)))
     objective = Objective("etpo", networks.policy_loss, lambda batch: batch.count, ("logits",))
-    setup = RLSpec("etpo", quick(iterations=1), objective, on_start=networks.join)
+    setup = RLSpec("etpo", quick(iterations=1), objective, on_start=networks.create)
     with run_of(tmp_path, world) as run, run.train_rl(tuned, setup):
         weights = dict(networks.target.named_parameters())
         assert {name: weights[name].data_ptr() for name in base} == base
@@ -206,6 +206,6 @@ def test_a_target_network_has_the_base_of_the_policy(tmp_path):
         with torch.no_grad():
             for name in networks.moved:
                 dict(learning.named_parameters())[name].add_(1.0)
-        networks.follow(1)
+        networks.update_target(1)
         assert all(torch.equal(weights[name], dict(learning.named_parameters())[name]) for name in networks.moved)
         assert networks.moved and not set(networks.moved) & set(base)

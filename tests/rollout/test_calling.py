@@ -22,7 +22,7 @@ from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer
 from evolvent.models.toolprompt import FourBlocks
 from evolvent.rl.rollout_batch import build_rollout_batch
 from evolvent.rollout.collect import collect
-from evolvent.schemas import faults
+from evolvent.schemas import find_argument_faults
 from evolvent.trajectory import Start
 from evolvent.worlds.crafting import Crafting
 from evolvent.worlds.functions.episode import read_calls
@@ -68,7 +68,7 @@ def test_random_weights_write_valid_calls_alone(form):
         assert step.info["constrained"] and "unparsed" not in step.info and step.generations[-1].stop == "stop"
         known = {tool.name: tool for tool in world.toolbox(task).tools}
         for call in resolve_names(read_calls(step.action, form), list(known.values())):
-            assert faults(call.arguments, known[call.name].parameters) == ()
+            assert find_argument_faults(call.arguments, known[call.name].parameters) == ()
             count += 1
     assert count > 0
 

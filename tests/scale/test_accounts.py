@@ -116,7 +116,7 @@ def test_a_play_keeps_its_parents_when_another_comes_before_it(tmp_path: Path) -
     with run_of(tmp_path, world) as run, run.train_rl(small(world), setup) as practice:
         next(practice.iterations())
         tasks = world.tasks("train", "seen")
-        shown = {one.id: one for one in ev.demonstrations([Shown()], tasks[:3])}
+        shown = {one.id: one for one in ev.collect_demonstrations([Shown()], tasks[:3])}
         branches = [Start(one.task, 1, Branch(one.id, 1)) for one in shown.values()]
         run._verbs._one = gate = Gate(lambda: practice.rollout([Start(tasks[5])]))
         gate.armed = True

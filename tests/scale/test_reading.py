@@ -22,8 +22,8 @@ from evolvent.rl.presets import POAD, PPO_ACTION
 from evolvent.rl.rollout_batch import CUT_OFF, TRUNCATED
 from evolvent.rl.scored_rollout import ScoredRollout
 from evolvent.rl.trainer import PolicyTrainer, RLSpec
-from evolvent.scale.initial import policy_for
-from evolvent.scale.reading import next_root
+from evolvent.scale.initial import make_policy
+from evolvent.scale.reading import next_prompt
 from evolvent.trajectory import Branch, Start, Step, Trajectory
 from evolvent.worlds.base import Play
 from tests.rl.acting import WORDS, Endless, quick, run_of
@@ -50,7 +50,7 @@ class Talk(Endless):
 
 
 def fresh() -> Policy:
-    return policy_for([Talk()], seed=1, context=CONTEXT)
+    return make_policy([Talk()], seed=1, context=CONTEXT)
 
 
 def demonstrated(task: ev.Task) -> Trajectory:
@@ -132,8 +132,8 @@ def test_a_branch_is_told_with_its_parents_turns_or_not_at_all() -> None:
     parent, told = demonstrated(world.tasks("train", "seen")[0]), []
     agent = ev.LanguageAgent(policy, max_tokens=3, history=Summarise(lambda pairs: told.extend(pairs) or "red"))
     own = replace(parent, id="own", steps=parent.steps[1:], branch=Branch(parent.id, 1, 1))
-    assert next_root(own, agent, world=world, parents={}) is None and not told
-    root = next_root(own, agent, world=world, parents={parent.id: parent})
+    assert next_prompt(own, agent, world=world, parents={}) is None and not told
+    root = next_prompt(own, agent, world=world, parents={parent.id: parent})
     assert root == policy.dialect.open("", f"{parent.steps[0].observation} red")
     second, third = str(parent.steps[1].observation), str(parent.final_observation)
     assert told == [("red green", second), ("blue blue grey", third)], "one token was the parent's, two are its own"

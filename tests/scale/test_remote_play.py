@@ -20,8 +20,8 @@ from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.policy import Policy, load_policy
 from evolvent.models.tiny import init_tiny, tiny_config
 from evolvent.rl.trainer import RLConfig
-from evolvent.scale.endpoint_backend import RemoteVerbs, write_plain
-from evolvent.scale.local_backend import LocalVerbs, Panel
+from evolvent.scale.endpoint_backend import EndpointBackend, write_plain
+from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
 from evolvent.store.store import Store
 from tests.learn.byte_policy import byte_policy
 from tests.serve.command import command
@@ -72,13 +72,13 @@ def shared(policy, tmp_path_factory):
         yield endpoint, folder
 
 
-def verbs(world, *, kind=LocalVerbs, **more):
+def verbs(world, *, kind=LocalBackend, **more):
     train = ev.TrainConfig(lr=2e-3, weight_decay=0.0, warmup_steps=0, final_lr_ratio=1.0, batch_tokens=2048)
-    return kind({world.name: world}, train, Panel(limit=8), slots=8, max_tokens=4, **more)
+    return kind({world.name: world}, train, EvaluationPanel(limit=8), slots=8, max_tokens=4, **more)
 
 
 def remote(world, endpoint, folder, **more):
-    return verbs(world, kind=RemoteVerbs, endpoint=endpoint, handover=folder, **more)
+    return verbs(world, kind=EndpointBackend, endpoint=endpoint, handover=folder, **more)
 
 
 def practised(folder, using, policy, world, **config):

@@ -285,7 +285,7 @@ def test_what_an_estimate_fails_at_is_dropped():
 @pytest.fixture(scope="module")
 def setting():
     world = Lookup()
-    return world, ev.policy_for([world], seed=3), world.tasks("test", "seen")[:4]
+    return world, ev.make_policy([world], seed=3), world.tasks("test", "seen")[:4]
 
 
 class Head:
@@ -351,7 +351,7 @@ def test_what_a_scorer_does_not_keep_is_charged_each_time(setting):
 @pytest.mark.parametrize("judge", [None, "judge"])
 def test_conversations_are_the_agents_and_cost_what_the_engine_counts(setting, name, judge):
     world, policy, tasks = setting
-    ours, theirs = LocalEngine(policy, slots=16), LocalEngine(ev.policy_for([world], seed=8), slots=16)
+    ours, theirs = LocalEngine(policy, slots=16), LocalEngine(ev.make_policy([world], seed=8), slots=16)
     language = LanguageProposer(policy, world, max_tokens=6)
     result = run(
         lambda root: LANGUAGE_SEARCHES[name](root, Budget()),
@@ -474,7 +474,7 @@ def test_chosen_actions_are_among_the_listed():
 
 def test_a_full_context_ends_the_episode(setting):
     world, _, _ = setting
-    policy = ev.policy_for([world], context=52)
+    policy = ev.make_policy([world], context=52)
     task = world.tasks("test", "longer")[0]
     language = LanguageProposer(policy, world, max_tokens=10)
     (children,) = told(
@@ -539,7 +539,7 @@ def test_what_is_played_can_be_judged(setting, name, limit, own, steps):
 def test_samples_that_leave_no_room_for_the_judge_are_given_up(setting):
     """Of long samples side by side the last are given up, so that what the others came to is judged."""
     world, _, tasks = setting
-    policy, given_up = ev.policy_for([world], context=160, seed=3), 0  # little more than an episode takes
+    policy, given_up = ev.make_policy([world], context=160, seed=3), 0  # little more than an episode takes
     for limit in (200, 700, 1300):
         language, engine = LanguageProposer(policy, world, max_tokens=6), LocalEngine(policy, slots=16)
         search = partial(best_of_n, budget=Budget(computed=limit), rng=np.random.default_rng(0), n=30)

@@ -19,7 +19,7 @@ from evolvent.engine.recompute import RecomputeEngine
 from evolvent.errors import ConfigError, ContextOverflow, EngineError, NoLegalAction, ScoringError, WeightsChanged
 from evolvent.learn.token_sequences import flatten
 from evolvent.models.dialects import Words
-from evolvent.reward.generative import GenerativeScorer, Verdict
+from evolvent.reward.generative import GenerativeScorer, VerdictPrompt
 from evolvent.reward.process import SpanScorer, TagIds
 from evolvent.search.beam import beam
 from evolvent.search.gumbel import gumbel_mcts
@@ -166,7 +166,7 @@ def test_a_budget_is_never_exceeded(policy, judge, name, level, limit, kind, sco
     assert found.ended_by in ("done", kind) and found.spent.generated == engine.usage.generated
 
 
-QUESTION = Verdict((9, 10, 11), 40, 41)
+QUESTION = VerdictPrompt((9, 10, 11), 40, 41)
 SCORERS = {
     "tags": lambda how: SpanScorer(TAGS, "judge"),
     "own tags": lambda how: SpanScorer(TAGS),

@@ -21,7 +21,7 @@ SIZES = Sizes(train=6, dev=4, test=4)
 
 def test_a_policy_plays_calls_of_functions():
     world = Functions(sizes=SIZES)
-    policy = ev.policy_for([world], seed=3)
+    policy = ev.make_policy([world], seed=3)
     starts = [ev.Start(task) for task in world.tasks("train", world.tiers[0])[:4]]
 
     def played(by):

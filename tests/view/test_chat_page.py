@@ -26,7 +26,7 @@ from evolvent.engine.asks import Sampling
 from evolvent.errors import ConfigError, EngineError
 from evolvent.serve.listen import listen, url_of
 from evolvent.view import chat
-from evolvent.view.chat import About, chat_app, chat_page
+from evolvent.view.chat import ChatInfo, chat_app, chat_page
 from evolvent.web import Access
 from tests.bench.small_policies import small_policy
 
@@ -76,7 +76,7 @@ def served(speaker, **more):
     """The page of a speaker on a free port; stopped at the end."""
     leaving = threading.Event()
     app = chat_app(
-        speaker, Conversation(), About("a run", "temperature 0", **more), access=Access(), stop=leaving.is_set
+        speaker, Conversation(), ChatInfo("a run", "temperature 0", **more), access=Access(), stop=leaving.is_set
     )
     bound = listen("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none", lifespan="off", http="h11"))
@@ -229,7 +229,7 @@ def test_only_so_many_conversations_are_remembered(monkeypatch):
 
 
 def test_replies_come_one_after_the_other_and_end_with_the_server(monkeypatch):
-    monkeypatch.setattr(chat, "_WAITING", 2)
+    monkeypatch.setattr(chat, "_MAX_WAITING", 2)
     speaker = Scripted(hold=threading.Event())
     with served(speaker) as client:
         here, answers = client.get("/").url.path, []
@@ -263,7 +263,7 @@ def test_replies_come_one_after_the_other_and_end_with_the_server(monkeypatch):
 
 
 def test_the_page_of_a_closed_vocabulary_says_so():
-    page = chat_page(Conversation(), About("run", words=1234), number="x" * 22, voice=None)
+    page = chat_page(Conversation(), ChatInfo("run", vocabulary_size=1234), number="x" * 22, voice=None)
     assert "1,234 words" in page and "nobody speaks yet" in page
 
 

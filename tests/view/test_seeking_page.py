@@ -15,8 +15,8 @@ from evolvent.belief.stopping import StdBelow
 from evolvent.belief.tracing import concentration_field, trace_episode
 from evolvent.errors import ConfigError
 from evolvent.trajectory import Start
-from evolvent.view.plume import belief_film, belief_map, moments
-from evolvent.view.seeking import COLUMNS, seeking_page, seeking_rows
+from evolvent.view.plume import belief_film, belief_map, select_looks
+from evolvent.view.seeking import COLUMNS, build_seeking_rows, seeking_page
 from evolvent.worlds.plume.world import PlumeWorld
 
 WORLD = PlumeWorld()
@@ -119,7 +119,7 @@ def test_a_film_shows_each_moment_in_turn_and_stays_on_the_last(one):
         r'animation-delay:-([\d.]+)s">',
         text,
     )
-    shown = moments(one, min(60, len(one.looks)))
+    shown = select_looks(one, min(60, len(one.looks)))
     assert len(frames) == len(shown) and len({loop for _, _, loop, _ in frames}) == 1
     loop = float(frames[0][2])
     begins = [loop - float(delay) for _, _, _, delay in frames]
@@ -135,9 +135,9 @@ def test_moments_are_even_and_whole():
     class Long:
         looks = range(101)
 
-    assert moments(Long(), 5) == [0, 25, 50, 75, 100]
+    assert select_looks(Long(), 5) == [0, 25, 50, 75, 100]
     Long.looks = range(1)
-    assert moments(Long(), 4) == [0]
+    assert select_looks(Long(), 4) == [0]
 
 
 class Tags(HTMLParser):
@@ -181,6 +181,6 @@ def test_the_page_tells_every_figure(one):
         assert told in page, told
     empty = seeking_page({**DATA, "curve": []})
     assert "Learning" not in empty and "Episodes</h2>" not in empty
-    (cells,) = seeking_rows([ROW])
+    (cells,) = build_seeking_rows([ROW])
     assert len(cells) == len(COLUMNS) and cells[1:4] == ("90.0", "80.0 to 95.0", "1.0")
-    assert seeking_rows([{**ROW, "success": None}])[0][1] == "–", "no truth, no rate"
+    assert build_seeking_rows([{**ROW, "success": None}])[0][1] == "–", "no truth, no rate"

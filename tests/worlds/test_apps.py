@@ -10,8 +10,8 @@ from evolvent.cli.main import main
 from evolvent.errors import ConfigError
 from evolvent.grade.exchanges import Exchanges, grade_exchanges, is_same_text, is_same_value
 from evolvent.rollout.collect import collect
-from evolvent.sandbox.limits import Limits
-from evolvent.sandbox.pool import Boxes
+from evolvent.sandbox.limits import SandboxLimits
+from evolvent.sandbox.pool import SandboxPool
 from evolvent.trajectory import Start
 from evolvent.worlds.code.rows import read_code, read_code_row
 from evolvent.worlds.code.world import Code
@@ -38,8 +38,8 @@ CALL = {
 
 @pytest.fixture(scope="module")
 def boxes():
-    with Boxes() as made:
-        yield made.opener(Limits(cpu_s=5, wall_s=5.0))
+    with SandboxPool() as made:
+        yield made.opener(SandboxLimits(cpu_s=5, wall_s=5.0))
 
 
 def judged(boxes, source, **tests):

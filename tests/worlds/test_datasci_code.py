@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from evolvent.errors import ConfigError, SessionGone
 from evolvent.sandbox.bubblewrap import isolation
-from evolvent.sandbox.limits import Limits, Outcome, Request
-from evolvent.sandbox.pool import Boxes
-from evolvent.sandbox.values import Other
+from evolvent.sandbox.limits import CallRequest, Outcome, SandboxLimits
+from evolvent.sandbox.pool import SandboxPool
+from evolvent.sandbox.values import OpaqueValue
 from evolvent.trajectory import Task
 from evolvent.worlds.datasci.area import area_of_probabilities, area_under_curve
 from evolvent.worlds.datasci.code import PACKAGES, DataSciCode, render_program
@@ -25,22 +25,22 @@ from evolvent.worlds.datasci.table import read_table
 
 metrics = pytest.importorskip("sklearn.metrics")
 TABLE = read_table()
-LIMITS = Limits(cpu_s=60, wall_s=120.0, memory_mb=4096, total_mb=2048, files=256)
+LIMITS = SandboxLimits(cpu_s=60, wall_s=120.0, memory_mb=4096, total_mb=2048, files=256)
 
 
 class Answering:
     """A runner that answers with a function of the request, and remembers what it was asked."""
 
-    def __init__(self, answer: Callable[[Request], Outcome]) -> None:
+    def __init__(self, answer: Callable[[CallRequest], Outcome]) -> None:
         self.answer, self.asked, self.jobs = answer, [], 0
 
-    def observe(self, source: str, requests: Sequence[Request], limits: Limits) -> tuple[Outcome, ...]:
+    def observe(self, source: str, requests: Sequence[CallRequest], limits: SandboxLimits) -> tuple[Outcome, ...]:
         self.jobs += 1
         self.asked += requests
         return tuple(self.answer(request) for request in requests)
 
 
-def rows_asked(request: Request) -> np.ndarray:
+def rows_asked(request: CallRequest) -> np.ndarray:
     _, _, asked, columns = request.args
     return np.frombuffer(asked, "<f4").reshape(-1, columns)
 
@@ -97,7 +97,7 @@ def test_a_box_never_gets_the_labels_of_what_is_asked():
     data = load_set("wine")
     known: list[int] = []
 
-    def answer(request: Request) -> Outcome:
+    def answer(request: CallRequest) -> Outcome:
         known.append(len(request.args[1]))
         return Outcome("value", [[0.2, 0.3, 0.5]] * len(rows_asked(request)))
 
@@ -125,8 +125,8 @@ def test_a_box_never_gets_the_labels_of_what_is_asked():
         ([[0.5, float("nan")]] * 60, "finite"),
         ([[1, 0]] * 60, "in each row"),
         ([[0.5, True]] * 60, "in each row"),
-        (Other("Always"), "got Other"),
-        ([[0.5, Other("float")]] * 60, "in each row"),
+        (OpaqueValue("Always"), "got Other"),
+        ([[0.5, OpaqueValue("float")]] * 60, "in each row"),
     ],
 )
 def test_answers_that_are_none(value, said):
@@ -159,7 +159,7 @@ def test_all_folds_together_have_the_wall_limit():
     runner = Answering(lambda request: Outcome("value", [[0.5, 0.5]] * len(rows_asked(request))))
     data = load_set("rings")
     asked = deal_folds(data.labels, 5, np.random.default_rng(0))
-    judged = cross_validate("", data, asked, runner=runner, limits=Limits(wall_s=1e-9))
+    judged = cross_validate("", data, asked, runner=runner, limits=SandboxLimits(wall_s=1e-9))
     assert judged.area is None and judged.error.startswith("timeout") and runner.jobs <= 1
 
 
@@ -191,14 +191,14 @@ def test_settings_and_tasks_that_are_none():
 
 
 @pytest.fixture(scope="module")
-def boxes() -> Iterator[Boxes]:
+def boxes() -> Iterator[SandboxPool]:
     isolation()
-    with Boxes(packages=PACKAGES, ahead=1) as opened:
+    with SandboxPool(packages=PACKAGES, ahead=1) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def world(boxes: Boxes) -> DataSciCode:
+def world(boxes: SandboxPool) -> DataSciCode:
     return DataSciCode(boxes, table=TABLE, count=2, limits=LIMITS)
 
 

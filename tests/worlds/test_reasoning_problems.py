@@ -11,7 +11,7 @@ import pytest
 
 from evolvent.errors import ConfigError, IsolationUnavailable
 from evolvent.grade.programs import assemble_solution, evaluate_straight
-from evolvent.sandbox.limits import Limits, Outcome, Request
+from evolvent.sandbox.limits import CallRequest, Outcome, SandboxLimits
 from evolvent.worlds.audit import play_actions
 from evolvent.worlds.base import SPLITS
 from evolvent.worlds.panel import Sizes
@@ -93,7 +93,7 @@ class Counted:
     def __init__(self, outcome: Outcome) -> None:
         self.outcome, self.asked = outcome, []
 
-    def observe(self, source: str, requests: Sequence[Request], limits: Limits) -> tuple[Outcome, ...]:
+    def observe(self, source: str, requests: Sequence[CallRequest], limits: SandboxLimits) -> tuple[Outcome, ...]:
         self.asked.append((source, tuple(requests), limits))
         return (self.outcome,) * len(requests)
 
@@ -134,7 +134,9 @@ class TestPrograms:
 
     def test_without_isolation_nothing_is_scored(self):
         class Bare:
-            def observe(self, source: str, requests: Sequence[Request], limits: Limits) -> tuple[Outcome, ...]:
+            def observe(
+                self, source: str, requests: Sequence[CallRequest], limits: SandboxLimits
+            ) -> tuple[Outcome, ...]:
                 raise IsolationUnavailable("no isolation here")
 
         world = Problems(form="program", runner=Bare(), sizes=SMALL)

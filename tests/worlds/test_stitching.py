@@ -38,7 +38,7 @@ def test_what_can_be_reached():
     assert (found.optimum, found.cloned, found.conditioned, found.stitched) == (10.0, 1.5, 2.0, 10.0)
     found = compute_reachable(maze, whole)
     assert (found.cloned, found.conditioned, found.stitched) == (pytest.approx(13 / 3), 10.0, 10.0)
-    without_goal = pieces.chosen([at for at, paid in enumerate(pieces.returns) if paid < 10])
+    without_goal = pieces.select([at for at, paid in enumerate(pieces.returns) if paid < 10])
     assert compute_reachable(maze, without_goal).stitched == 2.0, "a way that nobody went is not known"
     assert compute_reachable(maze, pieces, start="C").cloned == 10.0
     with pytest.raises(ConfigError):

@@ -14,9 +14,9 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
-from evolvent.memory.quoting import quoted
+from evolvent.memory.quoting import quote_text
 from evolvent.memory.records import Demonstration, StepRecord
-from evolvent.memory.windows import Aligned, Window, align, window
+from evolvent.memory.windows import AlignedHistory, Window, align_history, cut_window
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -70,7 +70,7 @@ class PromptExample:
     @classmethod
     def all_of(cls, demonstration: Demonstration, rank: int, score: float = 0.0) -> PromptExample:
         """Returns an example with all steps of the demonstration."""
-        return cls(window(demonstration, 0, before=None, after=None), rank, score)
+        return cls(cut_window(demonstration, 0, before=None, after=None), rank, score)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def step_prompt(
         marked: whether steps of demonstrations are numbered.
     """
     ordered = sorted(examples, key=_sort_key)
-    aligned: Aligned[StepRecord] = align(
+    aligned: AlignedHistory[StepRecord] = align_history(
         episode.steps,
         len(episode.steps) if episode.max_steps is None else episode.max_steps,
         (episode.task, episode.first),
@@ -121,7 +121,7 @@ def step_prompt(
         "thoughts": think is not None,
         "marked": marked,
         "ask": ask,
-        "pondered": [quoted(text) for text in episode.thoughts],
+        "pondered": [quote_text(text) for text in episode.thoughts],
         "own": _episode_fields(
             aligned.prefix, (episode.task, episode.first), aligned.steps, following=episode.observation
         ),
@@ -159,7 +159,7 @@ def _template(name: str) -> Template:
 
 
 def _sort_key(example: PromptExample) -> tuple[int, str]:
-    return (len(example.window.steps) if example.is_whole else example.window.at, example.window.trajectory_id)
+    return (len(example.window.steps) if example.is_whole else example.window.center, example.window.trajectory_id)
 
 
 def _example_fields(example_window: Window) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def _example_fields(example_window: Window) -> dict[str, Any]:
         example_window.prefix,
         (example_window.task, first),
         example_window.steps,
-        following=example_window.following,
+        following=example_window.next_observation,
         marks=example_window.marks,
     )
 
@@ -187,13 +187,13 @@ def _episode_fields(
         {
             "mark": mark,
             "observation": _escape_observation(step.observation),
-            "thought": quoted(step.thought),
-            "action": quoted(step.action),
+            "thought": quote_text(step.thought),
+            "action": quote_text(step.action),
         }
         for mark, step in zip(marks or range(len(steps)), steps, strict=True)
     ]
     return {
-        "task": "" if task in first else quoted(task),
+        "task": "" if task in first else quote_text(task),
         "first": _escape_observation(prefix[1]) if prefix else "",
         "steps": rows,
         "following": _escape_observation(following),

@@ -18,9 +18,9 @@ from evolvent.agents.writers import Writer, WriteRequest, WriterReply, writer_fo
 from evolvent.engine.asks import GREEDY, Answer, Ask, BlockingCall, Sampling
 from evolvent.engine.endpoint import Endpoint
 from evolvent.errors import ConfigError, ContextOverflow, InvalidAction, Problem
-from evolvent.memory.records import Demonstration, Hit, Key, StepRecord, instruction
+from evolvent.memory.records import Demonstration, Hit, Key, StepRecord, extract_instruction
 from evolvent.memory.steps import StepMemory
-from evolvent.memory.windows import window
+from evolvent.memory.windows import cut_window
 from evolvent.models.policy import Policy
 from evolvent.trajectory import Task, Value
 from evolvent.worlds.base import Info, World
@@ -103,7 +103,10 @@ class StepAgent:
             0
             if self.memory is None
             else max(
-                (len(self.memory.demonstration(name).kind.split()) for name in self.memory.ids[:_CHECKED_EPISODES]),
+                (
+                    len(self.memory.get_demonstration(name).kind.split())
+                    for name in self.memory.trajectory_ids[:_CHECKED_EPISODES]
+                ),
                 default=0,
             )
         )
@@ -203,7 +206,7 @@ class StepMind:
             ]
             return [PromptExample.all_of(shot, rank) for rank, shot in enumerate(matching[: agent.k])]
         return [
-            PromptExample.all_of(agent.memory.demonstration(hit.record.trajectory_id), rank, hit.score)
+            PromptExample.all_of(agent.memory.get_demonstration(hit.record.trajectory_id), rank, hit.score)
             for rank, hit in enumerate(self._query_memory(self._first, agent.episode_key))
         ]
 
@@ -216,8 +219,11 @@ class StepMind:
         text = " ".join(thoughts) if key.field == "thought" and thoughts else observation
         return [
             PromptExample(
-                window(
-                    agent.memory.demonstration(hit.record.trajectory_id), hit.record.step, before=before, after=after
+                cut_window(
+                    agent.memory.get_demonstration(hit.record.trajectory_id),
+                    hit.record.step,
+                    before=before,
+                    after=after,
                 ),
                 rank,
                 hit.score,
@@ -231,7 +237,9 @@ class StepMind:
         metadata_filter = None if self._kind_prefix is None else {"kind": self._kind_prefix}
         if agent.memory is None:
             return []
-        return agent.memory.query([text], agent.k, by=key, where=metadata_filter, without={self._task.id})[0]
+        return agent.memory.query(
+            [text], agent.k, lookup_key=key, filters=metadata_filter, excluded_ids={self._task.id}
+        )[0]
 
     @property
     def _kind_prefix(self) -> str | None:
@@ -239,7 +247,7 @@ class StepMind:
         return None if num_words is None else " ".join(self._task.kind.split()[:num_words])
 
     def _episode_so_far(self, observation: str, thoughts: tuple[str, ...] = ()) -> EpisodeSoFar:
-        return EpisodeSoFar(self._first, instruction(self._first), tuple(self._steps), observation, thoughts)
+        return EpisodeSoFar(self._first, extract_instruction(self._first), tuple(self._steps), observation, thoughts)
 
     # ------------------------------------------------------------------ what is written
 
@@ -279,7 +287,7 @@ class StepMind:
                 kept_examples.pop()
                 marks.setdefault("dropped", {}).update({ask: len(examples) - len(kept_examples)})
         marks.setdefault("shown", {})[ask] = [
-            [example.window.trajectory_id, example.window.at] for example in kept_examples
+            [example.window.trajectory_id, example.window.center] for example in kept_examples
         ]
         return reply
 

@@ -1,6 +1,7 @@
 """A belief over answers: the votes of samples, with equivalent texts counted as one answer.
 
-The detectors of `belief/stopping.py` read its summary, so that a vote ends as soon as it is decided, or nearly so.
+The detectors of `belief/stopping.py` read its summary, so that a vote ends as soon as it is decided, or nearly
+so.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ class AnswerBelief:
     """Votes for answers, up to a maximum number.
 
     As in `search.aggregate`: an answer joins the first equal or equivalent one; None is a vote that could not be
-    parsed; of
-    equal counts the answer seen first leads.
+    parsed; of equal counts the answer seen first leads.
 
     Args:
-        most: Maximum number of votes.
+        max_votes: Maximum number of votes.
         votes: (answer as first seen, votes) in the order in which they were first seen.
-        unread: Votes without an answer.
-        normalise: Function that makes equivalent answers equal; `normal_answer` for texts and numbers; None: no change.
-        same: Function that returns whether two different answers are equivalent, such as a grader.
+        unparsable: Votes without an answer.
+        normalize: Function that makes equivalent answers equal; `normalize_answer` for texts and numbers; None: no
+            change.
+        is_same: Function that returns whether two different answers are equivalent, such as a grader.
     Raises:
         ConfigError: a maximum below 1, or more votes than the maximum.
     """
@@ -124,7 +125,7 @@ def probability_summary(probability: NDArray[np.float64]) -> BeliefSummary:
     `Agreement(q, least=1)` stops where the probability is at least q; its score is 1 minus the probability.
 
     Args:
-        chance: `[B]`. Probability of each statement.
+        probability: `[B]`. Probability of each statement.
     Raises:
         ConfigError: a number outside 0 to 1.
     """

@@ -1,11 +1,12 @@
 """Cessation: the agent itself ends the episode when its belief is certain, and is rewarded for that.
 
 Source: AGDC, "Autonomous Goal Detection and Cessation in Reinforcement Learning: A Case Study on Source Term
-Estimation" (arXiv 2409.09541). An agent that searches for an invisible target gets no signal of its arrival. AGDC
-monitors the agent's belief: where every standard deviation is below zeta, the agent ends the episode and receives the
-goal's reward. Only `terminated` and `reward` change, so the method works with any learner.
+Estimation" (arXiv 2409.09541). An agent that searches for an invisible target gets no signal of its arrival.
+AGDC monitors the agent's belief: where every standard deviation is below zeta, the agent ends the episode and
+receives the goal's reward. Only `terminated` and `reward` change, so the method works with any learner.
 
-Cessation sets `terminated`, the horizon sets `truncated`, never both: only a truncated episode may be bootstrapped.
+Cessation sets `terminated`, the horizon sets `truncated`, never both: only a truncated episode may be
+bootstrapped.
 """
 
 from __future__ import annotations
@@ -126,11 +127,12 @@ class Cessation(gymnasium.Wrapper[ObsT, ActT, ObsT, ActT], Generic[ObsT, ActT]):
         detector: Decides whether the belief is certain enough.
         reward: Reward of ceasing.
         step_cost: Reward of every other step; None: that of the inner environment.
-        paid_for: "belief": ceasing always earns the reward; "truth": only with a right estimate, otherwise it costs a
-            step.
-        right: Returns whether the estimate is right; required for "truth", otherwise only reported in `info["right"]`.
+        paid_for: "belief": ceasing always earns the reward; "truth": only with a right estimate, otherwise it costs
+            a step.
+        right: Returns whether the estimate is right; required for "truth", otherwise only reported in
+            `info["right"]`.
     Raises:
-        ConfigError: see `Payment`; "truth" without `right`.
+        ConfigError: see `StopReward`; "truth" without `right`.
     """
 
     def __init__(

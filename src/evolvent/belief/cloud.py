@@ -1,8 +1,9 @@
-"""Beliefs about sources as weighted hypotheses: B beliefs of N hypotheses each, as a structure of arrays [B, N].
+"""Beliefs about sources as weighted hypotheses: B beliefs of N hypotheses each, as a structure of arrays [B,
+N].
 
-Particles and grids both are clouds, so that planners, summaries and features do not depend on the kind. All random
-numbers of a cloud derive from the seed of each belief and the number of its readings, so a belief is the same alone
-and in a batch.
+Particles and grids both are clouds, so that planners, summaries and features do not depend on the kind. All
+random numbers of a cloud derive from the seed of each belief and the number of its readings, so a belief is the
+same alone and in a batch.
 """
 
 from __future__ import annotations

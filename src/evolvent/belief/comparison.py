@@ -1,8 +1,8 @@
 """Comparison of policies and planners on the same searches: one sensor, sources, beliefs and detector for all.
 
-Whatever chooses the moves, an episode ends by the detector or at its horizon. An episode is its task and its sample:
-source, noise and particles derive from them, so all choosers face the same ones. A success is a right stop: the agent
-ended the episode, and the estimate was within the preset's tolerance then.
+Whatever chooses the moves, an episode ends by the detector or at its horizon. An episode is its task and its
+sample: source, noise and particles derive from them, so all choosers face the same ones. A success is a right
+stop: the agent ended the episode, and the estimate was within the preset's tolerance then.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Arithmetic of the filter as fused loops for CPUs, compiled by numba (extra `belief`).
 
-Separate operations, as in torch, read and write every array a dozen times; a fused loop keeps a particle in registers.
-exp and log are polynomials (Cephes, single precision), and the normal distribution function is Abramowitz and Stegun
-7.1.26, so that compilers can vectorize them: relative errors stay near 1e-6, far below those of any particle cloud.
-`likelihood` and `moves` have the same equations in torch; tests compare the two.
+Separate operations, as in torch, read and write every array a dozen times; a fused loop keeps a particle in
+registers. exp and log are polynomials (Cephes, single precision), and the normal distribution function is
+Abramowitz and Stegun 7.1.26, so that compilers can vectorize them: relative errors stay near 1e-6, far below
+those of any particle cloud. `likelihood` and `moves` have the same equations in torch; tests compare the two.
 """
 
 from __future__ import annotations

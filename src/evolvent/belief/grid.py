@@ -1,7 +1,9 @@
-"""The grid belief: every cell is a hypothesis, updated by Bayes' rule in double precision without sampling or moves.
+"""The grid belief: every cell is a hypothesis, updated by Bayes' rule in double precision without sampling or
+moves.
 
-It has the interface of `particles` and is exact up to the size of its cells, so the filter is tested against it. Its
-likelihood is a second implementation straight from the formulas, which shares no code with the filter's.
+It has the interface of `particles` and is exact up to the size of its cells, so the filter is tested against
+it. Its likelihood is a second implementation straight from the formulas, which shares no code with the
+filter's.
 """
 
 from __future__ import annotations

@@ -33,8 +33,7 @@ def sensor_row(sensor: Sensor, like: Tensor) -> Tensor:
     """Returns the sensor's numbers, [7], on the device and in the dtype of a tensor.
 
     threshold, Pd, sigma, sigma_fraction, the constant and the growing part of a non-detection's spread, and log Pd
-    where
-    it counts for detections.
+    where it counts for detections.
     """
     is_consistent = sensor.likelihood == "consistent"
     miss_spread = (sensor.sigma, sensor.sigma_fraction) if is_consistent else (sensor.threshold, 0.0)
@@ -53,9 +52,9 @@ def _log_density(mean_reading: Tensor, z: Tensor, row: Tensor) -> Tensor:
     """Computes `log_likelihood` with the sensor as a row; both branches share one logarithm, the most expensive
     part.
 
-    A sensor that never misses still gets a probability of `_LEAST` for a miss: 1 + erf is exactly 0 in float32 from 4
-    on,
-    and where every hypothesis has probability 0 no weight is left. `fused` takes logarithms of such numbers too.
+    A sensor that never misses still gets a probability of `_MIN_PROBABILITY` for a miss: 1 + erf is exactly 0 in
+    float32 from 4 on, and where every hypothesis has probability 0 no weight is left. `fused` takes logarithms of
+    such numbers too.
     """
     threshold, detect, sigma, fraction, miss_spread, miss_spread_fraction, log_detect = row.unbind()
     is_detection = z > threshold
@@ -74,7 +73,7 @@ def log_likelihood(mean_reading: Tensor, z: Tensor, sensor: Sensor) -> Tensor:
     """Computes log L(z | C).
 
     Args:
-        clean: [...]. Concentrations C, grams per cubic meter.
+        mean_reading: [...]. Concentrations C, grams per cubic meter.
         z: [...]. Readings, broadcast against them; at or below the threshold: nothing was detected.
         sensor: The sensor.
     Returns:
@@ -90,11 +89,12 @@ def reweigh(
 
     Args:
         log_w: [B, N]. Normalized log weights.
-        known: Terms of the hypotheses, each [B, N].
-        place: [B, 4]. Sensor position (x, y, z) and reading.
+        source_terms: Terms of the hypotheses, each [B, N].
+        position_reading: [B, 4]. Sensor position (x, y, z) and reading.
         sensor: The sensor.
     Returns:
-        (log weights [B, N], log predictive density of the reading [B], effective sample size [B]). Where no hypothesis
+        (log weights [B, N], log predictive density of the reading [B], effective sample size [B]). Where no
+            hypothesis
         allows the reading, the second is -inf and the others are undefined.
     """
     px, py, pz, z = position_reading.T.unsqueeze(-1).unbind()
@@ -112,7 +112,7 @@ def past_log_likelihood(source_terms: Terms, past: Tensor, counts: Tensor, *, se
     """Computes the log-likelihood of all readings so far, [R, N].
 
     Args:
-        known: Terms of the hypotheses, each [R, N].
+        source_terms: Terms of the hypotheses, each [R, N].
         past: [R, T, 4]. Positions and readings.
         counts: [R]. Number of valid readings among the T.
         sensor: The sensor.
@@ -125,12 +125,12 @@ def past_log_likelihood(source_terms: Terms, past: Tensor, counts: Tensor, *, se
 
 
 def joint_log_likelihood(source_terms: Terms, past: Tensor, *, sensor: Sensor, is_detection: bool) -> Tensor:
-    """Computes the log-likelihood of readings [T, 4] of one kind under the hypotheses of one belief, [N], each term
-    [N].
+    """Computes the log-likelihood of readings [T, 4] of one kind under the hypotheses of one belief, [N], each
+    term [N].
 
-    The same as `past_log_likelihood`, optimized for CPUs: detections (`hit`) and non-detections are separate, so
-    neither
-    pays for the other; every array fits a cache; the logarithm of a product replaces a sum of logarithms.
+    The same as `past_log_likelihood`, optimized for CPUs: detections (`is_detection`) and non-detections are
+    separate, so neither pays for the other; every array fits a cache; the logarithm of a product replaces a sum of
+    logarithms.
     """
     total = torch.zeros_like(source_terms.x)
     is_consistent = sensor.likelihood == "consistent"

@@ -5,9 +5,10 @@ resampled systematically and each is moved: theta' = theta + h S eps, with S S^T
 resampling and h = A N^(-1/(n+4)), A = (4/(n+2))^(1/(n+4)), n = 8.
 
 *Exact* moves are accepted by Metropolis' rule for the posterior, that is prior and all readings so far, so a
-posterior without new information does not change. S S^T is the whole covariance: blocks would be rejected twice as
-often. *Published* moves take the covariance in the blocks (x, y, z), (Q), (u, phi), (D, tau), redraw impossible
-particles up to three times, and accept with the ratio of the newest likelihoods alone, times exp(-e^T Sigma^-1 e / 2).
+posterior without new information does not change. S S^T is the whole covariance: blocks would be rejected twice
+as often. *Published* moves take the covariance in the blocks (x, y, z), (Q), (u, phi), (D, tau), redraw
+impossible particles up to three times, and accept with the ratio of the newest likelihoods alone, times
+exp(-e^T Sigma^-1 e / 2).
 
 On a CPU exact moves run belief by belief, and a rejected proposal is not evaluated further: the likelihood of a
 non-detection is at most 1, so a proposal that detections and prior reject is rejected by all readings.

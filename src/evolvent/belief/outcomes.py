@@ -1,7 +1,8 @@
-"""Outcome tables of episodes that an agent may end: right stops, false stops, withheld and unfinished episodes.
+"""Outcome tables of episodes that an agent may end: right stops, false stops, withheld and unfinished
+episodes.
 
-A stop is right where the estimate was right at that moment; a belief that has contracted on the wrong position is a
-false stop, whatever the agent believed. Where no truth is known there is no rate, and never a 0.
+A stop is right where the estimate was right at that moment; a belief that has contracted on the wrong position
+is a false stop, whatever the agent believed. Where no truth is known there is no rate, and never a 0.
 """
 
 from __future__ import annotations
@@ -32,9 +33,8 @@ class OutcomeTable:
         unknown: Episodes for which it is unknown whether the estimate was right; they are in no rate.
         stops: Episodes that the agent ended, with known or unknown truth.
         means: Means of costs, by name: "steps", "distance", "generated", "computed" over all episodes, and
-            "steps_right",
-            "distance_right" over right stops; the mean traveled distance (MTD) is "distance". None: not recorded, or no
-            right stop. Intervals are 95 % bootstrap intervals, NaN at one episode.
+            "steps_right", "distance_right" over right stops; the mean traveled distance (MTD) is "distance". None:
+            not recorded, or no right stop. Intervals are 95 % bootstrap intervals, NaN at one episode.
     """
 
     episodes: int

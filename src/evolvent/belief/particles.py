@@ -1,13 +1,13 @@
 """The particle filter: Bayes' rule, and where weights degenerate, systematic resampling and random-walk moves.
 
-Source: `mcmcPF.m` of AutoSTE. There is no process noise: a source does not change. When the effective sample size falls
-below N / 2, particles are resampled and moved (`moves`): `move="exact"` three times by Metropolis' rule for all
-readings
-so far; `move="published"` keeps the single move of the published program with its acceptance rule.
+Source: `mcmcPF.m` of AutoSTE. There is no process noise: a source does not change. When the effective sample
+size falls below N / 2, particles are resampled and moved (`moves`): `move="exact"` three times by Metropolis'
+rule for all readings so far; `move="published"` keeps the single move of the published program with its
+acceptance rule.
 
-Measured on 96 episodes of plume/25 with N = 1000, going to the mean and stopping at a spread of 1 m: the 90 % region
-held the source in 45 % of the stops with published moves (false stops 19 %), in 65 % with one exact move (7 %), in 88 %
-with three (2 %).
+Measured on 96 episodes of plume/25 with N = 1000, going to the mean and stopping at a spread of 1 m: the 90 %
+region held the source in 45 % of the stops with published moves (false stops 19 %), in 65 % with one exact move
+(7 %), in 88 % with three (2 %).
 """
 
 from __future__ import annotations
@@ -91,8 +91,9 @@ def update(
         sensor: The sensor.
         move: See the module; "none": neither resampling nor a move, as for a grid.
         sweeps: Number of exact moves of a particle after resampling, at least 1.
-        collapse: Action where no particle allows a reading: "raise", or "renew": draw new particles from the prior and
-            weigh them by all readings so far, without this one if they do not allow it either (counted in `collapses`).
+        collapse: Action where no particle allows a reading: "raise", or "renew": draw new particles from the prior
+            and weigh them by all readings so far, without this one if they do not allow it either (counted in
+            `collapses`).
         reuse: Whether the arrays of the old cloud may be overwritten, which saves a copy.
     Raises:
         WorldError: an impossible reading or position; the cloud is unchanged.

@@ -3,11 +3,11 @@
 All of them use one table, computed once: Nz hypotheses drawn systematically, one noisy reading of each at every
 candidate, and the posterior after each reading. Higher scores are better.
 
-- random; greedy: highest expected concentration;
-- go to mean: nearest to the posterior mean of the source's position;
-- infotaxis (Vergassola, Villermaux and Shraiman, Nature 445, 2007): expected decrease of the entropy of the weights;
-- entrotaxis (Hutchinson, Liu and Chen, Information Fusion 42, 2018): entropy of the next reading;
-- DCEE (Chen, Rhodes and Liu, Automatica 133:109851, 2021): expected squared distance from the posterior mean, and
+- random; greedy: highest expected concentration; - go to mean: nearest to the posterior mean of the source's
+position; - infotaxis (Vergassola, Villermaux and Shraiman, Nature 445, 2007): expected decrease of the entropy
+of the weights; - entrotaxis (Hutchinson, Liu and Chen, Information Fusion 42, 2018): entropy of the next
+reading; - DCEE (Chen, Rhodes and Liu, Automatica 133:109851, 2021): expected squared distance from the
+posterior mean, and
   trace of the posterior covariance, both small. If readings are drawn from the model that updates, the sum of the two
   does not depend on the readings at all (tower property): exact DCEE with equal weights goes to the posterior mean.
 
@@ -56,14 +56,15 @@ class PredictiveTable:
     """Possible readings at K candidates, and the posteriors after them: J outcomes each.
 
     Args:
-        places: [B, K, 2]. Candidates, meters.
+        positions: [B, K, 2]. Candidates, meters.
         allowed: [B, K]. Whether each candidate may be chosen.
         expected: [B, K]. Mean concentration (None: not known).
         prior_entropy: [B]. Entropy of the weights, nats.
-        weight: [B, K, J]. Weight of an outcome; sums to 1. Where it is 0, so are all following fields except `mean`.
+        weight: [B, K, J]. Weight of an outcome; sums to 1. Where it is 0, so are all following fields except
+            `mean`.
         evidence: [B, K, J]. Log predictive density of the outcome.
         entropy: [B, K, J]. Entropy of the weights after it, nats.
-        learned: [B, K, J]. Sum of w' log(w' / w), nats.
+        information_gain: [B, K, J]. Sum of w' log(w' / w), nats.
         mean: [B, K, J, 2]. Mean of the source's position after it.
         trace: [B, K, J]. Trace of the covariance of the source's position after it.
     """

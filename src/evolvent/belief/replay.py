@@ -1,7 +1,7 @@
 """Replay of stored scores at other thresholds, and curves of risk over coverage.
 
-A detector's score depends on the belief and not on its threshold, so one episode played to its horizon shows the stop
-of every threshold. A run that a detector ended shows only thresholds that stop it as early or earlier.
+A detector's score depends on the belief and not on its threshold, so one episode played to its horizon shows
+the stop of every threshold. A run that a detector ended shows only thresholds that stop it as early or earlier.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class RiskCoverage:
     """The risk of answering only the most certain cases (El-Yaniv and Wiener, JMLR 11, 2010).
 
     Args:
-        threshold, coverage, risk: [K]. For each score that occurs, the most certain first: the share of cases with that
-            score or a lower one, and the share of wrong ones among them.
+        threshold, coverage, risk: [K]. For each score that occurs, the most certain first: the share of cases with
+            that score or a lower one, and the share of wrong ones among them.
         area: Area under risk over coverage, each of the N cases counting once; lower is better.
         n: Number of cases with known truth.
     """
@@ -127,7 +127,8 @@ class RiskCoverage:
 def risk_coverage(scores: Sequence[float], correct: Sequence[bool | None]) -> RiskCoverage | None:
     """Computes the curve over N cases, without those of unknown truth; None where no truth is known.
 
-    Cases of one score are answered together. In the area they count as if they came in any order, each order as likely.
+    Cases of one score are answered together. In the area they count as if they came in any order, each order as
+    likely.
 
     Args:
         scores: [N]. Lower is more certain; infinite: undecided.

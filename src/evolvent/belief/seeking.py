@@ -1,10 +1,8 @@
 """Episodes of the plume with a belief each: the process that planners, learners and evaluations step through.
 
 An agent may know the position of its sensor, its readings, the sensor and the task's prior; only the scoring of
-outcomes
-reads the source. A step is: move, sense, update the belief, run the detector. (AutoSTE senses first and moves
-afterwards,
-so its detector does not know the newest position yet.)
+outcomes reads the source. A step is: move, sense, update the belief, run the detector. (AutoSTE senses first
+and moves afterwards, so its detector does not know the newest position yet.)
 """
 
 from __future__ import annotations
@@ -191,7 +189,7 @@ class SourceSearch:
         return StepResult(was_running, is_over, self.cloud.collapses > collapses_before)
 
     def observe(self) -> NDArray[np.float32]:
-        """Computes the policy's observation of its episodes, [B, 13]; see `features`."""
+        """Computes the policy's observation of its episodes, [B, 13]; see `compute_features`."""
         batch = self.batch
         return compute_features(
             self.summary,

@@ -1,11 +1,11 @@
 """Detectors over belief summaries, alone and combined, that decide whether a belief is certain enough to stop.
 
-A detector is a pure function of a summary and of earlier decisions. Its score says how certain the belief is, lower
-being more certain, in the units of its threshold; stored scores can therefore be replayed at other thresholds
-(`belief/replay.py`). The same detectors end an agent's episode, a vote and a search.
+A detector is a pure function of a summary and of earlier decisions. Its score says how certain the belief is,
+lower being more certain, in the units of its threshold; stored scores can therefore be replayed at other
+thresholds (`belief/replay.py`). The same detectors end an agent's episode, a vote and a search.
 
-Sources: AGDC (arXiv 2409.09541) for the standard deviations of a belief; adaptive consistency (arXiv 2305.11860) and
-early-stopping self-consistency (arXiv 2401.10480) for votes that end early.
+Sources: AGDC (arXiv 2409.09541) for the standard deviations of a belief; adaptive consistency (arXiv
+2305.11860) and early-stopping self-consistency (arXiv 2401.10480) for votes that end early.
 """
 
 from __future__ import annotations
@@ -167,8 +167,7 @@ class EntropyBelow:
     """Stops where the entropy is below a number of nats.
 
     The entropy of weighted particles is at most log N and is not that of a density: compare it at one N only. Of
-    votes it
-    is 0 after the first one; combine it with `Patience`.
+    votes it is 0 after the first one; combine it with `Patience`.
 
     Raises:
         ConfigError: a threshold that is not finite.
@@ -201,7 +200,7 @@ class Decided:
         return StopDecision(score < 0, score, "the leader cannot be caught")
 
     def soonest(self, summary: BeliefSummary) -> NDArray[np.int64]:
-        """Returns the fewest further votes, see `Foreseeing`: each vote for the leader lowers the score by two."""
+        """Returns the fewest further votes, see `HasMinimumVotes`: each vote for the leader lowers the score by two."""
         return _clip_votes((_require_field(summary.left, "left", self) - _lead_of(summary, self)) // 2 + 1, summary)
 
 
@@ -209,8 +208,8 @@ class Decided:
 class Agreement:
     """Stops where at least the share `q` of the votes so far agrees. Lossy: the complete vote may differ.
 
-    The score is 1 minus the leader's share of all votes, unparsable ones included; infinite before there are `least`
-    votes.
+    The score is 1 minus the leader's share of all votes, unparsable ones included; infinite before there are
+    `least` votes.
 
     Args:
         q: Share of votes, above 0, at most 1.
@@ -241,8 +240,8 @@ class Agreement:
         return decision if self.patience == 1 else _require_consecutive(decision, history, self.patience)
 
     def soonest(self, summary: BeliefSummary) -> NDArray[np.int64]:
-        """Returns the fewest further votes, see `Foreseeing`: if all were for the leader, `leader + k >= q (cast +
-        k)`.
+        """Returns the fewest further votes, see `HasMinimumVotes`: if all were for the leader, `leader + k >= q
+        (cast + k)`.
         """
         leader, cast = _require_field(summary.leader, "leader", self), _require_field(summary.cast, "cast", self)
         missing = self.q * cast - leader
@@ -255,10 +254,11 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Scattered:
-    """Stops where no answer has the share `q` of the votes so far, so that further votes would hardly agree. Lossy.
+    """Stops where no answer has the share `q` of the votes so far, so that further votes would hardly agree.
+    Lossy.
 
-    It gives up where `Agreement` is never reached; combined with `AnyOf` they end both kinds of votes. The score is the
-    leader's share of all votes, infinite before there are `least` votes.
+    It gives up where `Agreement` is never reached; combined with `AnyOf` they end both kinds of votes. The score is
+    the leader's share of all votes, infinite before there are `least` votes.
 
     Args:
         q: Share of votes, above 0, at most 1.
@@ -282,7 +282,9 @@ class Scattered:
         return StopDecision(score < self.q, score, f"fewer than {self.q:g} of at least {self.least} votes agree")
 
     def soonest(self, summary: BeliefSummary) -> NDArray[np.int64]:
-        """Returns the fewest further votes, see `Foreseeing`: if none were for the leader, `leader < q (cast + k)`."""
+        """Returns the fewest further votes, see `HasMinimumVotes`: if none were for the leader, `leader < q (cast +
+        k)`.
+        """
         leader, cast = _require_field(summary.leader, "leader", self), _require_field(summary.cast, "cast", self)
         more = np.floor(leader / self.q - cast - 1e-9) + 1  # rounding must not make it late
         return _clip_votes(np.maximum(more, self.least - cast), summary)
@@ -295,8 +297,8 @@ class Scattered:
 class Patience:
     """Stops where a detector decided to stop at `looks` consecutive looks, the last one included.
 
-    The score is the worst of them, infinite before there are that many. It must see every look: where looks are skipped
-    because the detector cannot stop there (`soonest`), the sequence is broken in any case.
+    The score is the worst of them, infinite before there are that many. It must see every look: where looks are
+    skipped because the detector cannot stop there (`min_further_votes`), the sequence is broken in any case.
 
     Raises:
         ConfigError: fewer than one look.
@@ -314,7 +316,9 @@ class Patience:
         return _require_consecutive(current, history, self.looks)
 
     def soonest(self, summary: BeliefSummary) -> NDArray[np.int64]:
-        """Returns the fewest further votes of the detector, see `Foreseeing`, since its first stop must be seen."""
+        """Returns the fewest further votes of the detector, see `HasMinimumVotes`, since its first stop must be
+        seen.
+        """
         return min_further_votes(self.detector, summary)
 
 

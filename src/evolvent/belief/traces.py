@@ -21,7 +21,7 @@ class Look:
     """A moment of an episode, after the belief was updated by the reading there; lengths are meters.
 
     Args:
-        place: (x, y) of the sensor.
+        position: (x, y) of the sensor.
         reading: Grams per cubic meter, 0 where nothing was detected.
         mean, covariance: [2] and [2, 2]. Moments of the source's position.
         spread: sqrt(trace of the covariance).
@@ -49,7 +49,8 @@ class Trace:
         looks: [T + 1]. Moments, the first at the start.
         ended_by: "agent" (it ceased), "horizon" or "error" (belief lost).
         right: Whether the estimate was within the tolerance at the end.
-        field: [H, W]. Concentration at the height of the sensor, rows from south to north; see `field_of`.
+        field: [H, W]. Concentration at the height of the sensor, rows from south to north; see
+            `concentration_field`.
     """
 
     name: str

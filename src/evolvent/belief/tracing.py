@@ -1,6 +1,6 @@
 """Tracing of one episode: sensor positions, readings and the belief after every step.
 
-For pictures and for close inspection. An episode is the same here as in a batch of `comparison.play`.
+For pictures and for close inspection. An episode is the same here as in a batch of `comparison.play_episodes`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Source searches as a `VecEnv` of stable-baselines3: B episodes in one batch, each restarted when it ends.
 
 Learners of stable-baselines3 rely on three properties: the observation at an episode's end is in
-`info["terminal_observation"]`, since the returned one belongs to the next episode; `info["TimeLimit.truncated"]` is
-True at the horizon and False where the agent ceased, so that only the former is bootstrapped; and `info["episode"]`
-has the return and the length.
+`info["terminal_observation"]`, since the returned one belongs to the next episode;
+`info["TimeLimit.truncated"]` is True at the horizon and False where the agent ceased, so that only the former
+is bootstrapped; and `info["episode"]` has the return and the length.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class FinishedSearch:
     """A finished training episode.
 
     Args:
-        at: Steps of all episodes together when it ended.
+        total_steps: Steps of all episodes together when it ended.
         task: Id of its task.
         steps: Its length.
-        paid: Sum of its unscaled rewards.
+        total_reward: Sum of its unscaled rewards.
         ceased, right: Whether the agent ended it, and whether its estimate was right then.
     """
 

@@ -1,8 +1,8 @@
-"""Evaluation of function calling: calls of a policy for each request, their grades, and the accuracy lost on masked
-names.
+"""Evaluation of function calling: calls of a policy for each request, their grades, and the accuracy lost on
+masked names.
 
-Accuracy on masked names is reported beside the usual accuracy: the same items with renamed functions and parameters. A
-model that reads descriptions loses nothing; a model that relies on names does.
+Accuracy on masked names is reported beside the usual accuracy: the same items with renamed functions and
+parameters. A model that reads descriptions loses nothing; a model that relies on names does.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Comparison of two results task by task: an arm of a run with one of another run, or two arms of studies with all
-seeds.
+"""Comparison of two results task by task: an arm of a run with one of another run, or two arms of studies with
+all seeds.
 
 A result is named by its folder, and where that is ambiguous by its arm and a number:
 

@@ -1,8 +1,8 @@
 """Evaluators: metrics of a policy on some data, as numbers with intervals. Pure functions of (policy, data).
 
-There are four: perplexity, classification among given continuations, free generation against references, and success in
-worlds. They do not depend on training: the watcher (`bench/watch.py`) calls them on snapshots, other code on any
-policy.
+There are four: perplexity, classification among given continuations, free generation against references, and
+success in worlds. They do not depend on training: the watcher (`bench/watch.py`) calls them on snapshots, other
+code on any policy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from evolvent.config import Config
 from evolvent.engine.asks import Engine, Job, SampleAsk, Sampling, ScoreAsk
 from evolvent.errors import ConfigError
 from evolvent.rollout.collect import collect
-from evolvent.rollout.evaluate import outcome_rows, panel_starts
+from evolvent.rollout.evaluate import panel_starts, summarize_outcomes
 from evolvent.stats import wilson_interval
 from evolvent.trajectory import sample_rng, sample_seed
 from evolvent.worlds.base import World
@@ -400,6 +400,6 @@ def measure_success(
     starts = panel_starts(worlds, split=config.split, tiers=config.tiers, limit=config.limit)
     agent = LanguageAgent(policy, Sampling(config.temperature), max_tokens=config.max_tokens)
     with closing(collect(worlds, starts, agent, engine=engine, seed=config.seed)) as trajectories:
-        rows = outcome_rows(trajectories)
+        rows = summarize_outcomes(trajectories)
     rows.sort(key=lambda row: (row.world, row.tier))
     return [Measure(f"success/{row.world}/{row.tier}", row.mean, row.low, row.high, row.n) for row in rows]

@@ -115,10 +115,10 @@ def run_all_jobs(jobs: Iterable[Job[T]], engine: Engine) -> list[T]:
 
 
 def mean_measure(values: Floats, labels: NDArray[np.int64], metric: str, *, upper: float = math.inf) -> Measure:
-    """Computes the mean of all values `[N]`, which lie between 0 and `most`.
+    """Computes the mean of all values `[N]`, which lie between 0 and `upper`.
 
-    The interval resamples whole groups, which `labels` `[N]` name. More than 256 groups are combined into blocks: the
-    interval hardly changes, and its cost is bounded.
+    The interval resamples whole groups, which `labels` `[N]` name. More than 256 groups are combined into blocks:
+    the interval hardly changes, and its cost is bounded.
     """
     interval = paired_interval(
         values.tolist(),

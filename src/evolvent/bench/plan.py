@@ -1,8 +1,8 @@
 """Definition of a study (arms that differ in one factor, seeds, a budget, the number that decides), and its
 freezing.
 
-A study is frozen before it runs: everything that its result depends on is written down and has one digest. A study with
-another digest is another study.
+A study is frozen before it runs: everything that its result depends on is written down and has one digest. A
+study with another digest is another study.
 """
 
 from __future__ import annotations
@@ -61,8 +61,7 @@ class Arm:
         name: Name, also of its folder: letters, digits, `_`, `+`, `-`, `.`.
         question: The question that its comparison answers.
         play: Runs the arm in `seat.folder` and returns its result; None in a study read from a file, which can be
-            viewed
-            but not run.
+            viewed but not run.
         after: Arms of the same seed that must be played first.
     """
 
@@ -98,8 +97,8 @@ class Study:
         budget: Maximum computed tokens of an arm with one seed; None: no limit.
         primary: The comparison that decides.
         threshold: Minimum mean difference (a share: 0.05 are 5 points) that is called an improvement.
-        facts: Everything else that the result depends on, as JSON values: worlds, digests of panels, configurations,
-            demonstrations, versions.
+        facts: Everything else that the result depends on, as JSON values: worlds, digests of panels,
+            configurations, demonstrations, versions.
     Raises:
         ConfigError: lists every mistake.
     """

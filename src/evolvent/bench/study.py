@@ -1,8 +1,8 @@
-"""Running of a controlled study: every arm with every seed, on the same tasks, each result written as soon as it
-exists.
+"""Running of a controlled study: every arm with every seed, on the same tasks, each result written as soon as
+it exists.
 
-Arms with a result are not played again, and a `Run` inside an arm resumes by itself: after an interruption, call
-`run_study` again. `bench.plan` defines a study, `bench.verdict` evaluates its results.
+Arms with a result are not played again, and a `Run` inside an arm resumes by itself: after an interruption,
+call `run_study` again. `bench.plan` defines a study, `bench.verdict` evaluates its results.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 
 
 def read_results(study: Study, folder: Path) -> dict[Key, Result]:
-    """Reads every result of the study in its folder, by (arm, seed). See `Results.get` for errors."""
+    """Reads every result of the study in its folder, by (arm, seed). See `StudyResults.get` for errors."""
     stored = StudyResults(folder, study.digest())
     results = {(arm, seed): stored.get(arm, seed) for seed in study.seeds for arm in study.arm_names}
     return {key: result for key, result in results.items() if result is not None}
@@ -76,11 +76,10 @@ def run_study(
     """Plays all arms without a result, seed by seed, each after those of its `after`, and returns all results.
 
     An arm that raises an error of the library is recorded as failed, and so are those that depend on it; the study
-    goes on,
-    and the next call tries failed arms again. Every other exception propagates, including an interrupt.
+    goes on, and the next call tries failed arms again. Every other exception propagates, including an interrupt.
 
-    Several processes may run one study in one folder at the same time: each plays arms that no other process holds, and
-    repeats as long as there is progress.
+    Several processes may run one study in one folder at the same time: each plays arms that no other process holds,
+    and repeats as long as there is progress.
 
     Args:
         study: The study.

@@ -1,7 +1,9 @@
-"""The suite of agent evaluation: the panels of many worlds at their official horizons, and the results of players.
+"""The suite of agent evaluation: the panels of many worlds at their official horizons, and the results of
+players.
 
-A result is one JSON file (`Sheet`): the player, the panels (by digest), successes with intervals, tokens, seconds, and
-every outcome in the order of its panel, so that two files over the same panels can be compared task by task.
+A result is one JSON file (`Sheet`): the player, the panels (by digest), successes with intervals, tokens,
+seconds, and every outcome in the order of its panel, so that two files over the same panels can be compared
+task by task.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Evaluation of the results of a study: rates, paired differences with intervals, and one verdict.
 
-Everything is a pure function of the results. Failures are listed, and there is no verdict while a primary arm has
-failed
-or lacks a seed. Until then rates and differences are those of the finished seeds, with their number.
+Everything is a pure function of the results. Failures are listed, and there is no verdict while a primary arm
+has failed or lacks a seed. Until then rates and differences are those of the finished seeds, with their number.
 
-The verdict is about one number, fixed before the study ran: the primary arm minus its control, the mean over worlds of
-the primary tiers, with equal weights of worlds. Everything else here is exploration.
+The verdict is about one number, fixed before the study ran: the primary arm minus its control, the mean over
+worlds of the primary tiers, with equal weights of worlds. Everything else here is exploration.
 """
 
 from __future__ import annotations

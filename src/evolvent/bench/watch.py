@@ -1,14 +1,14 @@
 """The watcher evaluates the snapshots of a training in a separate process; training never waits for it.
 
-It reads the pointer to the newest snapshot, takes a lease, loads the policy, runs its evaluators, and appends one line
-for each evaluator to the run's `evaluations.jsonl` (the run's `metrics.jsonl` has one writer: the training). A line
-holds the step of the snapshot, whenever it was evaluated:
+It reads the pointer to the newest snapshot, takes a lease, loads the policy, runs its evaluators, and appends
+one line for each evaluator to the run's `evaluations.jsonl` (the run's `metrics.jsonl` has one writer: the
+training). A line holds the step of the snapshot, whenever it was evaluated:
 
     {"at", "time_s", "cpu_s", "kind": "snapshot", "arm": "", "stage": NAME, "step", "snapshot": "step-000123",
      "settings": digest, "seconds", "measures": [{"metric", "value", "low", "high", "n"}, ...]}
 
-or, in place of the measures, `"error": {"kind", "message"}`; a snapshot that cannot be loaded is one line with the
-stage "load". Where an evaluation takes longer than the next snapshot, those in between are skipped.
+or, in place of the measures, `"error": {"kind", "message"}`; a snapshot that cannot be loaded is one line with
+the stage "load". Where an evaluation takes longer than the next snapshot, those in between are skipped.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def watch(watcher: Watcher, *, poll_s: float = 2.0, idle_s: float | None = None)
         poll_s: Seconds between looks at the pointer.
         idle_s: Maximum seconds without a new snapshot; None: unlimited.
     Raises:
-        ConfigError: a pause that is not positive. Others: see `Watcher.once`.
+        ConfigError: a pause that is not positive. Others: see `Watcher.evaluate_newest`.
     """
     if not poll_s > 0:
         raise ConfigError("a watcher that never pauses", value=poll_s, expected="poll_s above 0")

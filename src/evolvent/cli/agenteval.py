@@ -33,7 +33,7 @@ from evolvent.rollout.collect import collect
 from evolvent.rollout.episode import Limits
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, trajectory_name
-from evolvent.view.escape import clip, plain
+from evolvent.view.escape import clip, show_hidden
 from evolvent.worlds.panel import digest
 
 __all__ = ["COMMAND", "AgentEval", "run"]
@@ -86,9 +86,9 @@ def run(words: Sequence[str], console: Console) -> int:
         sheet.write(config.sheet)
     console.print(_table(console, sheet))
     for message, count in lost.most_common(3):
-        console.print(plain(f"{count} not scored, {clip(message, 300)}"), soft_wrap=True)
+        console.print(show_hidden(f"{count} not scored, {clip(message, 300)}"), soft_wrap=True)
     console.print(_sentence(sheet), soft_wrap=True)
-    console.print(plain(f"results {config.sheet or file}"), soft_wrap=True)
+    console.print(show_hidden(f"results {config.sheet or file}"), soft_wrap=True)
     return 1 if any(row.errors for row in sheet.panels) else 0
 
 
@@ -118,7 +118,7 @@ def _lost(store: Store) -> Counter[str]:
 def _measured(panel: PanelSpec, by: Playing, store: Store, *, progress: Progress, config: AgentEval) -> PanelResult:
     """Play what the store does not hold yet of one panel; seconds and tokens are those of this panel alone."""
     own = {task.id for task in panel.tasks}
-    kept_before = [one for one in store.trajectories(where={"world": panel.world.name}) if one.task.id in own]
+    kept_before = [one for one in store.trajectories(filters={"world": panel.world.name}) if one.task.id in own]
     done = [one for one in kept_before if one.error is None]
     known = {one.task.id for one in done}
     tries = Counter(one.task.id for one in kept_before)
@@ -183,4 +183,4 @@ def _sentence(sheet: Sheet) -> str:
         return "no overall success: episodes of a panel could not be scored"
     ends, over = f"[{rate(whole.low)} to {rate(whole.high)}]", f"{worlds} world{'s' * (worlds > 1)}"
     how = "the mean over worlds of the mean over their panels"
-    return f"{plain(sheet.player.name)}: {rate(whole.mean)} {ends} over {over}, {how}"
+    return f"{show_hidden(sheet.player.name)}: {rate(whole.mean)} {ends} over {over}, {how}"

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from evolvent.cli.console import table
 from evolvent.cli.parsing import Parser, choose, verbs_help
-from evolvent.view.escape import plain
+from evolvent.view.escape import show_hidden
 
 if TYPE_CHECKING:
     from evolvent.bench.compare import Comparison, ComparisonRow
@@ -81,14 +81,14 @@ def _leaderboard(words: Sequence[str], console: Console) -> int:
     from evolvent.bench.leaderboard import build_leaderboard
     from evolvent.bench.suite import read_sheet
     from evolvent.files import write_atomic
-    from evolvent.view.leaderboard import leaderboard_page, leaderboard_rows
+    from evolvent.view.leaderboard import leaderboard_page, tabulate_leaderboard
 
     files = [file / "agent-eval.json" if file.is_dir() else file for file in found.files]
     data = build_leaderboard([read_sheet(file) for file in files])
     write_atomic(found.to, leaderboard_page(data))
-    columns, rows = leaderboard_rows(data)
+    columns, rows = tabulate_leaderboard(data)
     console.print(table(console, columns, rows, numbers=columns[1:]))
-    console.print(f"page {plain(str(found.to))}", soft_wrap=True)
+    console.print(f"page {show_hidden(str(found.to))}", soft_wrap=True)
     return 0
 
 
@@ -109,7 +109,7 @@ def _compare(words: Sequence[str], console: Console) -> int:
     rows.append(_cells(compared.overall, "all", "panels"))
     console.print(table(console, columns, rows, numbers=columns[2:5]))
     for line in (f"A {compared.a}", f"B {compared.b}", *compared.notes, *_alone(compared)):
-        console.print(plain(line), soft_wrap=True)
+        console.print(show_hidden(line), soft_wrap=True)
     console.print(_rule(compared), soft_wrap=True)
     return 0
 
@@ -183,5 +183,5 @@ def _study(words: Sequence[str], console: Console) -> int:
         console.print(json.dumps(data, indent=1), soft_wrap=True)
         return 0
     console.print(study_table(data, width=console.width))
-    console.print(f"page {plain(str(to))}", soft_wrap=True)
+    console.print(f"page {show_hidden(str(to))}", soft_wrap=True)
     return 0

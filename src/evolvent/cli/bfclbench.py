@@ -22,7 +22,7 @@ from evolvent.files import plain_json, write_atomic
 from evolvent.stats import Interval
 from evolvent.store.store import Store
 from evolvent.trajectory import Start
-from evolvent.view.escape import plain
+from evolvent.view.escape import show_hidden
 from evolvent.worlds.bfcl.items import BAD_ITEMS, CATEGORIES, MULTI_TURN
 from evolvent.worlds.bfcl.world import Bfcl
 
@@ -83,8 +83,8 @@ def run(words: Sequence[str], console: Console) -> int:
     _write(folder / "bfcl.json", config, by, found=found, masked=masked, lost=lost, problems=world.problems)
     _show(console, found, masked, lost)
     for problem in world.problems[:5]:
-        console.print(plain(str(problem)), soft_wrap=True)
-    console.print(plain(f"results {folder / 'bfcl.json'}"), soft_wrap=True)
+        console.print(show_hidden(str(problem)), soft_wrap=True)
+    console.print(show_hidden(f"results {folder / 'bfcl.json'}"), soft_wrap=True)
     return 1 if any(row.ungraded for row in (*found, *masked)) else 0
 
 

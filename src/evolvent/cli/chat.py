@@ -19,7 +19,7 @@ from evolvent.cli.parsing import Parser
 from evolvent.cli.registry import POLICIES, needs_train, policy
 from evolvent.errors import ConfigError, EvolventError, Problem
 from evolvent.serve.listen import listen, url_of
-from evolvent.view.escape import plain
+from evolvent.view.escape import show_hidden
 from evolvent.web import App, build_access
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def run(words: Sequence[str], console: Console) -> int:
     if found.once is not None:
         said = speaker.reply(start, found.once)
         _tell(open_console(stderr=True), said.notes)  # what a script reads is the reply alone
-        console.print(plain(said.reply), soft_wrap=True)
+        console.print(show_hidden(said.reply), soft_wrap=True)
         return 0
     return _terminal(speaker, start, console)
 
@@ -129,12 +129,12 @@ def _terminal(speaker: PolicyChat, start: Conversation, console: Console) -> int
         try:
             said = speaker.reply(talk, text)
         except EvolventError as error:
-            console.print(plain(f"({error})"), soft_wrap=True)
+            console.print(show_hidden(f"({error})"), soft_wrap=True)
             continue
         _tell(console, said.notes)
         shortened = " (earlier turns did not fit and were left out)" if said.is_shortened else ""
         cut = " [cut at the limit]" if said.is_cut else ""
-        console.print(plain(f"{said.policy_name} > {said.reply}{cut}{shortened}"), soft_wrap=True)
+        console.print(show_hidden(f"{said.policy_name} > {said.reply}{cut}{shortened}"), soft_wrap=True)
         console.file.flush()
         talk = talk.after(said)
 
@@ -149,7 +149,7 @@ def _line(console: Console, alone: bool) -> str | None:
 
 def _tell(console: Console, notes: Sequence[str]) -> None:
     for note in notes:
-        console.print(plain(f"-- {note}"), soft_wrap=True)
+        console.print(show_hidden(f"-- {note}"), soft_wrap=True)
     console.file.flush()
 
 
@@ -170,11 +170,11 @@ class _Server(uvicorn.Server):
 
 
 def _page(found: argparse.Namespace, speaker: PolicyChat, start: Conversation, *, console: Console) -> int:
-    from evolvent.view.chat import About, chat_app
+    from evolvent.view.chat import ChatInfo, chat_app
 
     notes = speaker.refresh()
     leaving = threading.Event()
-    about = About(Path(found.policy).resolve().name, _settings(found), _closed_words(speaker))
+    about = ChatInfo(Path(found.policy).resolve().name, _settings(found), _closed_words(speaker))
     with listen("127.0.0.1", found.port) as bound:
         access = build_access("127.0.0.1")
         app: App = chat_app(speaker, start, about, access=access, stop=leaving.is_set)
@@ -190,7 +190,7 @@ def _page(found: argparse.Namespace, speaker: PolicyChat, start: Conversation, *
             timeout_graceful_shutdown=_GRACE_S,
         )
         _tell(console, notes)
-        console.print(plain(f"talk at {url_of(bound)} (Ctrl-C ends)"), soft_wrap=True)
+        console.print(show_hidden(f"talk at {url_of(bound)} (Ctrl-C ends)"), soft_wrap=True)
         console.file.flush()
         _Server(config, leaving).run(sockets=[bound])
     return 0

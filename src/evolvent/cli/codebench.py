@@ -20,7 +20,7 @@ from evolvent.errors import ConfigError, HashMismatch, Problem, unknown_name_pro
 from evolvent.files import plain_json, write_atomic
 from evolvent.store.store import Store
 from evolvent.trajectory import Start
-from evolvent.view.escape import plain
+from evolvent.view.escape import show_hidden
 from evolvent.worlds.code.world import Code
 from evolvent.worlds.manifest import manifests, sha256_of, verify_file
 
@@ -101,7 +101,7 @@ def run(words: Sequence[str], console: Console) -> int:
     row = _row(config, path, world, counted, by)
     write_atomic(folder / "code.json", plain_json(row) + "\n")
     _show(console, config, counted, world)
-    console.print(plain(f"results {folder / 'code.json'}"), soft_wrap=True)
+    console.print(show_hidden(f"results {folder / 'code.json'}"), soft_wrap=True)
     return 1 if any(one.samples < config.samples for one in counted) else 0
 
 

@@ -24,7 +24,7 @@ from evolvent.trajectory import Start, Task, Trajectory
 from evolvent.worlds.base import World
 
 if TYPE_CHECKING:
-    from evolvent.scale.ray_players import Players
+    from evolvent.scale.ray_players import PlayerPool
 
 __all__ = ["COMMAND", "Collect", "run"]
 
@@ -91,14 +91,14 @@ def run(words: Sequence[str], console: Console) -> int:
 
 
 def _played(
-    worlds: Mapping[str, World], todo: Sequence[Start], by: Playing, config: Collect, players: Players | None
+    worlds: Mapping[str, World], todo: Sequence[Start], by: Playing, config: Collect, players: PlayerPool | None
 ) -> Generator[Trajectory, None, None]:
     """The episodes, played here or on a cluster."""
     if players is None:
         return collect(worlds, todo, by.agent, engine=by.engine, seed=config.seed, slots=config.slots, name=_name)
-    from evolvent.scale.ray_backend import collect_on
+    from evolvent.scale.ray_backend import collect_on_cluster
 
-    return collect_on(players, todo, by.agent, seed=config.seed, slots=config.slots, prefix=_PREFIX)
+    return collect_on_cluster(players, todo, by.agent, seed=config.seed, slots=config.slots, prefix=_PREFIX)
 
 
 def _name(start: Start) -> str:

@@ -15,7 +15,7 @@ from evolvent.cli import datacomment, dataselect
 from evolvent.cli.console import table
 from evolvent.cli.parsing import Parser, choose, verbs_help, whole
 from evolvent.errors import ConfigError, Problem, SampleInvalid
-from evolvent.view.escape import clip, plain
+from evolvent.view.escape import clip, show_hidden
 
 __all__ = ["run"]
 
@@ -89,7 +89,7 @@ def _samples(path: Path, refused: list[str]) -> Iterator[Any]:
 
 def _told(console: Console, refused: Sequence[str]) -> int:
     for line in refused[:_TOLD]:
-        console.print(plain(clip(line, 300)), soft_wrap=True)
+        console.print(show_hidden(clip(line, 300)), soft_wrap=True)
     if refused:
         console.print(f"rows left out: {len(refused)}", soft_wrap=True)
     return 1 if refused else 0
@@ -141,7 +141,7 @@ def _convert(words: Sequence[str], console: Console) -> int:
     count, digest = write_rows(found.to, _converted(found, refused))
     made = [f"read as {found.layout}"]
     _card(found, made=made, digest=digest, settings={"layout": found.layout})
-    console.print(plain(f"{count} rows in {found.to}"), soft_wrap=True)
+    console.print(show_hidden(f"{count} rows in {found.to}"), soft_wrap=True)
     return _told(console, refused)
 
 
@@ -233,13 +233,13 @@ def _mask(words: Sequence[str], console: Console) -> int:
     done = transform(list_shards(found.data), [stage], found.to, cache=found.cache, workers=max(found.workers, 1))
     _card(found, made=["functions and parameters masked"], digest=done.sha256, settings=stage.parameters())
     console.print(
-        plain(
+        show_hidden(
             f"{done.rows} of {done.read} rows in {found.to}; {done.reused} of {done.shards} shards were there already"
         ),
         soft_wrap=True,
     )
     for line in done.messages[:_TOLD]:
-        console.print(plain(clip(line, 300)), soft_wrap=True)
+        console.print(show_hidden(clip(line, 300)), soft_wrap=True)
     left = sum(done.refused.values())
     if left:
         console.print(f"rows left out: {left}", soft_wrap=True)
@@ -259,11 +259,11 @@ def _irrelevance(words: Sequence[str], console: Console) -> int:
     chosen = mixed.copies if found.only else mixed.samples
     write_irrelevance(found.to, chosen, licence=found.licence, source=found.data.name, report=mixed)
     console.print(
-        plain(f"{len(chosen)} samples in {found.to}, {mixed.num_copies} of {mixed.num_requested} added requests"),
+        show_hidden(f"{len(chosen)} samples in {found.to}, {mixed.num_copies} of {mixed.num_requested} added requests"),
         soft_wrap=True,
     )
     for why, count in sorted(mixed.left_out.items()):
-        console.print(plain(f"{count} samples have none: {why.replace('_', ' ')}"), soft_wrap=True)
+        console.print(show_hidden(f"{count} samples have none: {why.replace('_', ' ')}"), soft_wrap=True)
     return _told(console, refused)
 
 
@@ -293,7 +293,7 @@ def _dedup(words: Sequence[str], console: Console) -> int:
     made = [f"near-duplicates dropped: {len(kept.dropped)} of {len(rows)} rows"]
     _card(found, made=made, digest=digest, settings=settings)
     console.print(
-        plain(f"{len(kept.kept_ids)} of {len(rows)} rows in {found.to}; {plain_json(settings)}"), soft_wrap=True
+        show_hidden(f"{len(kept.kept_ids)} of {len(rows)} rows in {found.to}; {plain_json(settings)}"), soft_wrap=True
     )
     return _told(console, refused)
 

@@ -21,7 +21,7 @@ from rich.console import Console
 from evolvent.cli.parsing import Parser, whole
 from evolvent.engine.servers import ServerDialect, endpoint_type
 from evolvent.errors import ConfigError, NothingToLearn, Problem, SampleInvalid, unknown_name_problem
-from evolvent.view.escape import clip, plain
+from evolvent.view.escape import clip, show_hidden
 
 if TYPE_CHECKING:
     from evolvent.agents.base import Agent
@@ -71,15 +71,15 @@ def run(words: Sequence[str], console: Console) -> int:
             counts.update(summary.counts)
             told += summary.messages
             if len(shards) > 1:
-                console.print(plain(f"shard {number} of {len(shards)}: {_said(summary.counts)}"), soft_wrap=True)
+                console.print(show_hidden(f"shard {number} of {len(shards)}: {_said(summary.counts)}"), soft_wrap=True)
     if not any(file.stat().st_size for file in files):
         raise NothingToLearn("no row is left", value=_said(counts), expected="rows that pass the filters")
     kept, digest = write_rows(found.to, read_rows(files))
     made = [f"comments written by {writer.name}: {_said(counts)}", *(["filtered"] if found.filter else [])]
     write_card(found.to, licence=found.licence, source=found.data.name, stages=made, digest=digest, settings=settings)
-    console.print(plain(f"{kept} rows in {found.to}: {_said(counts)}"), soft_wrap=True)
+    console.print(show_hidden(f"{kept} rows in {found.to}: {_said(counts)}"), soft_wrap=True)
     for line in told[:_TOLD]:
-        console.print(plain(clip(line, 300)), soft_wrap=True)
+        console.print(show_hidden(clip(line, 300)), soft_wrap=True)
     return 1 if counts["refused"] or counts["failed"] else 0
 
 
@@ -164,11 +164,11 @@ def _policy(found: argparse.Namespace, sampling: Any, settings: Mapping[str, Any
     from evolvent.agents.language import LanguageAgent
     from evolvent.curate.commenting import Commenting
     from evolvent.engine.fitting import engine_for
-    from evolvent.scale.local_backend import LocalVerbs
+    from evolvent.scale.local_backend import LocalBackend
 
     chosen = policy(found.policy, [Commenting()], seed=found.seed)
     agent = LanguageAgent(chosen, sampling, max_tokens=found.max_tokens)
-    own = {**settings, "policy": LocalVerbs({}).origin(chosen)}
+    own = {**settings, "policy": LocalBackend({}).origin(chosen)}
     return _Writer(agent, engine_for(chosen, slots=found.slots), Path(found.policy).name, own)
 
 

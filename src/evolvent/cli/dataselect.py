@@ -12,7 +12,7 @@ from rich.console import Console
 
 from evolvent.cli.parsing import Parser, whole
 from evolvent.errors import ConfigError, Problem
-from evolvent.view.escape import clip, plain
+from evolvent.view.escape import clip, show_hidden
 
 if TYPE_CHECKING:
     from evolvent.curate.select import Selection
@@ -66,14 +66,14 @@ def run(words: Sequence[str], console: Console) -> int:
     ]
     write_card(found.to, licence=found.licence, source=found.data.name, stages=made, digest=digest, settings=settings)
     console.print(
-        plain(
+        show_hidden(
             f"{wrote} of {len(known.digests)} rows in {found.to}, chosen by {found.by}; "
             f"{known.reused} of {known.blocks} blocks were there already"
         ),
         soft_wrap=True,
     )
     for line in [*refused, *(f"row {at}: {why}" for at, why in known.refused.items())][:_TOLD]:
-        console.print(plain(clip(line, 300)), soft_wrap=True)
+        console.print(show_hidden(clip(line, 300)), soft_wrap=True)
     lost = len(refused) + len(known.refused)
     if lost:
         console.print(f"rows that could not be used: {lost}", soft_wrap=True)
@@ -217,7 +217,7 @@ def _policy(name: str) -> tuple[Policy, str]:
 
     needs_train("evolvent data select --policy")
     from evolvent.models.policy import load_policy
-    from evolvent.scale.local_backend import LocalVerbs
+    from evolvent.scale.local_backend import LocalBackend
 
     if name in POLICIES:
         raise ConfigError(
@@ -230,4 +230,4 @@ def _policy(name: str) -> tuple[Policy, str]:
             ]
         )
     policy = load_policy(model_folder(name))
-    return policy, LocalVerbs({}).origin(policy)
+    return policy, LocalBackend({}).origin(policy)

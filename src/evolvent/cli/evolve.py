@@ -20,8 +20,8 @@ from evolvent.cli.settings import Command, OverWorlds, read_given
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.files import write_atomic
 from evolvent.learn.learner import TrainConfig
-from evolvent.methods.agentevol import EMBEDDED, FORMULATED, PUBLISHED, AgentEvol, agentevol
-from evolvent.scale.initial import demonstrations
+from evolvent.methods.agentevol import EMBEDDED, FORMULATED, PUBLISHED, AgentEvolConfig, agentevol
+from evolvent.scale.initial import collect_demonstrations
 from evolvent.trajectory import Task
 from evolvent.view import read_run, summary
 from evolvent.worlds.audit import audit
@@ -46,13 +46,13 @@ class Evolve(OverWorlds, Placed):
     slots: int = Field(default=384, ge=1, description="episodes open at once")
     max_tokens: int = Field(default=32, ge=1, description="longest action in tokens")
     threads: int = Field(default=1, ge=1, description="threads of torch")
-    method: AgentEvol = Field(default_factory=AgentEvol, description="the method")
+    method: AgentEvolConfig = Field(default_factory=AgentEvolConfig, description="the method")
     train: TrainConfig = Field(default_factory=TrainConfig, description="the learner")
     panel: PanelConfig = Field(default_factory=PanelConfig, description="the measurement")
 
     @field_validator("method")
     @classmethod
-    def _known_worlds(cls, method: AgentEvol) -> AgentEvol:
+    def _known_worlds(cls, method: AgentEvolConfig) -> AgentEvolConfig:
         wrong = [
             unknown_name_problem("world", name, world_origins())
             for name in method.thresholds
@@ -121,7 +121,7 @@ def run(words: Sequence[str], console: Console) -> int:
         )
         with opened(job, console) as running:
             write_floors(folder, made, config)
-            taught = demonstrations(list(made.values()), shown, seed=config.seed, namings=config.namings)
+            taught = collect_demonstrations(list(made.values()), shown, seed=config.seed, namings=config.namings)
             best = agentevol(initial, tried, taught, config=config.method, run=running)
             idle = config.method.model_copy(update={"keep": "none", "samples": 0})
             agentevol(initial, tried, taught, config=idle, run=running.arm("control"))
@@ -171,7 +171,7 @@ def stages(config: Evolve, tried: int, panel: int) -> list[Planned]:
     learn = Planned("fit", method.round_tokens or train.tokens)
     measure = Planned("evaluate", panel)
     explore = [Planned("collect", tried * method.samples)] if tried * method.samples else []
-    plan = [*(Planned("fit", tokens or train.tokens) for tokens in method.clones), measure]
+    plan = [*(Planned("fit", tokens or train.tokens) for tokens in method.cloning_tokens), measure]
     return plan + [*explore, learn, measure] * method.iterations + [learn, measure] * method.iterations
 
 

@@ -24,11 +24,11 @@ from evolvent.cli.train_data_sources import Calls, Demonstrations, samples_of
 from evolvent.curate.origins import read_source
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import plain_json
-from evolvent.methods.hammer import Hammer
+from evolvent.methods.hammer import HammerConfig
 from evolvent.models.adapters import merge_adapter
 from evolvent.models.policy import Policy, load_policy
 from evolvent.models.quantized import is_quantized, load_quantized, write_int8_folder
-from evolvent.view.escape import plain
+from evolvent.view.escape import show_hidden
 
 __all__ = ["run"]
 
@@ -69,7 +69,7 @@ def run(words: Sequence[str], console: Console) -> int:
         put(folder / "README.md", _card(row, folder))
     columns, rows = _table(figures)
     console.print(table(console, columns, rows, numbers=columns[1:]))
-    console.print(plain(f"written to {found.to}: {', '.join(_KINDS)}, export.json, README.md"), soft_wrap=True)
+    console.print(show_hidden(f"written to {found.to}: {', '.join(_KINDS)}, export.json, README.md"), soft_wrap=True)
     return 0
 
 
@@ -117,7 +117,7 @@ def _figures(folder: Path, found: argparse.Namespace, made: Mapping[str, Any]) -
     samples = samples_of(found.test, []) if found.test is not None else []
     rows = list(read_source(found.test, [])) if found.test is not None and not samples else []
     material = (
-        Calls([], samples, config=Hammer(style="snake"), max_tokens=found.max_tokens)
+        Calls([], samples, config=HammerConfig(style="snake"), max_tokens=found.max_tokens)
         if samples
         else (Demonstrations([], rows, truncate=True))
     )
@@ -140,13 +140,13 @@ def _played(chosen: Policy, made: Mapping[str, Any], asked: argparse.Namespace) 
     from evolvent.engine.asks import GREEDY
     from evolvent.engine.fitting import engine_for
     from evolvent.rollout.collect import collect
-    from evolvent.rollout.evaluate import outcome_rows, panel_starts
+    from evolvent.rollout.evaluate import panel_starts, summarize_outcomes
 
     starts = panel_starts(made, split="test", limit=asked.limit)
     agent = LanguageAgent(chosen, GREEDY, max_tokens=asked.max_tokens)
     played = list(collect(made, starts, agent, engine=engine_for(chosen, slots=64)))
     found: dict[str, list[float] | None] = {}
-    for row in outcome_rows(played):
+    for row in summarize_outcomes(played):
         ends = [row.mean, row.low, row.high]
         found[f"{row.world} {row.tier}"] = [round(one, 4) for one in ends if one is not None] or None
     return found

@@ -22,7 +22,7 @@ from evolvent.cli.parsing import choose
 from evolvent.cli.registry import needs_train
 from evolvent.errors import ConfigError, EvolventError, Problem, boundary
 from evolvent.logs import FORMAT_VARIABLE, configure, find_secrets, hide_secrets
-from evolvent.view.escape import plain
+from evolvent.view.escape import show_hidden
 
 __all__ = ["VERBS", "main"]
 
@@ -126,9 +126,9 @@ def _usage() -> str:
 
 def _sentence(error: EvolventError) -> str:
     if isinstance(error, ConfigError) and len(error.problems) > 1:
-        lines = "\n".join(f"  {plain(str(problem))}" for problem in error.problems)
+        lines = "\n".join(f"  {show_hidden(str(problem))}" for problem in error.problems)
         return f"error: {len(error.problems)} problems\n{lines}"
-    return "error: " + plain(str(error).replace("\n", " "))
+    return "error: " + show_hidden(str(error).replace("\n", " "))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from evolvent.run import Backend, Evaluation, RunStage
 from evolvent.trajectory import Start, Trajectory
-from evolvent.view.escape import plain
+from evolvent.view.escape import show_hidden
 
 __all__ = ["Planned", "Progress", "Watched"]
 
@@ -160,7 +160,7 @@ class Progress:
         left = self.left_s()
         if left:
             parts.append(f"about {minutes(left)} left")
-        return plain(", ".join(parts))
+        return show_hidden(", ".join(parts))
 
     def left_s(self) -> float | None:
         """Seconds until the plan is done, by the rates so far; None until every kind of stage has been seen."""

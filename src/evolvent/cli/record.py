@@ -19,7 +19,7 @@ from evolvent.config import Config, as_dict, redact, to_toml
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import disk_errors, write_atomic
 from evolvent.logs import log_run
-from evolvent.view.escape import plain
+from evolvent.view.escape import show_hidden
 
 __all__ = ["RUNS", "Record", "new_folder", "recorded", "versions"]
 
@@ -92,7 +92,7 @@ def recorded(folder: Path, record: Record) -> Iterator[None]:
         state = "finished"
     except (KeyboardInterrupt, SystemExit):
         state = "interrupted"
-        words = plain(f"go on with: {record.program} {record.verb} --resume {folder}")
+        words = show_hidden(f"go on with: {record.program} {record.verb} --resume {folder}")
         open_console(stderr=True).print(words, soft_wrap=True)
         raise
     finally:

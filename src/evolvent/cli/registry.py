@@ -143,9 +143,9 @@ def policy(name: str, worlds: Sequence[World], *, seed: int = 0) -> Policy:
         VocabularyMismatch: a policy of whole words that does not know those of the worlds.
     """
     if name in POLICIES:
-        from evolvent.scale.initial import policy_for
+        from evolvent.scale.initial import make_policy
 
-        return policy_for(worlds, size=name, seed=seed)
+        return make_policy(worlds, size=name, seed=seed)
     from evolvent.models.policy import load_policy
 
     loaded = load_policy(model_folder(name))

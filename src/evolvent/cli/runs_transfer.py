@@ -15,10 +15,10 @@ from rich.text import Text
 from evolvent.cli.parsing import Parser, whole
 from evolvent.cli.progress import minutes
 from evolvent.errors import ConfigError, Problem
-from evolvent.view.escape import plain
+from evolvent.view.escape import show_hidden
 
 if TYPE_CHECKING:
-    from evolvent.store.objects_push import Moved
+    from evolvent.store.objects_push import TransferProgress
 
 __all__ = ["run_pull", "run_push"]
 
@@ -37,17 +37,17 @@ def run_push(words: Sequence[str], console: Console) -> int:
     parser.add("--workers", type=whole, default=_WORKERS, help=f"transfers at once ({_WORKERS})")
     found = parser.read(words)
     _some(found.workers)
-    from evolvent.store.objects_place import place_of
-    from evolvent.store.objects_push import publish
+    from evolvent.store.objects_place import parse_storage_url
+    from evolvent.store.objects_push import push_copy
 
-    place = place_of(found.address)
+    place = parse_storage_url(found.address)
     with _shown(console) as shown:
-        done = publish(
+        done = push_copy(
             found.run, place, replace=found.replace, check=found.check, workers=found.workers, progress=shown.note
         )
     files = len(done.manifest.files)
     console.print(
-        plain(
+        show_hidden(
             f"{files} files, {_size(done.manifest.size)} at {place.address}; "
             f"sent {done.objects} objects, {_size(done.bytes)}"
         ),
@@ -64,16 +64,17 @@ def run_pull(words: Sequence[str], console: Console) -> int:
     parser.add("--workers", type=whole, default=_WORKERS, help=f"transfers at once ({_WORKERS})")
     found = parser.read(words)
     _some(found.workers)
-    from evolvent.store.objects_place import place_of
-    from evolvent.store.objects_pull import copy_at, fetch
+    from evolvent.store.objects_place import parse_storage_url
+    from evolvent.store.objects_pull import fetch_copy, open_copy
 
-    copy = copy_at(place_of(found.address))
+    copy = open_copy(parse_storage_url(found.address))
     console.print(
-        plain(f"{len(copy.manifest.files)} files, {_size(copy.manifest.size)} at {copy.place.address}"), soft_wrap=True
+        show_hidden(f"{len(copy.manifest.files)} files, {_size(copy.manifest.size)} at {copy.url.address}"),
+        soft_wrap=True,
     )
     with _shown(console) as shown:
-        done = fetch(copy, found.folder, workers=found.workers, progress=shown.note)
-    console.print(plain(f"in {found.folder}; fetched {_size(done.bytes)}"), soft_wrap=True)
+        done = fetch_copy(copy, found.folder, workers=found.workers, progress=shown.note)
+    console.print(show_hidden(f"in {found.folder}; fetched {_size(done.bytes)}"), soft_wrap=True)
     return 0
 
 
@@ -98,7 +99,7 @@ class _Shown:
         self._console, self._live = console, live
         self._phase, self._began, self._last = "", 0.0, 0.0
 
-    def note(self, moved: Moved) -> None:
+    def note(self, moved: TransferProgress) -> None:
         """Show how far a transfer is, if it is time to."""
         now = time.monotonic()
         if moved.phase != self._phase:

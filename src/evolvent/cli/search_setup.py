@@ -21,9 +21,9 @@ from evolvent.engine.remote import RemoteEngine
 from evolvent.engine.servers import ServerDialect, endpoint_type
 from evolvent.errors import ConfigError, Problem
 from evolvent.models.policy import Policy, load_policy
-from evolvent.rollout.search import Player
+from evolvent.rollout.search import SearchPlayer
 from evolvent.scale.endpoint_backend import check_tokenizer
-from evolvent.scale.judging import JUDGE, judged, scorer_of
+from evolvent.scale.judging import JUDGE, combine_engines, make_scorer
 from evolvent.search.settings import ForestConfig
 from evolvent.search.solving import check_solver
 from evolvent.worlds.base import World
@@ -93,7 +93,7 @@ class Searchers:
     engine: Engine
     judge: Policy
 
-    def player(self, how: ForestConfig, *, stop: str = "") -> Player:
+    def player(self, how: ForestConfig, *, stop: str = "") -> SearchPlayer:
         """Who searches with these settings.
 
         Args:
@@ -103,13 +103,13 @@ class Searchers:
                 model that cannot read its prompts.
         """
         model = None if self.judge is self.policy else JUDGE
-        scorer = scorer_of(self.judge, how, model=model) if how.uses_judge else None
+        scorer = make_scorer(self.judge, how, model=model) if how.uses_judge else None
         second = how.uses_rstar and how.rstar.discriminator == "judge" and model is not None
         if how.uses_rstar:
             check_solver(self.policy)
         if second:
             check_solver(self.judge, setting="judge")
-        return Player(
+        return SearchPlayer(
             self.policy,
             self.engine,
             scorer,
@@ -145,7 +145,7 @@ def searchers(config: SearchedBy, worlds: Mapping[str, World]) -> Iterator[Searc
             second = open_.enter_context(_remote(config, judge, second=True)) if away else None
             second = second or engine_for(judge, slots=_rows(config))
             if config.search.value == "judge":
-                engine = judged(writer, judge, engine=engine, judging=second)
+                engine = combine_engines(writer, judge, engine=engine, value_engine=second)
             else:
                 engine = MultiModelEngine({"policy": engine, JUDGE: second})
         yield Searchers(writer, engine, judge)

@@ -38,15 +38,15 @@ class Place:
 
     def played(self, actor: ArrayActor, *, episodes: int, seed: int) -> Episodes:
         """Episodes of an actor."""
-        from evolvent.rollout.arrays import play
+        from evolvent.rollout.arrays import play_arrays
 
-        return play(
+        return play_arrays(
             actor,
             self.make,
             episodes=episodes,
             horizon=self.horizon,
-            actions=self.data.actions,
-            dim=self.data.dim,
+            num_actions=self.data.actions,
+            dim=self.data.action_dim,
             seed=seed,
             scale=self.scale,
         )
@@ -74,11 +74,11 @@ def place_of(config: Any) -> Place:
         raise ConfigError([Problem("mixture", "episodes come from a file, none are made", "leave out --mixture")])
     control = get_control(config.world)
     control = replace(control, horizon=min(control.horizon, config.horizon or control.horizon))
-    from evolvent.rollout.mixtures import mixture
+    from evolvent.rollout.mixtures import play_mixture
 
-    make, seed = partial(make_control, control), config.learn.seed
+    make, seed = partial(make_control, control), config.update.seed
     ends = [
-        float(mixture(control, kind=kind, episodes=_REFERENCES, seed=seed + 1).episodes.returns.mean())
+        float(play_mixture(control, kind=kind, episodes=_REFERENCES, seed=seed + 1).episodes.returns.mean())
         for kind in ("random", "expert")
     ]
     if ends[0] == ends[1]:  # a score would have no unit
@@ -92,11 +92,11 @@ def place_of(config: Any) -> Place:
             ]
         )
     if config.data is None:
-        found = mixture(control, kind=config.mixture or "replay", episodes=config.episodes, seed=seed)
+        found = play_mixture(control, kind=config.mixture or "replay", episodes=config.episodes, seed=seed)
         data, manifest = found.episodes, found.manifest
     else:
         data, manifest = _read(config, scale=config.scale or control.scale, actions=control.actions)
-        own = (data.observation.shape[1], data.dim)
+        own = (data.observation.shape[1], data.action_dim)
         if own != (control.observation, control.dim):
             what = f"{config.data} holds observations and actions of {own} numbers"
             wanted = (control.observation, control.dim)

@@ -27,7 +27,7 @@ from evolvent.serve.listen import listen, url_of
 from evolvent.serve.local import Limits, LocalHost
 from evolvent.serve.native.http import NativeFace
 from evolvent.serve.pool.host import PooledHost
-from evolvent.view.escape import plain
+from evolvent.view.escape import show_hidden
 from evolvent.web import Access, App, build_access
 from evolvent.worlds.base import World
 
@@ -269,13 +269,13 @@ async def _serve(server: _Server, host: Any, *, bound: socket.socket) -> None:
 def _announce_policy(console: Console, name: str, *, bound: socket.socket, reload: Path | None) -> None:
     url = url_of(bound)
     console.print(
-        f"serving the policy {plain(name)} at {url}/v1 (chat and completions as OpenAI has them)", soft_wrap=True
+        f"serving the policy {show_hidden(name)} at {url}/v1 (chat and completions as OpenAI has them)", soft_wrap=True
     )
     words = f"evolvent bench agent-eval --agent endpoint --endpoint {url}/v1 --model {name} --worlds lookup"
-    console.print(plain(f"  try {words}"), soft_wrap=True)
+    console.print(show_hidden(f"  try {words}"), soft_wrap=True)
     if reload is not None:
         told = f"  POST {url}/update_weights_from_disk takes weights from {reload}"
-        console.print(plain(told), soft_wrap=True)
+        console.print(show_hidden(told), soft_wrap=True)
     console.file.flush()
 
 

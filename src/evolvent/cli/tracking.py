@@ -16,7 +16,7 @@ from evolvent.config import redact
 from evolvent.errors import ConfigError, MissingExtra, Problem, StoreUnavailable, boundary, unknown_name_problem
 from evolvent.files import disk_errors, write_atomic
 from evolvent.store.lock import is_free
-from evolvent.view.escape import plain
+from evolvent.view.escape import show_hidden
 from evolvent.view.values import as_count, as_number
 
 __all__ = ["TRACKERS", "Tracker", "numbers", "run_track"]
@@ -149,10 +149,10 @@ def run_track(words: Sequence[str], console: Console) -> int:
     told = redact(_document(folder / "run.json"))
     tracker = TRACKERS[found.to](folder.resolve(), found.project, told)  # resolved: "." has no name
     try:
-        given = _hand_over(folder, found.to, tracker, follow=found.follow)
+        given = _hand_over(folder, found.to, tracker, follow=found.update_target)
     finally:
         tracker.close()
-    console.print(f"gave {found.to} {given} lines of {plain(str(folder))}", soft_wrap=True)
+    console.print(f"gave {found.to} {given} lines of {show_hidden(str(folder))}", soft_wrap=True)
     return 0
 
 

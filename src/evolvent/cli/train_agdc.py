@@ -22,8 +22,8 @@ from evolvent.cli.settings import Command, read_given
 from evolvent.config import Config, as_dict
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.files import safe_join, write_atomic
-from evolvent.methods.agdc import AGDC
-from evolvent.view.escape import plain
+from evolvent.methods.agdc import AGDCConfig
+from evolvent.view.escape import show_hidden
 
 if TYPE_CHECKING:
     from evolvent.belief.comparison import Chooser
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMAND", "COMMANDS", "Seek", "TrainAGDC", "run", "seek"]
 
 _PLANNERS = ("random", "go_to_mean", "infotaxis", "entrotaxis", "dcee")
-_SMALL = AGDC()  # named, so that a setting given beside it leaves the others
+_SMALL = AGDCConfig()  # named, so that a setting given beside it leaves the others
 
 
 class Measured(Config):
@@ -66,7 +66,7 @@ class TrainAGDC(Measured):
     """Everything that can be chosen about `evolvent train agdc`."""
 
     control: bool = Field(default=False, description="learn without cessation too, with the same budget")
-    agdc: AGDC = Field(default_factory=lambda: _SMALL.model_copy(), description="the method")
+    agdc: AGDCConfig = Field(default_factory=lambda: _SMALL.model_copy(), description="the method")
 
 
 class Seek(Measured):
@@ -100,7 +100,7 @@ COMMAND: Command[Seek] = Command(
 class _Searches:
     """What is played: the setting (world, detector), and who plays; learned ones by name."""
 
-    setting: AGDC
+    setting: AGDCConfig
     learned: Mapping[str, Seeker]
     told: Measured
     title: str
@@ -117,7 +117,7 @@ def run(words: Sequence[str], console: Console) -> int:
     folder = given.resume or new_folder("agdc", config.to)
     arms = ("agdc", "without") if config.control else (config.agdc.arm,)
     names = {arm: config.agdc.algorithm if arm == "agdc" else f"{config.agdc.algorithm}/without" for arm in arms}
-    console.print(plain(f"run {folder}, report {folder / 'report.html'}"), soft_wrap=True)
+    console.print(show_hidden(f"run {folder}, report {folder / 'report.html'}"), soft_wrap=True)
     with recorded(folder, Record("train agdc", config, config.agdc.seed, tuple(names.values()), "agdc")):
         learned = {
             names[arm]: _learned(config.agdc.model_copy(update={"arm": arm}), folder / _place(arm), console)
@@ -125,7 +125,7 @@ def run(words: Sequence[str], console: Console) -> int:
         }
         searches = _Searches(config.agdc, learned, config, f"AGDC, {config.agdc.algorithm.upper()}")
         _measure(folder, searches, console, curve=_curve(folder / _place(arms[0])))
-    console.print(plain(f"policy {folder / _place(arms[0])}\nreport {folder / 'report.html'}"), soft_wrap=True)
+    console.print(show_hidden(f"policy {folder / _place(arms[0])}\nreport {folder / 'report.html'}"), soft_wrap=True)
     return 0
 
 
@@ -143,7 +143,7 @@ def seek(words: Sequence[str], console: Console) -> int:
     folder = given.resume or new_folder("seek", config.to)
     with recorded(folder, Record("bench seek", config, 0, (*learned, *config.planners), "seek")):
         _measure(folder, _Searches(setting, learned, config, "Searches for a source"), console, curve=[])
-    console.print(plain(f"run {folder}, report {folder / 'report.html'}"), soft_wrap=True)
+    console.print(show_hidden(f"run {folder}, report {folder / 'report.html'}"), soft_wrap=True)
     return 0
 
 
@@ -160,7 +160,7 @@ def _place(arm: str) -> str:
     return "policy" if arm == "agdc" else "policy-without"
 
 
-def _learned(config: AGDC, folder: Path, console: Console) -> Seeker:
+def _learned(config: AGDCConfig, folder: Path, console: Console) -> Seeker:
     """The policy of a folder, or one that is learned now and kept there with its curve."""
     from evolvent.methods.agdc import agdc, load_seeker, save_seeker
 
@@ -198,7 +198,7 @@ def _saved(places: Sequence[Path]) -> dict[str, Seeker]:
     Raises:
         ConfigError: two of one name, or settings under which they cannot be compared.
     """
-    from evolvent.methods.agdc import detector_of, load_seeker, world_of
+    from evolvent.methods.agdc import build_detector, build_world, load_seeker
 
     found: dict[str, Seeker] = {}
     problems: list[Problem] = []
@@ -209,7 +209,7 @@ def _saved(places: Sequence[Path]) -> dict[str, Seeker]:
             problems.append(Problem("policies", f"two are named {name}", "rename one of the folders"))
             continue
         found[name] = load_seeker(inner if inner.is_dir() else place)
-    settings = {(world_of(one.config).preset.name, repr(detector_of(one.config))) for one in found.values()}
+    settings = {(build_world(one.config).preset.name, repr(build_detector(one.config))) for one in found.values()}
     if len(settings) > 1:
         told = "; ".join(sorted(" ".join(one) for one in settings))
         problems.append(Problem("policies", f"they were learned in different settings: {told}", "compare them apart"))
@@ -218,13 +218,13 @@ def _saved(places: Sequence[Path]) -> dict[str, Seeker]:
     return found
 
 
-def _setting(config: Seek, learned: Mapping[str, Seeker]) -> AGDC:
+def _setting(config: Seek, learned: Mapping[str, Seeker]) -> AGDCConfig:
     """World, moves and detector: of the first policy, or as told. PPO stands for whoever moves in any way."""
     detector: dict[str, Any] = {} if config.detector is None else {"detector": config.detector, "zeta": None}
     if learned:
         first = next(iter(learned.values())).config
-        return AGDC(**{**as_dict(first), **detector})
-    return AGDC(world=config.world, moves=config.moves, algorithm="ppo", **detector)
+        return AGDCConfig(**{**as_dict(first), **detector})
+    return AGDCConfig(world=config.world, moves=config.moves, algorithm="ppo", **detector)
 
 
 # ------------------------------------------------------------------------------------------------------- measuring
@@ -232,7 +232,7 @@ def _setting(config: Seek, learned: Mapping[str, Seeker]) -> AGDC:
 
 def _measure(folder: Path, searches: _Searches, console: Console, *, curve: Sequence[Sequence[float]]) -> None:
     """Play who is not in the table yet; write table and report, and print the table."""
-    from evolvent.view.seeking import COLUMNS, seeking_rows
+    from evolvent.view.seeking import COLUMNS, build_seeking_rows
 
     rows = _kept(folder)
     for name, choose in _choosers(searches).items():
@@ -240,7 +240,7 @@ def _measure(folder: Path, searches: _Searches, console: Console, *, curve: Sequ
             rows.append(_played(folder, name, choose, searches))
             write_atomic(folder / "table.json", json.dumps(rows, allow_nan=False, indent=1))
     _report(folder, searches, rows, curve)
-    console.print(table(console, COLUMNS, seeking_rows(rows), numbers=COLUMNS[1:]))
+    console.print(table(console, COLUMNS, build_seeking_rows(rows), numbers=COLUMNS[1:]))
 
 
 def _kept(folder: Path) -> list[dict[str, Any]]:
@@ -256,26 +256,26 @@ def _choosers(searches: _Searches) -> dict[str, Chooser]:
 
 
 def _starts(searches: _Searches) -> list[Start]:
-    from evolvent.methods.agdc import world_of
+    from evolvent.methods.agdc import build_world
     from evolvent.trajectory import Start
 
-    tasks = world_of(searches.setting).tasks(searches.told.split, "seen")
+    tasks = build_world(searches.setting).tasks(searches.told.split, "seen")
     return [Start(tasks[i % len(tasks)], i // len(tasks)) for i in range(searches.told.episodes)]
 
 
 def _played(folder: Path, name: str, choose: Chooser, searches: _Searches) -> dict[str, Any]:
     """Play one player's episodes, keep them, and return its row. Learned policies move as they learned to."""
     from evolvent.belief.comparison import SCORER, play_episodes, summary_row
-    from evolvent.methods.agdc import detector_of, world_of
+    from evolvent.methods.agdc import build_detector, build_world
     from evolvent.store.store import Store
 
     own = searches.learned[name].config if name in searches.learned else searches.setting
     found = play_episodes(
         choose,
-        world_of(own),
+        build_world(own),
         _starts(searches),
         name=name,
-        detector=detector_of(searches.setting),
+        detector=build_detector(searches.setting),
         particles=searches.told.particles,
         fused=own.fused,
     )
@@ -294,15 +294,15 @@ def _played(folder: Path, name: str, choose: Chooser, searches: _Searches) -> di
 def _report(
     folder: Path, searches: _Searches, rows: Sequence[Mapping[str, Any]], curve: Sequence[Sequence[float]]
 ) -> None:
-    from evolvent.methods.agdc import detector_of, world_of
-    from evolvent.view.beliefs import belief_document
+    from evolvent.methods.agdc import build_detector, build_world
+    from evolvent.view.beliefs import encode_belief
     from evolvent.view.seeking import seeking_page
 
-    world = world_of(searches.setting)
+    world = build_world(searches.setting)
     facts = {
         "World": f"{world.preset.name}, moves: {world.preset.moves}",
         "Sensor": world.preset.sensor.id,
-        "Ends an episode": detector_of(searches.setting)(*_nothing()).reason,
+        "Ends an episode": build_detector(searches.setting)(*_nothing()).reason,
         "Episodes of each": f"{searches.told.episodes} on {searches.told.split}",
         "Particles": str(searches.told.particles or world.preset.particles),
     }
@@ -314,7 +314,7 @@ def _report(
     (folder / "beliefs").mkdir(exist_ok=True)
     for number, one in enumerate(traces):
         path = safe_join(folder / "beliefs", f"{one.name.replace('/', '-')}-{number}.json")
-        write_atomic(path, json.dumps(belief_document(one), allow_nan=False))
+        write_atomic(path, json.dumps(encode_belief(one), allow_nan=False))
     write_atomic(folder / "report.html", seeking_page(data, traces))
 
 
@@ -333,17 +333,17 @@ def _nothing() -> tuple[Any, list[Any]]:
 def _traces(searches: _Searches) -> list[Trace]:
     """The first episodes of every learned policy; of the last planner where nothing was learned."""
     from evolvent.belief.tracing import trace_episode
-    from evolvent.methods.agdc import detector_of, world_of
+    from evolvent.methods.agdc import build_detector, build_world
 
     every = _choosers(searches)
     names = list(searches.learned) or list(every)[-1:]
     return [
         trace_episode(
             every[name],
-            world_of(searches.learned[name].config if name in searches.learned else searches.setting),
+            build_world(searches.learned[name].config if name in searches.learned else searches.setting),
             start,
             name=name,
-            detector=detector_of(searches.setting),
+            detector=build_detector(searches.setting),
             particles=searches.told.particles,
         )
         for name in names

@@ -27,7 +27,7 @@ from evolvent.errors import ConfigError, NothingToLearn, Problem, SampleInvalid,
 from evolvent.learn.token_sequences import TokenSequence
 from evolvent.learn.windows import Intake
 from evolvent.messages import CallSample
-from evolvent.methods.hammer import Hammer
+from evolvent.methods.hammer import HammerConfig
 from evolvent.models.policy import Policy
 from evolvent.models.toolprompt import Compact, ToolPrompt
 from evolvent.stats import wilson_interval
@@ -117,7 +117,7 @@ def _some(items: Sequence[Any], data: Path, what: str, *, refused: Sequence[str]
 class Calls(Material):
     """Samples of function calls; see `Material`."""
 
-    config: Hammer = field(default_factory=Hammer)
+    config: HammerConfig = field(default_factory=HammerConfig)
     seed: int = 0
     slots: int = 64
     max_tokens: int = 64

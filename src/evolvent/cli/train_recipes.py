@@ -36,7 +36,7 @@ from evolvent.learn.token_sequences import TokenSequence
 from evolvent.learn.windows import Intake
 from evolvent.models.adapters import AdapterConfig
 from evolvent.models.policy import Policy
-from evolvent.scale.training import Keeping
+from evolvent.scale.training import CheckpointConfig
 from evolvent.trajectory import Task, Trajectory
 from evolvent.worlds.base import World
 from evolvent.worlds.grammar import Parsed
@@ -71,7 +71,7 @@ class Recipe(OverWorlds):
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig, description="the optimizer")
     adapter: AdapterConfig = Field(default_factory=AdapterConfig, description="what is learned instead of all weights")
     parallel: Parallelism = Field(default_factory=Parallelism, description="how the model is laid over processes")
-    keep: Keeping = Field(default_factory=Keeping, description="checkpoints and snapshots")
+    keep: CheckpointConfig = Field(default_factory=CheckpointConfig, description="checkpoints and snapshots")
 
     def reading(self) -> ReadingConfig:
         """How rows become sequences."""

@@ -30,46 +30,46 @@ from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.methods.base import Method
-from evolvent.methods.etpo import ETPO, etpo
+from evolvent.methods.etpo import ETPOConfig, etpo
 from evolvent.methods.grpo import GRPOConfig, grpo
-from evolvent.methods.ntpo import NTPO, ntpo
-from evolvent.methods.poad import POAD, poad
-from evolvent.methods.ppo import PPO, TOKEN, ppo
-from evolvent.methods.r3 import R3, r3
-from evolvent.methods.scaling_inter import ScalingInter, scaling_inter
+from evolvent.methods.ntpo import NTPOConfig, ntpo
+from evolvent.methods.poad import POADConfig, poad
+from evolvent.methods.ppo import TOKEN, PPOConfig, ppo
+from evolvent.methods.r3 import R3Config, r3
+from evolvent.methods.scaling_inter import ScalingInterConfig, scaling_inter
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.policy import Policy
 from evolvent.plugins import describe_origin, installed_plugins
 from evolvent.rollout.collect import collect
 from evolvent.run import Run
-from evolvent.scale.endpoint_backend import RemoteVerbs
-from evolvent.scale.initial import demonstrations
-from evolvent.scale.local_backend import LocalVerbs
+from evolvent.scale.endpoint_backend import EndpointBackend
+from evolvent.scale.initial import collect_demonstrations
+from evolvent.scale.local_backend import LocalBackend
 from evolvent.trajectory import Start, Task, Trajectory
-from evolvent.view.redraw import redrawing
+from evolvent.view.redraw import redraw_repeatedly
 from evolvent.worlds.base import World
 
 __all__ = ["METHODS", "Reinforce", "command", "known", "run"]
 
 
 METHODS: dict[str, Method] = {
-    "ppo": Method(PPO, ppo, "PPO over whole actions, as they are written"),
+    "ppo": Method(PPOConfig, ppo, "PPO over whole actions, as they are written"),
     "twosome": Method(
-        PPO, ppo, "PPO over the actions that a world lists (TWOSOME)", {"level": "listed"}, fixed=("level",)
+        PPOConfig, ppo, "PPO over the actions that a world lists (TWOSOME)", {"level": "listed"}, fixed=("level",)
     ),
-    "token_ppo": Method(PPO, ppo, "PPO over tokens as in learning from human feedback", TOKEN, fixed=("level",)),
-    "ntpo": Method(NTPO, ntpo, "PPO over tokens, discounted between them: POAD's baseline"),
-    "poad": Method(POAD, poad, "credit for every token of an action, without a discount inside"),
+    "token_ppo": Method(PPOConfig, ppo, "PPO over tokens as in learning from human feedback", TOKEN, fixed=("level",)),
+    "ntpo": Method(NTPOConfig, ntpo, "PPO over tokens, discounted between them: POAD's baseline"),
+    "poad": Method(POADConfig, poad, "credit for every token of an action, without a discount inside"),
     "etpo": Method(
-        ETPO,
+        ETPOConfig,
         etpo,
         "soft values of every next token, near the policy it began with",
         {"practice": {"ppo_epochs": 4, "critic_lr": 3e-4}},
     ),
     "grpo": Method(GRPOConfig, grpo, "episodes of a task compared: GRPO and its family (rl.kind)"),
-    "scaling_inter": Method(ScalingInter, scaling_inter, "the same, with episodes that grow longer by phases"),
+    "scaling_inter": Method(ScalingInterConfig, scaling_inter, "the same, with episodes that grow longer by phases"),
     "r3": Method(
-        R3,
+        R3Config,
         r3,
         "episodes begin inside demonstrations: a reverse curriculum",
         {"practice": {"ppo_epochs": 2, "group_size": 1}},
@@ -226,9 +226,9 @@ def run(words: Sequence[str], console: Console) -> int:
     with (
         _player(config, made) as verbs,
         opened(replace(job, verbs=verbs), console) as running,
-        redrawing(partial(write_report, folder)),
+        redraw_repeatedly(partial(write_report, folder)),
     ):
-        taught = demonstrations(list(made.values()), shown, seed=config.seed) if shown else []
+        taught = collect_demonstrations(list(made.values()), shown, seed=config.seed) if shown else []
         babbled = _babbled(made, tried, config)
         best = _practised(method, initial, tried, taught, babbled=babbled, config=config, run=running.arm(name))
         best.save(folder / "model")
@@ -238,7 +238,7 @@ def run(words: Sequence[str], console: Console) -> int:
 
 
 @contextmanager
-def _player(config: Any, made: Mapping[str, World]) -> Iterator[Callable[..., LocalVerbs]]:
+def _player(config: Any, made: Mapping[str, World]) -> Iterator[Callable[..., LocalBackend]]:
     """What makes the verbs: they play in this process, on a cluster, or on the endpoint that the settings name.
 
     Raises:
@@ -253,7 +253,7 @@ def _player(config: Any, made: Mapping[str, World]) -> Iterator[Callable[..., Lo
     speaking = endpoint_type(config.dialect)
     with speaking(config.endpoint, config.model, key=secret, tokens=True, processed=True) as endpoint:
         endpoint.check()
-        yield partial(RemoteVerbs, endpoint=endpoint, handover=config.hand_over)
+        yield partial(EndpointBackend, endpoint=endpoint, handover=config.hand_over)
 
 
 def _practised(

@@ -25,22 +25,25 @@ from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.preferences import append_readout, build_pairs
 from evolvent.learn.token_sequences import TokenSequence
-from evolvent.methods.openr import PUBLISHED, OpenR, openr
-from evolvent.methods.tsllm import ALIGNMENT, GAME24, GSM8K, TSLLM, tsllm
+from evolvent.methods.openr import PUBLISHED, OpenRConfig, openr
+from evolvent.methods.tsllm import ALIGNMENT, GAME24, GSM8K, TSLLMConfig, tsllm
 from evolvent.models.policy import Policy
 from evolvent.rollout.evaluate import panel_starts
 from evolvent.rollout.held_out import check_held_out
 from evolvent.rollout.search import check_search
 from evolvent.run import Run
-from evolvent.scale.initial import demonstrations
+from evolvent.scale.initial import collect_demonstrations
 from evolvent.store.ledger import read_rows
 from evolvent.trajectory import Score, Step, Task, Trajectory
-from evolvent.view.redraw import redrawing
+from evolvent.view.redraw import redraw_repeatedly
 from evolvent.worlds.base import World
 
 __all__ = ["COMMANDS", "Distilled", "TrainOpenR", "TrainTSLLM", "preference_parts", "run"]
 
-_SEARCH, _GUIDED = TSLLM().search, OpenR().search  # named, so that a setting given beside them leaves the others
+_SEARCH, _GUIDED = (
+    TSLLMConfig().search,
+    OpenRConfig().search,
+)  # named, so that a setting given beside them leaves the others
 
 
 class Distilled(OverWorlds, Placed):
@@ -62,7 +65,7 @@ class TrainTSLLM(Distilled):
 
     worlds: tuple[str, ...] = Field(default=("countdown",), description="the worlds to act in")
     pairs: int = Field(default=0, ge=0, description="labelled pairs of each world that a reward model is fitted to")
-    tsllm: TSLLM = Field(default_factory=lambda: TSLLM(search=_SEARCH), description="the method")
+    tsllm: TSLLMConfig = Field(default_factory=lambda: TSLLMConfig(search=_SEARCH), description="the method")
 
 
 class TrainOpenR(Distilled):
@@ -70,7 +73,7 @@ class TrainOpenR(Distilled):
 
     worlds: tuple[str, ...] = Field(default=("deduction",), description="the worlds to act in")
     train: Improving = Field(default_factory=Improving, description="the updates online")
-    openr: OpenR = Field(default_factory=lambda: OpenR(search=_GUIDED), description="the method")
+    openr: OpenRConfig = Field(default_factory=lambda: OpenRConfig(search=_GUIDED), description="the method")
 
 
 COMMANDS: dict[str, Command[Any]] = {
@@ -144,9 +147,9 @@ def run(words: Sequence[str], console: Console) -> int:
     with (
         playing_on(config.on, config.worlds, made, threads=config.threads) as verbs,
         opened(replace(job, verbs=verbs), console) as running,
-        redrawing(partial(write_report, folder)),
+        redraw_repeatedly(partial(write_report, folder)),
     ):
-        taught = demonstrations(list(made.values()), shown, seed=config.seed) if shown else []
+        taught = collect_demonstrations(list(made.values()), shown, seed=config.seed) if shown else []
         arm = running.arm(name)
         base = arm.fit(initial, taught, weighted_nll, tokens=config.clone_tokens) if taught else initial
         best, judge = _METHODS[name](base, arm, _Given(tried, taught, config, made))
@@ -234,13 +237,13 @@ def _check(name: str, made: Mapping[str, World], config: Any) -> None:
     """Refuse what these worlds cannot have, before a model is loaded."""
     problems = []
     if name == "tsllm":
-        check_search(made, config.tsllm.search, judged=True)
+        check_search(made, config.tsllm.search, has_scorer=True)
         silent = [world for world, own in made.items() if not isinstance(own, Comparing)]
         if config.tsllm.reward == "model" and (silent or not config.pairs):
             what = f"{silent[0]!r} has no labelled pairs" if silent else "there are none"
             problems.append(Problem("pairs", what, "--worlds preference --pairs 2000, or --tsllm.reward world"))
     else:
-        check_search(made, config.openr.search, judged=True)
+        check_search(made, config.openr.search, has_scorer=True)
         turns = [world for world, own in made.items() if own.horizon > 1]
         if turns:
             what = f"{turns[0]!r} has episodes of several turns, and OpenR labels spans of one response"
@@ -265,7 +268,7 @@ def _plan(config: Any, tried: int, panel: int, *, cloned: bool) -> list[Planned]
             learn,
             *[search, learn, learn, *measures] * own.rounds,
         ]
-    method: OpenR = config.openr
+    method: OpenRConfig = config.openr
     samples = Planned("collect", tried * method.samples)
     plan += [samples, Planned("label", None), learn]
     plan += [Planned("practise", method.practice.iterations), measure] * (method.online != "none")

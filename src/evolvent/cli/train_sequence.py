@@ -27,17 +27,17 @@ from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.files import write_atomic
 from evolvent.methods.decision_transformer import PRESETS as DT_PRESETS
-from evolvent.methods.decision_transformer import DecisionTransformer
-from evolvent.methods.online_dt import OnlineDT
-from evolvent.methods.q_transformer import QTransformer
+from evolvent.methods.decision_transformer import DecisionTransformerConfig
+from evolvent.methods.online_dt import OnlineDTConfig
+from evolvent.methods.q_transformer import QTransformerConfig
 from evolvent.methods.trajectory_transformer import PRESETS as TT_PRESETS
-from evolvent.methods.trajectory_transformer import TrajectoryTransformer
+from evolvent.methods.trajectory_transformer import TrajectoryTransformerConfig
 from evolvent.trajectory import sample_seed
-from evolvent.view.escape import plain
+from evolvent.view.escape import show_hidden
 
 if TYPE_CHECKING:
     from evolvent.offline.acting import ArrayActor
-    from evolvent.offline.state import Keeping
+    from evolvent.offline.state import SequenceCheckpoint
     from evolvent.store.episodes import Episodes
 
 __all__ = ["COMMANDS", "METHODS", "Cloning", "Method", "Online", "TrainSequence", "run"]
@@ -46,23 +46,23 @@ _ASKED = 5  # returns that are asked for where none are named
 _MEASURED = sample_seed("measured", 77)  # of no data: a mixture's seeds are --learn.seed and the next
 
 
-class Cloning(DecisionTransformer):
+class Cloning(DecisionTransformerConfig):
     """Behaviour cloning: the network of Decision Transformer without returns."""
 
     returns: Literal[False] = Field(default=False, description="no returns are read")
 
 
-class Online(OnlineDT):
+class Online(OnlineDTConfig):
     """Online DT, whose target is the data's best return where none is named."""
 
     target: float | None = Field(  # type: ignore[assignment]
         default=None, description="the return that it is made for; none: the most in the data"
     )
 
-    def named(self, most: float) -> OnlineDT:
+    def named(self, most: float) -> OnlineDTConfig:
         """With a target."""
-        given = {name: getattr(self, name) for name in OnlineDT.model_fields}
-        return OnlineDT(**{**given, "target": most if self.target is None else self.target})
+        given = {name: getattr(self, name) for name in OnlineDTConfig.model_fields}
+        return OnlineDTConfig(**{**given, "target": most if self.target is None else self.target})
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,9 @@ class Method:
 
 _SHORT = {"updates": 2000, "lr": 1e-3, "warmup": 100, "grad_norm": 1.0}
 METHODS: Mapping[str, Method] = {
-    "dt": Method(DecisionTransformer, "Decision Transformer: asked for a return", asks=True, small=DT_PRESETS["small"]),
+    "dt": Method(
+        DecisionTransformerConfig, "Decision Transformer: asked for a return", asks=True, small=DT_PRESETS["small"]
+    ),
     "bc": Method(Cloning, "behaviour cloning by the same network", small=DT_PRESETS["small"]),
     "odt": Method(
         Online,
@@ -102,13 +104,13 @@ METHODS: Mapping[str, Method] = {
         },
     ),
     "tt": Method(
-        TrajectoryTransformer,
+        TrajectoryTransformerConfig,
         "Trajectory Transformer: a model, and a beam in it",
         small=TT_PRESETS["small"],
         paper=TT_PRESETS["paper"],
     ),
     "qt": Method(
-        QTransformer,
+        QTransformerConfig,
         "Q-Transformer: values of an action's dimensions",
         small={"bins": 32, "width": 64, "heads": 2, "polyak": 0.02, "conservative": 0.5, "train": _SHORT},
     ),
@@ -201,17 +203,17 @@ def run(words: Sequence[str], console: Console) -> int:
     folder = given.resume or new_folder("sequence", config.to)
     _refuse_other_data(folder, place)
     console.print(
-        plain(
+        show_hidden(
             f"run {folder}, {len(place.data.lengths):,} episodes, {len(place.data.reward):,} decisions of "
             f"{config.world}"
         ),
         soft_wrap=True,
     )
-    with recorded(folder, Record("train sequence", config, config.learn.seed, (name,), name)):
+    with recorded(folder, Record("train sequence", config, config.update.seed, (name,), name)):
         write_atomic(folder / "data.json", json.dumps(place.manifest, indent=1))
         policy, history, played = _trained(folder, config, place, console)
         _measure(folder, config, place, console, outcome=(policy, history, played))
-    console.print(plain(f"policy {folder / 'policy'}\nreport {folder / 'report.html'}"), soft_wrap=True)
+    console.print(show_hidden(f"policy {folder / 'policy'}\nreport {folder / 'report.html'}"), soft_wrap=True)
     return 0
 
 
@@ -223,8 +225,8 @@ def _refuse_what_cannot_be_measured(config: Any, place: Place) -> None:
     problems = []
     if config.targets and not METHODS[config.method].asks:
         problems.append(Problem("targets", f"{config.method} is not asked for a return", "leave them out"))
-    if config.method in ("dt", "bc") and config.learn.horizon < place.horizon:
-        what = f"{config.learn.horizon} time steps are learned, an episode of {config.world} has up to {place.horizon}"
+    if config.method in ("dt", "bc") and config.update.horizon < place.horizon:
+        what = f"{config.update.horizon} time steps are learned, an episode of {config.world} has up to {place.horizon}"
         problems.append(Problem("learn.horizon", what, f"give {place.horizon} or more, or a shorter --horizon"))
     if problems:
         raise ConfigError(problems)
@@ -244,42 +246,42 @@ def _refuse_other_data(folder: Path, place: Place) -> None:
 
 def _trained(folder: Path, config: Any, place: Place, console: Console) -> tuple[Any, Any, list[float]]:
     """Train, or take up a training; the policy and its history are kept. Returns them, and what was played online."""
-    from evolvent.offline.state import Keeping
+    from evolvent.offline.state import SequenceCheckpoint
 
     def told(row: Mapping[str, float]) -> None:
-        if row["update"] <= config.learn.train.updates:  # what is learned between episodes is in the report
+        if row["update"] <= config.update.train.updates:  # what is learned between episodes is in the report
             console.print(f"{row['update']:10,.0f}  loss {row['loss']:.4f}", soft_wrap=True)
 
-    keep = Keeping(folder / "training.safetensors", every=config.keep_every, told=told)
+    keep = SequenceCheckpoint(folder / "training.safetensors", every=config.keep_every, on_row=told)
     policy, played = _learned(folder, config, place, keep)
     write_atomic(folder / "history.json", json.dumps(policy.history, indent=1, sort_keys=True))
     return policy, policy.history, played
 
 
-def _learned(folder: Path, config: Any, place: Place, keep: Keeping) -> tuple[Any, list[float]]:
+def _learned(folder: Path, config: Any, place: Place, keep: SequenceCheckpoint) -> tuple[Any, list[float]]:
     from evolvent.methods.decision_transformer import decision_transformer, save_conditioned
     from evolvent.methods.online_dt import online_dt
-    from evolvent.methods.q_transformer import q_transformer, save_autoregressive
+    from evolvent.methods.q_transformer import q_transformer, save_q_transformer
     from evolvent.methods.trajectory_transformer import save_planner, trajectory_transformer
 
     to = folder / "policy"
     match config.method:
         case "tt":
-            planner = trajectory_transformer(config.learn, place.data, keep=keep)
+            planner = trajectory_transformer(config.update, place.data, checkpoint=keep)
             save_planner(planner, to)
             return planner, []
         case "qt":
-            values = q_transformer(config.learn, place.data, keep=keep)
-            save_autoregressive(values, to)
+            values = q_transformer(config.update, place.data, checkpoint=keep)
+            save_q_transformer(values, to)
             return values, []
         case "odt":
-            given = config.learn.named(float(place.data.returns.max()))
+            given = config.update.named(float(place.data.returns.max()))
             online = online_dt(
-                given, place.data, keep=keep, explore=partial(_explored, folder / "played", place, given.seed)
+                given, place.data, checkpoint=keep, explore=partial(_explored, folder / "played", place, given.seed)
             )
             save_conditioned(online.policy, to)
-            return online.policy, list(online.played)
-    policy = decision_transformer(config.learn, place.data, keep=keep)
+            return online.policy, list(online.online_returns)
+    policy = decision_transformer(config.update, place.data, checkpoint=keep)
     save_conditioned(policy, to)
     return policy, []
 
@@ -303,7 +305,7 @@ def _measure(
     folder: Path, config: Any, place: Place, console: Console, *, outcome: tuple[Any, Any, list[float]]
 ) -> None:
     """Play for each return that is asked for; keep the table and the page, and print the table."""
-    from evolvent.view.sequence_strips import drawn
+    from evolvent.view.sequence_strips import draw_best_and_worst
     from evolvent.view.sequences import sequence_page
 
     policy, history, online = outcome
@@ -322,7 +324,7 @@ def _measure(
         "Data": str(config.data or place.manifest["kind"]),
         "Episodes": f"{len(place.data.lengths):,}",
         "Decisions": f"{len(place.data.reward):,}",
-        "Seed": str(config.learn.seed),
+        "Seed": str(config.update.seed),
     }
     about = METHODS[config.method].about.partition(":")[0].partition(" by ")[0]
     spread = [float(x) for x in (place.data.returns.min(), place.data.returns.mean(), place.data.returns.max())]
@@ -337,7 +339,7 @@ def _measure(
             "expert": place.expert,
             "data": spread,
         },
-        [] if best is None else drawn(config.world, best),
+        [] if best is None else draw_best_and_worst(config.world, best),
     )
     write_atomic(folder / "report.html", page)
     lines = [

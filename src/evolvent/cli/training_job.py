@@ -29,10 +29,10 @@ from evolvent.learn.sources import source_digest, vocabulary_digest
 from evolvent.learn.tokens import TokenFile, write_tokens
 from evolvent.learn.windows import Intake
 from evolvent.models.policy import Policy
-from evolvent.scale.training import Training, reached, train
+from evolvent.scale.training import TrainingJob, read_progress, run_training
 from evolvent.store.lock import WriterLock
-from evolvent.view.escape import plain
-from evolvent.view.redraw import redrawing
+from evolvent.view.escape import show_hidden
+from evolvent.view.redraw import redraw_repeatedly
 
 __all__ = ["INTERRUPTED", "Lesson", "Voice"]
 
@@ -57,7 +57,7 @@ class Voice:
 
     def say(self, text: str) -> None:
         """Print a line now."""
-        self.console.print(plain(text), soft_wrap=True)
+        self.console.print(show_hidden(text), soft_wrap=True)
         self.console.file.flush()
 
 
@@ -89,7 +89,7 @@ class Lesson:
             if self._tuned.model is not self._given.policy.model:
                 self._given.policy.model.to("meta")  # a reference has said what it had to; an adapter has its own base
             self._tuned.model.to(self._ranks.device)
-            job = Training(
+            job = TrainingJob(
                 folder,
                 self._tuned,
                 prepared.objective,
@@ -169,9 +169,9 @@ class Lesson:
 
     # ------------------------------------------------------------------ training
 
-    def _trained(self, job: Training, tokens: TokenFile) -> FitReport:
+    def _trained(self, job: TrainingJob, tokens: TokenFile) -> FitReport:
         config, leads, folder = self._config.train, self._ranks.is_leader, job.folder
-        before = reached(folder)
+        before = read_progress(folder)
         if self._asked.resume is not None:
             self._voice.say(f"goes on after update {before.update}" if before.update else "begins: no checkpoint yet")
         counted = config.max_steps is None and job.objective.together == 1
@@ -192,7 +192,7 @@ class Lesson:
             if leads:
                 unit = "pairs" if job.objective.together > 1 else None
                 progress.begin("fit", self._name, size if size and size > 0 else None, unit=unit)
-            report = train(job, self._ranks, log=log, on_update=updated, should_stop=lambda: self._stopped != 0)
+            report = run_training(job, self._ranks, log=log, on_update=updated, should_stop=lambda: self._stopped != 0)
             if leads and report.updates > before.update:
                 progress.end()
         if report.updates == before.update and report.finished:
@@ -209,7 +209,7 @@ class Lesson:
             yield
             return
         try:
-            with recorded(folder, record), redrawing(partial(write_report, folder)):
+            with recorded(folder, record), redraw_repeatedly(partial(write_report, folder)):
                 yield
         finally:
             write_report(folder)

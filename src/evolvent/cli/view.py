@@ -80,8 +80,8 @@ def _serve(found: argparse.Namespace, console: Console) -> int:
 
     from evolvent.serve.listen import listen, url_of
     from evolvent.view.app import viewer_app
-    from evolvent.view.door import ENTER
-    from evolvent.view.escape import plain
+    from evolvent.view.door import ENTRY_PATH
+    from evolvent.view.escape import show_hidden
     from evolvent.web import build_access
 
     folder, token = found.run or RUNS, secrets.token_urlsafe(24)
@@ -98,8 +98,8 @@ def _serve(found: argparse.Namespace, console: Console) -> int:
             proxy_headers=False,
             timeout_graceful_shutdown=_GRACE_S,
         )
-        where = f"{url_of(bound)}{ENTER}{token}"
-        console.print(plain(f"viewing {folder} at {where} (Ctrl-C ends)"), soft_wrap=True)
+        where = f"{url_of(bound)}{ENTRY_PATH}{token}"
+        console.print(show_hidden(f"viewing {folder} at {where} (Ctrl-C ends)"), soft_wrap=True)
         console.file.flush()
         if found.open and not webbrowser.open(where):
             console.print("no browser could be opened")

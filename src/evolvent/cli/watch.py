@@ -33,7 +33,7 @@ from evolvent.files import disk_errors
 from evolvent.identity import version_1_values
 from evolvent.rollout.evaluate import panel_starts
 from evolvent.trajectory import canonical_json
-from evolvent.view.escape import plain
+from evolvent.view.escape import show_hidden
 
 if TYPE_CHECKING:
     from evolvent.engine.asks import Engine
@@ -107,9 +107,11 @@ def run(words: Sequence[str], console: Console) -> int:
         os.nice(config.nice)
         if config.once:
             if not watcher.evaluate_newest():
-                console.print(plain(f"{config.run} has no snapshot"), soft_wrap=True)
+                console.print(show_hidden(f"{config.run} has no snapshot"), soft_wrap=True)
         else:
-            console.print(plain(f"watching {config.run}: {', '.join(one.name for one in chosen)}"), soft_wrap=True)
+            console.print(
+                show_hidden(f"watching {config.run}: {', '.join(one.name for one in chosen)}"), soft_wrap=True
+            )
             console.file.flush()
             watch(watcher, poll_s=config.poll_s, idle_s=config.idle_s)
         did = watcher.did
@@ -172,10 +174,10 @@ def _tell(console: Console, row: Mapping[str, Any]) -> None:
     """A line a number; an error is a line too."""
     head = f"step {row['step']}  {row['stage']}"
     if "error" in row:
-        console.print(plain(f"{head}  {row['error']['kind']}: {row['error']['message']}"), soft_wrap=True)
+        console.print(show_hidden(f"{head}  {row['error']['kind']}: {row['error']['message']}"), soft_wrap=True)
     for one in row.get("measures", ()):
         value = "withheld" if one["value"] is None else f"{one['value']:.4g}"
         ends = "" if one["low"] is None else f" ({one['low']:.4g} to {one['high']:.4g})"
         name = "" if one["metric"] == row["stage"] else f" {one['metric'].removeprefix('success/')}"
-        console.print(plain(f"{head}{name}  {value}{ends}  n {one['n']:,}"), soft_wrap=True)
+        console.print(show_hidden(f"{head}{name}  {value}{ends}  n {one['n']:,}"), soft_wrap=True)
     console.file.flush()

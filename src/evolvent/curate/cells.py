@@ -38,8 +38,8 @@ def hash_cells(ids: Sequence[str], count: int) -> NDArray[np.int64]:
 
 
 def kmeans_cells(features: ArrayLike, count: int, *, rng: Generator, rounds: int = 10) -> NDArray[np.int64]:
-    """Assigns every item a cell `[n]`: its nearest center by k-means (Lloyd 1982), initialized by k-means++ (Arthur
-    2007).
+    """Assigns every item a cell `[n]`: its nearest center by k-means (Lloyd 1982), initialized by k-means++
+    (Arthur 2007).
 
     Centers are fitted on a random sample of at most 256 items per center; then every item joins its nearest center,
     the first among equal distances. There may be fewer cells than requested where items coincide.
@@ -123,10 +123,10 @@ def sharded_map(
 ) -> Selection:
     """Selects items by greedy MAP within cells, so that more items can be chosen than the features have rank.
 
-    Cells get quotas by largest remainder on their summed quality. The part of a quota that a cell's rank cannot fill
-    goes to other cells. With a second pass the cells offer twice as many items, and a greedy choice among the offers
-    takes k (GreeDi, Mirzasoleiman et al. 2013, arXiv 1411.0541), restarted where its rank runs out. Where all cells
-    together still offer too few items, they start again on the remaining ones.
+    Cells get quotas by largest remainder on their summed quality. The part of a quota that a cell's rank cannot
+    fill goes to other cells. With a second pass the cells offer twice as many items, and a greedy choice among the
+    offers takes k (GreeDi, Mirzasoleiman et al. 2013, arXiv 1411.0541), restarted where its rank runs out. Where
+    all cells together still offer too few items, they start again on the remaining ones.
 
     Args:
         features: `[n, d]`. Features of the items.

@@ -1,8 +1,8 @@
 """Code comments as tasks of a world: a generator proposes notes on a source, and valid notes are inserted.
 
-Any player of worlds can therefore write comments: a policy or an endpoint, within a run or without one. Each source
-is an episode of one step that is stored, reused after an interruption and independent of all others. The outcomes
-of the answers are counted.
+Any player of worlds can therefore write comments: a policy or an endpoint, within a run or without one. Each
+source is an episode of one step that is stored, reused after an interruption and independent of all others. The
+outcomes of the answers are counted.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ class CommentResult:
 
 
 class Commenting(TextWorld):
-    """A world whose tasks are sources. It has no panels; `start_of` makes its tasks.
+    """A world whose tasks are sources. It has no panels; `make_start` makes its tasks.
 
-    The observation is the request of `curate.notes.asked`, the action is the answer. The reward is the share of
-    proposed notes that were inserted, 0 for no note.
+    The observation is the request of `curate.notes.format_request`, the action is the answer. The reward is the
+    share of proposed notes that were inserted, 0 for no note.
     """
 
     name = "commenting"

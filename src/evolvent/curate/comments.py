@@ -1,11 +1,12 @@
 """Insertion of comments into code that leaves the code unchanged.
 
-A model proposes (line, text), and the program writes the line, so equality holds by construction. It is verified as
-well: the code tokens must be equal before and after, in Python also the syntax tree. Nothing is repaired: a note that
-could have a meaning to a program is refused, and a source that would change is returned unchanged.
+A model proposes (line, text), and the program writes the line, so equality holds by construction. It is
+verified as well: the code tokens must be equal before and after, in Python also the syntax tree. Nothing is
+repaired: a note that could have a meaning to a program is refused, and a source that would change is returned
+unchanged.
 
-Song et al., "Code Needs Comments" (arXiv 2402.13013), describe the loop; placement, refusals and verification are
-this library's.
+Song et al., "Code Needs Comments" (arXiv 2402.13013), describe the loop; placement, refusals and verification
+are this library's.
 """
 
 from __future__ import annotations

@@ -31,16 +31,16 @@ def mean_logprob_score(
 ) -> NDArray[np.float64]:
     """Computes how easy each answer is for a model, `[n]` in 0..1: the geometric mean of its token probabilities.
 
-    `s_i = exp((1 / T) sum_t log p(y_t | x, y_<t))` (P3, arXiv 2408.05541). With spans: the mean of the scores of the
-    spans, so that a long line weighs as much as a short one. Sums are of log-probabilities in float64: a product of
-    probabilities would underflow to 0 after some hundred tokens.
+    `s_i = exp((1 / T) sum_t log p(y_t | x, y_<t))` (P3, arXiv 2408.05541). With spans: the mean of the scores of
+    the spans, so that a long line weighs as much as a short one. Sums are of log-probabilities in float64: a
+    product of probabilities would underflow to 0 after some hundred tokens.
 
     Args:
         logprobs: For every answer `[T]`. Log-probabilities of its tokens; -inf is a probability of 0.
         spans: For every answer `[T]`. Number of the span of each token.
     Raises:
-        NothingToLearn: an answer without tokens. BatchMismatch: spans of another length, or log-probabilities above 0.
-            NonFinite: NaN. All name the sample.
+        NothingToLearn: an answer without tokens. BatchMismatch: spans of another length, or log-probabilities above
+            0. NonFinite: NaN. All name the sample.
     """
     if spans is not None and len(spans) != len(logprobs):
         raise BatchMismatch("spans and log-probabilities differ in length", value=len(spans), expected=len(logprobs))
@@ -113,8 +113,8 @@ def answer_logprobs(
 
     Args:
         policy: The policy.
-        parts: Sequences; their learning weights mark the answer tokens.
-        tokens: Maximum tokens of a forward.
+        sequences: Sequences; their learning weights mark the answer tokens.
+        max_tokens_per_forward: Maximum tokens of a forward.
         dtype: See `rl.scoring.look`.
     Raises:
         NothingToLearn: a sequence without answer tokens. DeviceMemory: a forward does not fit.

@@ -1,9 +1,10 @@
 """Removal of near-duplicates: of texts that share most of their token runs, found by MinHash, one is kept.
 
-Exact copies are found by hash. For the rest MinHash with banded LSH (Broder 1997; Leskovec, Rajaraman and Ullman,
-Mining of Massive Datasets, ch. 3) proposes pairs, by rensa (extra `code`: one wheel, no dependencies). Every proposal
-is then checked by the exact Jaccard similarity of the two sets, so nothing is dropped on an estimate. `bands` bounds
-the share of missed pairs. Texts are processed in the order of their ids: the result depends on no order and no batch.
+Exact copies are found by hash. For the rest MinHash with banded LSH (Broder 1997; Leskovec, Rajaraman and
+Ullman, Mining of Massive Datasets, ch. 3) proposes pairs, by rensa (extra `code`: one wheel, no dependencies).
+Every proposal is then checked by the exact Jaccard similarity of the two sets, so nothing is dropped on an
+estimate. `count_bands` bounds the share of missed pairs. Texts are processed in the order of their ids: the
+result depends on no order and no batch.
 """
 
 from __future__ import annotations

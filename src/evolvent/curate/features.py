@@ -29,9 +29,9 @@ _Segments = Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]  # of each seq
 def unit_features(features: ArrayLike) -> NDArray[Any]:
     """Returns features with mean 0 and deviation 1 in every column and rows of length 1, without constant columns.
 
-    A column whose values differ only by rounding is constant. All columns are constant where none differs by more than
-    the rounding of the largest value: the sums that made them had terms of that size. A row equal to the mean stays 0,
-    since it has no direction. float32 stays float32.
+    A column whose values differ only by rounding is constant. All columns are constant where none differs by more
+    than the rounding of the largest value: the sums that made them had terms of that size. A row equal to the mean
+    stays 0, since it has no direction. float32 stays float32.
 
     Args:
         features: `[n, d]`. Features of the samples.
@@ -76,13 +76,12 @@ def answer_features(
     """Computes the mean of the model's last hidden states at the tokens of each answer, `[n, hidden]`.
 
     The states are the inputs of the model's head at the answer tokens. The first position is never among them: its
-    state
-    is the same for every sample.
+    state is the same for every sample.
 
     Args:
         policy: The policy.
-        parts: Sequences whose learning weights mark the answer tokens.
-        tokens: Maximum tokens of a forward, padding included.
+        sequences: Sequences whose learning weights mark the answer tokens.
+        max_tokens_per_forward: Maximum tokens of a forward, padding included.
         dtype: bfloat16 for an autocast forward; None: float32.
     Raises:
         NothingToLearn: a sequence without answer tokens. BatchMismatch: a sequence that is a tree. DeviceMemory: a

@@ -2,16 +2,16 @@
 kernel.
 
 With features F `[n, d]` and quality s `[n]` the kernel is L = B B^T, B = diag(s) F. An item adds the log of its
-residue to log det L_S, given the selected items S: the residue is the squared length of the part of its row of B
-outside the span of the selected rows. Greedy takes the largest residue each time (Chen, Zhang and Zhou 2018, arXiv
-1709.05135, algorithm 1). The paper carries the rows of the Cholesky factor of L_S along, `[k, n]` numbers. With
-features available these rows are products of the features with orthonormal directions of the selected ones
-(Gram-Schmidt), so only the `[k, d]` directions are kept.
+residue to log det L_S, given the selected items S: the residue is the squared length of the part of its row of
+B outside the span of the selected rows. Greedy takes the largest residue each time (Chen, Zhang and Zhou 2018,
+arXiv 1709.05135, algorithm 1). The paper carries the rows of the Cholesky factor of L_S along, `[k, n]`
+numbers. With features available these rows are products of the features with orthonormal directions of the
+selected ones (Gram-Schmidt), so only the `[k, d]` directions are kept.
 
-Residues only shrink. A block of rows is therefore updated only when its largest residue, as last known, could still
-win; then all directions added since are subtracted at once. Sums are computed in the precision of the features with
-a bound on their error, and whatever the bound leaves open is decided in float64. The selection is therefore that of
-float64 arithmetic, and depends neither on blocks nor on the order of rows.
+Residues only shrink. A block of rows is therefore updated only when its largest residue, as last known, could
+still win; then all directions added since are subtracted at once. Sums are computed in the precision of the
+features with a bound on their error, and whatever the bound leaves open is decided in float64. The selection is
+therefore that of float64 arithmetic, and depends neither on blocks nor on the order of rows.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Selection:
         indices: `[m]` int64. Rows of the pool, each once, in the order of selection.
         gains: `[m]` float64. Value for which each item was selected; its meaning depends on the selector. For
             `greedy_map` the log of the residue: the gains sum to log det L_S.
-        stopped: "k": as many items as requested. "empty": the pool had fewer, and all were taken. "rank": the remaining
-            items add nothing to the selected ones.
+        stopped: "k": as many items as requested. "empty": the pool had fewer, and all were taken. "rank": the
+            remaining items add nothing to the selected ones.
     """
 
     indices: NDArray[np.int64]
@@ -76,8 +76,9 @@ def multiply(left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
 def greedy_map(features: ArrayLike, quality: ArrayLike | None, k: int, *, rtol: float | None = None) -> Selection:
     """Selects at most k items greedily: at each step the largest residue, among equal ones the lowest index.
 
-    Residues that float64 cannot distinguish are equal. Features are used as given (`unit_features` normalizes them).
-    Time O(n k d) at most; memory besides the features: four numbers an item. Features may be on disk (`np.memmap`).
+    Residues that float64 cannot distinguish are equal. Features are used as given (`unit_features` normalizes
+    them). Time O(n k d) at most; memory besides the features: four numbers an item. Features may be on disk
+    (`np.memmap`).
 
     Args:
         features: `[n, d]`. float32 and float64 are used without a copy.
@@ -86,8 +87,10 @@ def greedy_map(features: ArrayLike, quality: ArrayLike | None, k: int, *, rtol: 
         rtol: Stops ("rank") when the largest residue is at most rtol times the largest at the start. None:
             8 eps sqrt(d), with eps of the features' type: the residue that rounding of the features can leave.
     Raises:
-        NonFinite: NaN or infinity in the features, NaN, infinity or a negative number in quality; names the position.
-        BatchMismatch: features that are not a matrix, quality of another length. ConfigError: k below 1, a bad rtol.
+        NonFinite: NaN or infinity in the features, NaN, infinity or a negative number in quality; names the
+            position.
+        BatchMismatch: features that are not a matrix, quality of another length. ConfigError: k below 1, a bad
+            rtol.
     """
     check_k(k)
     return GreedySelector(features, quality, rtol=rtol).extend(k)
@@ -97,8 +100,8 @@ def restarted_map(features: ArrayLike, quality: ArrayLike | None, k: int, *, rto
     """Selects by greedy MAP that restarts on the remaining items whenever the rank is used up, until k items are
     taken.
 
-    Gains are those of the round in which an item was taken. Items without residue at the start (quality or features 0)
-    are left out: where only these remain, the selection stops with "rank". Arguments and errors: `greedy_map`.
+    Gains are those of the round in which an item was taken. Items without residue at the start (quality or features
+    0) are left out: where only these remain, the selection stops with "rank". Arguments and errors: `greedy_map`.
     """
     check_k(k)
     matrix, weights = check_features(features), None

@@ -1,9 +1,10 @@
-"""Irrelevance augmentation (Hammer, arXiv 2410.04587): requests whose gold tools are removed, so that no tool fits.
+"""Irrelevance augmentation (Hammer, arXiv 2410.04587): requests whose gold tools are removed, so that no tool
+fits.
 
 A sample loses every tool that its answer calls, and the new answer calls nothing. This is correct only where no
 remaining tool can answer the request. The check: a remaining tool must not accept the gold arguments, under any
-parameter names, while its description is near that of the called tool. The check does not detect answers by several
-tools together, nor likeness that the measure misses.
+parameter names, while its description is near that of the called tool. The check does not detect answers by
+several tools together, nor likeness that the measure misses.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from evolvent.curate.similarity import accepts, measure_similarity
 from evolvent.errors import ConfigError, Problem, SampleInvalid
 from evolvent.files import disk_errors, write_atomic
 from evolvent.messages import Call, CallSample, Message, Tool
-from evolvent.schemas import json_schema, tool_of
+from evolvent.schemas import json_schema, parse_tool
 from evolvent.trajectory import canonical_json, sample_rng, sample_seed
 
 __all__ = [
@@ -92,9 +93,11 @@ def drop_gold(
         limit: Similarity from which two tools are near.
         pool: Tools that replace removed ones, so that the number of tools reveals nothing; they must pass the same
             check.
-        rng: Generator that draws tools from the pool and their positions; None: in the order of the pool, at the end.
+        rng: Generator that draws tools from the pool and their positions; None: in the order of the pool, at the
+            end.
     Returns:
-        The sample; None where a remaining tool could answer, where no tool would be left, or where nothing was called.
+        The sample; None where a remaining tool could answer, where no tool would be left, or where nothing was
+            called.
     Raises:
         SampleInvalid: a gold call of a missing tool, or an invalid schema.
     """
@@ -258,7 +261,7 @@ def row_to_sample(row: Mapping[str, Any]) -> CallSample:
         messages = [Message.of_openai(entry) for entry in json.loads(row["messages"])] if "messages" in row else []
         calls = tuple([Call(str(entry["name"]), dict(entry["arguments"])) for entry in answers])
         messages_or_query = tuple(messages) or (Message("user", str(row["query"])),)
-        return CallSample(str(row["id"]), messages_or_query, tuple([tool_of(entry) for entry in tools]), calls)
+        return CallSample(str(row["id"]), messages_or_query, tuple([parse_tool(entry) for entry in tools]), calls)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise SampleInvalid(
             "a row that is no sample of function calls", value=str(error), expected="id, query, tools, answers"
@@ -284,7 +287,7 @@ def write_irrelevance(
         samples: The samples.
         licence: SPDX name of the license of the source data.
         source: Origin of the samples, a sentence for the card.
-        report: Result of `irrelevant`, for the counts of samples without a copy.
+        report: Result of `mix_irrelevant`, for the counts of samples without a copy.
         name: Title of the card.
     Returns:
         SHA-256 by file.

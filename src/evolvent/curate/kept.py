@@ -1,6 +1,7 @@
 """Cache of finished shards: rows under a fingerprint of everything they depend on, with counts.
 
-The summary is written last and holds the hash of the rows: a shard is complete where its summary exists and matches.
+The summary is written last and holds the hash of the rows: a shard is complete where its summary exists and
+matches.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Programming languages for comment augmentation: names, files, comment marks and readers.
 
-`evolvent.curate.syntax` reads sources: Python by `tokenize` and `ast`; twelve languages by tree-sitter, one wheel
-each (extra `code`); a few more by pygments' lexers, which know tokens but no syntax, so faults there are not detected.
+`evolvent.curate.syntax` reads sources: Python by `tokenize` and `ast`; twelve languages by tree-sitter, one
+wheel each (extra `code`); a few more by pygments' lexers, which know tokens but no syntax, so faults there are
+not detected.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Function masking (Hammer, Lin et al., arXiv 2410.04587): tools under meaningless names, drawn anew every epoch.
+"""Function masking (Hammer, Lin et al., arXiv 2410.04587): tools under meaningless names, drawn anew every
+epoch.
 
-A model that is fine-tuned on tools learns their names and fails under other naming conventions. With masking only the
-descriptions tell the purpose of a tool. A share `ratio` of the samples is masked, each completely or not at all:
-functions, parameters at every depth, and defaults that an argument repeats. The map of a masked sample converts calls
-back to the original names.
+A model that is fine-tuned on tools learns their names and fails under other naming conventions. With masking
+only the descriptions tell the purpose of a tool. A share `ratio` of the samples is masked, each completely or
+not at all: functions, parameters at every depth, and defaults that an argument repeats. The map of a masked
+sample converts calls back to the original names.
 """
 
 from __future__ import annotations
@@ -53,17 +54,18 @@ class MaskSpec:
     Args:
         ratio: Share of samples that are masked, 0 to 1.
         names, params: Whether functions and parameters are renamed.
-        defaults: "whole_token": a default that a gold argument repeats becomes another value in schema, description,
-            answer and request, where that is safe: it is a number or one word, its parameter admits any value of its
-            type, no other argument has it, and the text holds it at most once, as a separate token.
-        style: "random": 5 to 15 symbols for functions and 4 to 10 for parameters of A-Z a-z 0-9 `_`, a letter first;
-            "published": the same with dots and digits anywhere, as released (not every provider accepts these names);
-            "snake" and "camel": joined pieces, `zor_kip` and `zorKip`.
+        defaults: "whole_token": a default that a gold argument repeats becomes another value in schema,
+            description, answer and request, where that is safe: it is a number or one word, its parameter admits
+            any value of its type, no other argument has it, and the text holds it at most once, as a separate
+            token.
+        style: "random": 5 to 15 symbols for functions and 4 to 10 for parameters of A-Z a-z 0-9 `_`, a letter
+            first; "published": the same with dots and digits anywhere, as released (not every provider accepts
+            these names); "snake" and "camel": joined pieces, `zor_kip` and `zorKip`.
         words: Pieces for snake and camel; (): `SYLLABLES`. Use some of these for a vocabulary of whole words. A
-            tokenizer that reads `zor_kip` as one word needs it written in pieces, as `models.toolprompt.Compact` does,
-            or names of one piece.
+            tokenizer that reads `zor_kip` as one word needs it written in pieces, as `models.toolprompt.Compact`
+            does, or names of one piece.
         pieces: Minimum and maximum number of pieces of a name. Names of (1, 1) are single words.
-        scrub: Treatment of old names in descriptions, see `renaming.renamed`.
+        scrub: Treatment of old names in descriptions, see `renaming.rename_sample`.
         shuffle: Whether tools are shuffled, masked or not; otherwise the position of a tool may reveal the answer.
     Raises:
         ConfigError: lists all problems.

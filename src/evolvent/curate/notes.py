@@ -1,9 +1,10 @@
 """Comments proposed by a model: the request, the parser of answers, and filters of code and notes.
 
-The model sees the code with numbered lines and answers `LINE: text`, one a line, or `SKIP` where the code is not
-worth comments: the implicit filter of Song et al. (arXiv 2402.13013). The explicit filters are pure functions that
-name a reason. `pairs_of` turns commented code into an example of the same form, so that a generator of comments can
-be trained without other data. Wording and thresholds are ours; the paper's are not published.
+The model sees the code with numbered lines and answers `LINE: text`, one a line, or `SKIP` where the code is
+not worth comments: the implicit filter of Song et al. (arXiv 2402.13013). The explicit filters are pure
+functions that name a reason. `extract_comments` turns commented code into an example of the same form, so that
+a generator of comments can be trained without other data. Wording and thresholds are ours; the paper's are not
+published.
 """
 
 from __future__ import annotations
@@ -234,8 +235,8 @@ def alignment(source: str, notes: Sequence[Note]) -> float:
     """Computes the share of notes with a word in common with the names in the next few lines below them; 1 without
     notes.
 
-    This is a weak sign by itself: good comments often use other words than the code. It finds code whose comments share
-    nothing with it.
+    This is a weak sign by itself: good comments often use other words than the code. It finds code whose comments
+    share nothing with it.
     """
     lines = source.split("\n")
     hits = (

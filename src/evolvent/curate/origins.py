@@ -4,8 +4,8 @@ A trajectory becomes a row of chat messages with fields of its episode:
 
     {"id", "messages": [{"role", "content", ...}], "world", "task", "kind", "tier", "split", "score", "success"}
 
-so that any reader of conversations reads episodes. The instructions of the world are not among the messages: a store
-does not hold them.
+so that any reader of conversations reads episodes. The instructions of the world are not among the messages: a
+store does not hold them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Self-paced learning: selects the samples of each epoch, the easy ones first.
 
-A pace gives the share of samples learned at a progress of 0..1 (epoch / epochs). Scores are high for easy samples
-(`difficulty.mean_logprob_score`), and are recomputed for each epoch with the current model.
+A pace gives the share of samples learned at a progress of 0..1 (epoch / epochs). Scores are high for easy
+samples (`difficulty.mean_logprob_score`), and are recomputed for each epoch with the current model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def linear(progress: float) -> float:
 
 
 def root(progress: float, *, start: float = 0.0) -> float:
-    """Computes sqrt(p (1 - start^2) + start^2): fewer new samples at higher progress (Platanios et al. 2019, eq. 7).
+    """Computes sqrt(p (1 - start^2) + start^2): fewer new samples at higher progress (Platanios et al. 2019, eq.
+    7).
 
     Args:
         progress: Progress p, 0 to 1.
@@ -51,8 +52,8 @@ def pace_mask(scores: ArrayLike, epoch: int, epochs: int = 5, *, pace: Pace = li
     """Computes which samples are learned in an epoch: those with a score of at least the percentile that the pace
     leaves.
 
-    In epoch e of E with share p(e / E): `s_i >= percentile(s, 100 - 100 p)`, percentiles interpolated linearly. Equal
-    scores are kept or left out together. With a pace that ends at 1 the last epoch keeps all samples.
+    In epoch e of E with share p(e / E): `s_i >= percentile(s, 100 - 100 p)`, percentiles interpolated linearly.
+    Equal scores are kept or left out together. With a pace that ends at 1 the last epoch keeps all samples.
 
     Args:
         scores: `[n]`. High for easy samples; n = 0 gives an empty mask.
@@ -62,8 +63,8 @@ def pace_mask(scores: ArrayLike, epoch: int, epochs: int = 5, *, pace: Pace = li
     Returns:
         `[n]` mask of the learned samples.
     Raises:
-        ConfigError: an epoch out of range, or a pace that gives no share of 0..1. BatchMismatch: scores that are not a
-            vector. NonFinite: NaN or infinity among the scores; names the first.
+        ConfigError: an epoch out of range, or a pace that gives no share of 0..1. BatchMismatch: scores that are
+            not a vector. NonFinite: NaN or infinity among the scores; names the first.
     """
     if epochs < 1 or not 1 <= epoch <= epochs:
         raise ConfigError([Problem("epoch", f"there is no epoch {epoch} of {epochs}", "they count from 1 to epochs")])

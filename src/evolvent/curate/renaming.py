@@ -1,8 +1,8 @@
 """Renaming of the tools of a sample and their parameters everywhere at once, and its inverse for calls.
 
-Renaming follows the structure: names of tools, properties at every depth, `required`, objects among defaults and
-enums, gold calls and earlier calls. A key of a free-form object is data and stays. All names change at the same
-moment, so that two names can be swapped.
+Renaming follows the structure: names of tools, properties at every depth, `required`, objects among defaults
+and enums, gold calls and earlier calls. A key of a free-form object is data and stays. All names change at the
+same moment, so that two names can be swapped.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ class NameMap:
         tools: Old name -> new name.
         keys: By old name of the tool, the renamed keys of its arguments.
         values: By old tool and old parameter, a default and its replacement.
-        left: Old names that remain in the conversation, in texts of users and results of tools, which are data.
+        unrenamed: Old names that remain in the conversation, in texts of users and results of tools, which are
+            data.
     """
 
     tools: Mapping[str, str] = field(default_factory=dict)

@@ -47,16 +47,16 @@ class Selector(Protocol):
         k: Number of items; of a smaller pool all items that add something.
         rng: Generator for random choices; most selectors make none.
     Raises:
-        NonFinite: NaN or infinity, naming the row. BatchMismatch: lengths that differ. ConfigError: k below 1, or no
-            quality where it is needed.
+        NonFinite: NaN or infinity, naming the row. BatchMismatch: lengths that differ. ConfigError: k below 1, or
+            no quality where it is needed.
     """
 
     def __call__(self, features: ArrayLike, quality: ArrayLike | None, k: int, *, rng: Generator) -> Selection: ...
 
 
 def dpp(features: ArrayLike, quality: ArrayLike | None, k: int, *, rng: Generator) -> Selection:
-    """Selects samples as P3 does (arXiv 2408.05541): greedy MAP, restarted on the remaining samples when the rank is
-    used up.
+    """Selects samples as P3 does (arXiv 2408.05541): greedy MAP, restarted on the remaining samples when the rank
+    is used up.
 
     Quality enters the kernel as `diag(s) F F^T diag(s)`. It is never implied: where a pace has already selected by
     difficulty, easiness as quality would prefer easy samples a second time. See `Selector` and `restarted_map`.

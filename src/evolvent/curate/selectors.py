@@ -8,7 +8,8 @@
     facility_location  each sample close to a selected one        Wei et al. 2015; lazy greedy, Minoux 1978
     k_centre           no sample far from the selected ones       Sener and Savarese 2018, arXiv 1708.00489
 
-Ties go to the lowest index. `ifd_scores` and `reducible_losses` compute the quality that `ifd` and `rho_loss` use.
+Ties go to the lowest index. `ifd_scores` and `reducible_losses` compute the quality that `ifd` and `rho_loss`
+use.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ def ifd(features: ArrayLike, quality: ArrayLike | None, k: int, *, rng: Generato
     """Selects the k items of highest instruction-following difficulty below 1; where there are fewer, those
     ("rank").
 
-    At 1 and above the instruction does not help the model to the answer; the paper takes this as a sign that the two
-    do not belong together.
+    At 1 and above the instruction does not help the model to the answer; the paper takes this as a sign that the
+    two do not belong together.
 
     Args:
         quality: `[n]`. Result of `ifd_scores`.
@@ -74,17 +75,17 @@ def ifd(features: ArrayLike, quality: ArrayLike | None, k: int, *, rng: Generato
 
 
 def ifd_scores(with_instruction: Sequence[ArrayLike], without_instruction: Sequence[ArrayLike]) -> NDArray[np.float64]:
-    """Computes instruction-following difficulty `[n]`: the answer's mean loss with the instruction over that without
-    it.
+    """Computes instruction-following difficulty `[n]`: the answer's mean loss with the instruction over that
+    without it.
 
     Li et al. 2023, equation 4: `IFD = s(A | Q) / s(A)`, s the mean of -log p over the answer's tokens.
 
     Args:
-        answered: For every sample `[T]`. Log-probabilities of the answer's tokens after the instruction.
-        alone: For every sample `[T]`. Log-probabilities of the answer's tokens without it.
+        with_instruction: For every sample `[T]`. Log-probabilities of the answer's tokens after the instruction.
+        without_instruction: For every sample `[T]`. Log-probabilities of the answer's tokens without it.
     Raises:
-        NothingToLearn: an answer without tokens. BatchMismatch: lists of different length. NonFinite: a loss that is
-            not finite, or an answer with loss 0 without the instruction, so that the ratio is undefined.
+        NothingToLearn: an answer without tokens. BatchMismatch: lists of different length. NonFinite: a loss that
+            is not finite, or an answer with loss 0 without the instruction, so that the ratio is undefined.
     """
     if len(with_instruction) != len(without_instruction):
         raise BatchMismatch(
@@ -105,11 +106,11 @@ def ifd_scores(with_instruction: Sequence[ArrayLike], without_instruction: Seque
 
 
 def reducible_losses(losses: ArrayLike, irreducible: ArrayLike) -> NDArray[np.float64]:
-    """Computes the reducible loss of each sample, `[n]`: the model's loss minus that of a model trained on held-out
-    data.
+    """Computes the reducible loss of each sample, `[n]`: the model's loss minus that of a model trained on
+    held-out data.
 
-    Mindermann et al. 2022, equation 3, `L[y | x; D_t] - L[y | x; D_ho]`. Noise is hard for both models, learned samples
-    are easy for both.
+    Mindermann et al. 2022, equation 3, `L[y | x; D_t] - L[y | x; D_ho]`. Noise is hard for both models, learned
+    samples are easy for both.
 
     Args:
         losses: `[n]`. Losses of the model.
@@ -153,8 +154,8 @@ def d2_pruning(
     """Scores difficulty and diversity by messages on the undirected nearest-neighbor graph (Maharana et al. 2023),
     takes k.
 
-    Forward: `x_i = s_i + sum_j exp(-forward |f_i - f_j|^2) s_j` over neighbors j. Then k times the largest x is taken,
-    and those of its neighbors are lowered: `x_j -= exp(-reverse |f_i - f_j|^2) x_i`. Gains are x when taken.
+    Forward: `x_i = s_i + sum_j exp(-forward |f_i - f_j|^2) s_j` over neighbors j. Then k times the largest x is
+    taken, and those of its neighbors are lowered: `x_j -= exp(-reverse |f_i - f_j|^2) x_i`. Gains are x when taken.
 
     Args:
         quality: `[n]`. The paper's difficulty s; None: 1 each. It may be negative.
@@ -187,8 +188,9 @@ def facility_location(features: ArrayLike, quality: ArrayLike | None, k: int, *,
     """Selects greedily for `f(S) = sum_i q_i max_{j in S} max(0, f_i . f_j)`: every item is similar to a selected
     one.
 
-    Lazy (Minoux 1978): gains only shrink, so an item is evaluated again only when its last known gain is the largest.
-    The n x n similarities are computed in blocks and never kept; time O(n^2 d) at the start. Gains are those of f.
+    Lazy (Minoux 1978): gains only shrink, so an item is evaluated again only when its last known gain is the
+    largest. The n x n similarities are computed in blocks and never kept; time O(n^2 d) at the start. Gains are
+    those of f.
 
     Args:
         quality: `[n]`, at least 0. Weight of representing each item; None: 1 each.
@@ -220,8 +222,8 @@ def k_centre(features: ArrayLike, quality: ArrayLike | None, k: int, *, rng: Gen
     """Selects each time the item farthest from the selected ones (Gonzalez 1985): at most twice the least possible
     radius.
 
-    Gains are the distance to the nearest selected item, infinity for the first. The selection stops ("rank") when all
-    remaining items equal a selected item.
+    Gains are the distance to the nearest selected item, infinity for the first. The selection stops ("rank") when
+    all remaining items equal a selected item.
 
     Args:
         quality: `[n]`. The item of highest quality is the first; None: a random one.

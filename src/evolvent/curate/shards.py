@@ -1,7 +1,7 @@
 """Data as shards of rows: JSON lines, JSON arrays, Parquet, and folders that Hugging Face `datasets` saved.
 
-A row is a JSON object. A shard is a range of a file, small enough to be recomputed and identified by a digest of its
-content. Shards of a file depend on the file alone, so the number of workers cannot change the result.
+A row is a JSON object. A shard is a range of a file, small enough to be recomputed and identified by a digest
+of its content. Shards of a file depend on the file alone, so the number of workers cannot change the result.
 """
 
 from __future__ import annotations

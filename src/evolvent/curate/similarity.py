@@ -1,9 +1,9 @@
 """Similarity of two tools, independent of their names: by their descriptions and by their parameters.
 
-The measure is deliberately small: no model, no corpus, symmetric, and the same on every machine. It finds tools that
-were renamed, or whose descriptions were slightly reworded. It does not understand: a pair that differs in the one
-word that matters (scores of soccer, scores of basketball) is equally similar to it. Users with embeddings can pass
-another measure.
+The measure is deliberately small: no model, no corpus, symmetric, and the same on every machine. It finds tools
+that were renamed, or whose descriptions were slightly reworded. It does not understand: a pair that differs in
+the one word that matters (scores of soccer, scores of basketball) is equally similar to it. Users with
+embeddings can pass another measure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from evolvent.grade.matching import heaviest_matching, maximum_matching
 from evolvent.messages import Call, Tool
-from evolvent.schemas import faults, json_schema
+from evolvent.schemas import find_argument_faults, json_schema
 
 __all__ = ["accepts", "content_words", "measure_similarity"]
 
@@ -195,8 +195,8 @@ def _pair_similarity(parameter_a: tuple[str, frozenset[str]], parameter_b: tuple
 def accepts(tool: Tool, call: Call) -> bool:
     """Returns whether a tool would accept the arguments of a call, whatever its parameters are called.
 
-    Each argument must fit another parameter, and every required parameter must get an argument. A number fits where its
-    text fits, and the other way round.
+    Each argument must fit another parameter, and every required parameter must get an argument. A number fits where
+    its text fits, and the other way round.
 
     Raises:
         SampleInvalid: an invalid schema.
@@ -225,4 +225,4 @@ def _fits(value: Any, schema: Any) -> bool:
     elif isinstance(value, (int, float)):
         forms.append(json.dumps(value))
     wrapper = {"type": "object", "properties": {"value": schema}}
-    return any(not faults({"value": form}, wrapper) for form in forms)
+    return any(not find_argument_faults({"value": form}, wrapper) for form in forms)

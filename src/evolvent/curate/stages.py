@@ -1,9 +1,9 @@
-"""Stages of data processing: rows in, rows out, cached shard by shard under a fingerprint of everything they depend
-on.
+"""Stages of data processing: rows in, rows out, cached shard by shard under a fingerprint of everything they
+depend on.
 
-A stage is pure: its result for a row depends on the row, its position and the stage's parameters, never on other
-rows. Therefore any worker can process a shard, a killed run continues at its shard, pipelines with the same first
-stages share them, and N workers give the same bytes as one.
+A stage is pure: its result for a row depends on the row, its position and the stage's parameters, never on
+other rows. Therefore any worker can process a shard, a killed run continues at its shard, pipelines with the
+same first stages share them, and N workers give the same bytes as one.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def transform(
     Args:
         shards: Shards of the data.
         stages: Stages in order.
-        to: A `.jsonl` or `.parquet` file; it appears complete or not at all.
+        output: A `.jsonl` or `.parquet` file; it appears complete or not at all.
         cache: Folder of finished shards.
         workers: Number of processes; they must be able to import the stages.
         may_be_empty: Whether a result without rows is allowed.

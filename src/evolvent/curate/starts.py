@@ -1,9 +1,9 @@
 """Episode starts in the middle of demonstrations: the cuts of a demonstration, and the cut of each episode.
 
-A demonstration is cut into M intermediate states; with the beginning they are M + 1 stages. Reverse curricula (R3, Xi
-et al., arXiv 2402.05808) start at all of them at once (`mixed`), or at one after another from the end (`staged`);
-AdaBack (Amani et al., arXiv 2506.18110) finds for each task the share to reveal (`adaptive`). Each is a pure
-function: the same seed gives the same starts, in any order.
+A demonstration is cut into M intermediate states; with the beginning they are M + 1 stages. Reverse curricula
+(R3, Xi et al., arXiv 2402.05808) start at all of them at once (`mix_starts`), or at one after another from the
+end (`stage_starts`); AdaBack (Amani et al., arXiv 2506.18110) finds for each task the share to reveal
+(`reveal_starts`). Each is a pure function: the same seed gives the same starts, in any order.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def cut_points(
         trajectory: The demonstration.
         dialect: Dialect whose tokens are counted.
         stages: Maximum number of states, at least 0.
-        at: "uniform": before any token of an action. "spans": before a step, and at the ends of lines and spans (`;`)
-            inside an action, before a `###`. "steps": before a step.
+        placement: "uniform": before any token of an action. "spans": before a step, and at the ends of lines and
+            spans (`;`) inside an action, before a `###`. "steps": before a step.
         render: Returns the text that an agent would write for a step; None: its action.
     Raises:
         ConfigError: fewer than 0 stages. VocabularyMismatch: a word that the dialect does not know.

@@ -1,8 +1,8 @@
 """Subsets of a data set: rows are measured block by block with a cache, and a selector chooses among them.
 
-Asking a policy about rows takes long. It is done for a block of rows at a time, and each block is cached under a
-digest of its rows and of everything the result depends on. A killed run continues at its block, and a selection with
-another selector, size or seed measures nothing again.
+Asking a policy about rows takes long. It is done for a block of rows at a time, and each block is cached under
+a digest of its rows and of everything the result depends on. A killed run continues at its block, and a
+selection with another selector, size or seed measures nothing again.
 """
 
 from __future__ import annotations

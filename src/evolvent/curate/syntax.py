@@ -1,9 +1,10 @@
 """Parsed sources: comments, strings, docstrings and code tokens, and the spans where no line may be inserted.
 
-Positions are character offsets into the source as given. A byte order mark, line ends, tabs and form feeds stay where
-they are; nothing is normalized. A token is a pair (kind, text). Besides the words of the language there is a kind
-"newline" between tokens on different lines, since several languages read line ends, and "text" for text that a
-grammar leaves unnamed, so that two sources with equal tokens differ in comments, blanks and blank lines only.
+Positions are character offsets into the source as given. A byte order mark, line ends, tabs and form feeds stay
+where they are; nothing is normalized. A token is a pair (kind, text). Besides the words of the language there
+is a kind "newline" between tokens on different lines, since several languages read line ends, and "text" for
+text that a grammar leaves unnamed, so that two sources with equal tokens differ in comments, blanks and blank
+lines only.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ def decode_calls(text: str, *, form: Form, tools: Sequence[Tool] = ()) -> tuple[
         form: Form of the calls.
         tools: Callable tools: bare text of `<parameter=P>` stays text where the schema has the type string.
     Raises:
-        InvalidAction: no calls of this form, positional arguments, a repeated argument, more than `MOST_CALLS` calls,
-            more than `literals.LONGEST` characters, or values nested deeper than `literals.DEEPEST`.
+        InvalidAction: no calls of this form, positional arguments, a repeated argument, more than `MAX_CALLS`
+            calls, more than `literals.MAX_CHARS` characters, or values nested deeper than `literals.MAX_DEPTH`.
         ConfigError: an unknown form.
     """
     if form not in get_args(Form):

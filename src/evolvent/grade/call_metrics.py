@@ -1,9 +1,9 @@
 """F1 of the names and of the arguments of function calls, over a set of items.
 
-Source: the evaluations of Hammer (arXiv 2410.04587; MadeAgents/Hammer, evaluation/evaluate.py). The released script
-looks up every predicted call independently, so that a correct call repeated five times counts five times and F1
-reaches 1.667; here calls are matched one to one, so that no score exceeds 1. Where no name repeats in an item and
-every expected call has arguments, the numbers equal those of the script.
+Source: the evaluations of Hammer (arXiv 2410.04587; MadeAgents/Hammer, evaluation/evaluate.py). The released
+script looks up every predicted call independently, so that a correct call repeated five times counts five times
+and F1 reaches 1.667; here calls are matched one to one, so that no score exceeds 1. Where no name repeats in an
+item and every expected call has arguments, the numbers equal those of the script.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class CallScore:
         items: Number of items.
         names: Counts of function names. An answer that cannot be parsed counts as one predicted name.
         arguments: Counts of pairs of parameter and value as text; pairs with value "" are ignored.
-        abstained: Share of items without expected calls on which a parsable answer called nothing; None where there are
-            no such items.
+        abstained: Share of items without expected calls on which a parsable answer called nothing; None where there
+            are no such items.
         unparsable: Share of answers that cannot be parsed.
     """
 

@@ -1,9 +1,9 @@
 """Grading of function calls against accepted calls: names, parameters, types and values, in any order.
 
-The grade is that of the Berkeley Function-Calling Leaderboard (ShishirPatil/gorilla, bfcl_eval, ast_checker), rule by
-rule, without its known mistakes: calls are assigned to expected calls by a maximum matching (the released checker
-takes the first fit and may reject correct answers), booleans are not numbers, and the mark for "may be left out" is
-not an empty list.
+The grade is that of the Berkeley Function-Calling Leaderboard (ShishirPatil/gorilla, bfcl_eval, ast_checker),
+rule by rule, without its known mistakes: calls are assigned to expected calls by a maximum matching (the
+released checker takes the first fit and may reject correct answers), booleans are not numbers, and the mark for
+"may be left out" is not an empty list.
 """
 
 from __future__ import annotations
@@ -95,10 +95,9 @@ class GoldCall:
     Args:
         name: Name of the function.
         arguments: For each parameter the accepted values. With `OMITTED` among them it may be left out. An accepted
-            dict
-            holds lists of accepted values, one level deep.
-        exact: Each value stands for itself: no value means "left out", texts are compared exactly, and dicts and lists
-            as JSON.
+            dict holds lists of accepted values, one level deep.
+        exact: Each value stands for itself: no value means "left out", texts are compared exactly, and dicts and
+            lists as JSON.
     """
 
     name: str

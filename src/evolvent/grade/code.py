@@ -1,11 +1,13 @@
-"""Code graded by values: asserts become calls, a sandbox answers them, and the returned values are compared here.
+"""Code graded by values: asserts become calls, a sandbox answers them, and the returned values are compared
+here.
 
-Two forms. **Plain**: every assert is an expression around calls with literal arguments (`evolvent.grade.expressions`);
-the sandbox sees the arguments, never the expected values. **Boxed**: tests with loops or assignments run in a second
-sandbox without the code of a model; their `candidate` is a proxy, and each call goes as values to the sandbox with the
-code. A test in neither form, or one that needs names that only the graded code defines, is "weak": it is not graded.
+Two forms. **Plain**: every assert is an expression around calls with literal arguments
+(`evolvent.grade.expressions`); the sandbox sees the arguments, never the expected values. **Boxed**: tests with
+loops or assignments run in a second sandbox without the code of a model; their `candidate` is a proxy, and each
+call goes as values to the sandbox with the code. A test in neither form, or one that needs names that only the
+graded code defines, is "weak": it is not graded.
 
-Nothing is run here. `judge` receives a function that opens a sandbox, such as `SandboxPool.opener`.
+Nothing is run here. `grade_code` receives a function that opens a sandbox, such as `SandboxPool.opener`.
 """
 
 from __future__ import annotations

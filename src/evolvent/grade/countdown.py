@@ -1,11 +1,13 @@
-"""Grading of complete answers to countdown and the game of 24: one expression, or the lines of TS-LLM's Game24.
+"""Grading of complete answers to countdown and the game of 24: one expression, or the lines of TS-LLM's
+Game24.
 
     (6 - 4) * (4 + 8) = 24                           13 - 9 = 4 (left: 4 4 10)
     The answer is (6 - 4) * (4 + 8) = 24.            ...
                                                      The answer is 4 * (10 - 4) = 24
 
-A parser of this module reads the expression and computes it in fractions; it must use exactly the given numbers, each
-once. General graders of mathematics do not work here: they take the right side of "(6 - 4) * (4 + 8) = 24" as answer.
+A parser of this module reads the expression and computes it in fractions; it must use exactly the given
+numbers, each once. General graders of mathematics do not work here: they take the right side of "(6 - 4) * (4 +
+8) = 24" as answer.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
-"""Grading of programs by their output for an input, and of functions by their return values: the two forms of APPS.
+"""Grading of programs by their output for an input, and of functions by their return values: the two forms of
+APPS.
 
-Hendrycks et al. 2021, "Measuring Coding Challenge Competence With APPS" (2105.09938). Every exchange runs in a separate
-sandbox, which sees the program and the input; the expected output is compared here and never enters a sandbox.
+Hendrycks et al. 2021, "Measuring Coding Challenge Competence With APPS" (2105.09938). Every exchange runs in a
+separate sandbox, which sees the program and the input; the expected output is compared here and never enters a
+sandbox.
 
-Printed text is compared line by line, as in competitions: spaces at line ends and empty lines do not count. Words of a
-line must be equal, or be numbers of which one has a decimal point and that differ by at most a millionth, absolute or
-relative. The published checker also accepts lines and words in another order; this grader does not.
+Printed text is compared line by line, as in competitions: spaces at line ends and empty lines do not count.
+Words of a line must be equal, or be numbers of which one has a decimal point and that differ by at most a
+millionth, absolute or relative. The published checker also accepts lines and words in another order; this
+grader does not.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Expressions in the asserts of a data set: calls of the tested function, and a few builtins around them.
 
-The tree is walked, nothing is run. Values returned by calls come out of a sandbox as builtin types, so equality, order
-and truth here are Python's, regardless of changes by the code in the sandbox.
+The tree is walked, nothing is run. Values returned by calls come out of a sandbox as builtin types, so
+equality, order and truth here are Python's, regardless of changes by the code in the sandbox.
 """
 
 from __future__ import annotations

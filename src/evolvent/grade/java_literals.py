@@ -1,7 +1,8 @@
-"""Parsing of Java literals in BFCL's items: the source text of an argument to a value, by the type of its parameter.
+"""Parsing of Java literals in BFCL's items: the source text of an argument to a value, by the type of its
+parameter.
 
-Source: berkeley-function-call-leaderboard, the types of its Java category. Text that is not a literal of the type stays
-text, and fails the type check later.
+Source: berkeley-function-call-leaderboard, the types of its Java category. Text that is not a literal of the
+type stays text, and fails the type check later.
 """
 
 from __future__ import annotations

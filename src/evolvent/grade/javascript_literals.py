@@ -1,8 +1,8 @@
-"""Parsing of JavaScript literals in BFCL's items: the source text of an argument to a value, by its parameter's
-type.
+"""Parsing of JavaScript literals in BFCL's items: the source text of an argument to a value, by its
+parameter's type.
 
-Source: berkeley-function-call-leaderboard, the types of its JavaScript category. Text that is not a literal of the type
-stays text, and fails the type check later.
+Source: berkeley-function-call-leaderboard, the types of its JavaScript category. Text that is not a literal of
+the type stays text, and fails the type check later.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Answers in the style of MATH: extraction from a response, and a normal form for comparison.
 
-The normal form is LaTeX without parts that change nothing: sizes of brackets, spaces, units, degrees, %, $, commas
-between thousands. Fractions and roots have braces, mixed numbers are fractions. It is a string for comparison, not for
-print.
+The normal form is LaTeX without parts that change nothing: sizes of brackets, spaces, units, degrees, %, $,
+commas between thousands. Fractions and roots have braces, mixed numbers are fractions. It is a string for
+comparison, not for print.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Parsing of literals of Python, JSON, Java and JavaScript; no text is ever evaluated.
 
-A model's arguments are text until they are parsed here. Values are those of JSON, and tuples of Python. Text that is
-not a literal (a name, a call, a subscript) stays source text, as the data sets expect of a variable. Length and depth
-of every text are bounded first, and parsing takes time in proportion to its length.
+A model's arguments are text until they are parsed here. Values are those of JSON, and tuples of Python. Text
+that is not a literal (a name, a call, a subscript) stays source text, as the data sets expect of a variable.
+Length and depth of every text are bounded first, and parsing takes time in proportion to its length.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Source:
     """A text that is parsed from left to right.
 
     Args:
-        text: The text, at most `LONGEST` characters.
+        text: The text, at most `MAX_CHARS` characters.
         generics: Whether `<...>` after a name holds type parameters, as in Java, whose commas do not separate.
     Raises:
         InvalidAction: a longer text.

@@ -8,7 +8,8 @@ __all__ = ["heaviest_matching", "maximum_matching"]
 
 
 def maximum_matching(fits: Sequence[Sequence[bool]]) -> list[int]:
-    """Computes a maximum matching of a bipartite graph, by augmenting paths (Kuhn 1955; at most rows * edges steps).
+    """Computes a maximum matching of a bipartite graph, by augmenting paths (Kuhn 1955; at most rows * edges
+    steps).
 
     Args:
         fits: `[rows][columns]`. Whether a row may be matched with a column.

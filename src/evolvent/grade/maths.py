@@ -1,10 +1,10 @@
 """Grading of answers in mathematics: by strings, then exact numbers, then math-verify in a process that can be
 killed.
 
-`decide` needs no extra packages and returns True or False only where it is certain. Undecided pairs, such as sqrt(8)
-and 2 sqrt(2), go to math-verify (`pip install 'evolvent[math]'`); without it the grade is None, which means unknown
-and not wrong. So does a comparison that takes too long (9**9**9): since a busy machine delays any answer, the
-comparison is repeated once when the pair comes again.
+`decide` needs no extra packages and returns True or False only where it is certain. Undecided pairs, such as
+sqrt(8) and 2 sqrt(2), go to math-verify (`pip install 'evolvent[math]'`); without it the grade is None, which
+means unknown and not wrong. So does a comparison that takes too long (9**9**9): since a busy machine delays any
+answer, the comparison is repeated once when the pair comes again.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ _UNDECIDED = "the strings do not decide, and math-verify is missing: pip install
 
 
 def decide(answer: str, gold: str) -> bool | None:
-    r"""Returns whether an answer equals the gold answer, as far as strings and exact numbers decide; otherwise None.
+    r"""Returns whether an answer equals the gold answer, as far as strings and exact numbers decide; otherwise
+    None.
 
     Decided are: equal normal forms; two numbers (as fractions, nothing is rounded: .33 is not 1/3); two tuples or
-    intervals part by part, two sets or lists of numbers in any order; words where the gold answer is a \text{...}. Of
-    "x=5" and "5" the first loses its variable.
+    intervals part by part, two sets or lists of numbers in any order; words where the gold answer is a \text{...}.
+    Of "x=5" and "5" the first loses its variable.
     """
     answer_form, gold_form = normalize(answer), normalize(gold)
     if ("=" in answer_form or r"\in" in answer_form) != ("=" in gold_form or r"\in" in gold_form):
@@ -94,8 +95,8 @@ class MathsGrader:
     Args:
         wall_s: Maximum seconds of one comparison by math-verify.
         memory_mb: Maximum memory of one comparison in MiB, beyond that of its imports.
-        most: Maximum number of processes.
-        known: Number of cached verdicts; the least recently used is dropped.
+        max_processes: Maximum number of processes.
+        cache_size: Number of cached verdicts; the least recently used is dropped.
     Raises:
         ConfigError: invalid limits.
     """
@@ -114,8 +115,8 @@ class MathsGrader:
         """Returns whether a response gives the gold answer.
 
         Returns:
-            The grade. `correct` is None where it is undecided; `why` is "GraderTimeout" for a comparison that took
-            too long,
+            The grade. `correct` is None where it is undecided; `why` is "GraderTimeout" for a comparison that took too
+                long,
             and names a missing extra. A response without an answer is False, with `extracted` None.
         """
         answer = extract_answer(response)

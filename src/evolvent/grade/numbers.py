@@ -1,8 +1,9 @@
 r"""Grading of answers that are one number, as in word problems: the number is parsed and compared exactly.
 
-The answer is searched in this order: after the last "####" (GSM8K's mark; "###", R3's, also counts, with or without
-spaces between), in the last "\\boxed{...}", otherwise the last number of the text. Commas between thousands, $ and %
-are stripped; "3/4" is a fraction. Numbers are compared as fractions, so 0.5 equals 1/2 and nothing is rounded.
+The answer is searched in this order: after the last "####" (GSM8K's mark; "###", R3's, also counts, with or
+without spaces between), in the last "\\boxed{...}", otherwise the last number of the text. Commas between
+thousands, $ and % are stripped; "3/4" is a fraction. Numbers are compared as fractions, so 0.5 equals 1/2 and
+nothing is rounded.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ def grade_number(response: str, gold: str) -> Grade:
     """Returns whether a response gives the number `gold`.
 
     Returns:
-        The grade; `correct` is None where the gold answer is not a number. A response without a number is False, with
+        The grade; `correct` is None where the gold answer is not a number. A response without a number is False,
+            with
         `extracted` None.
     """
     gold_number = parse_number(gold)

@@ -1,8 +1,10 @@
-"""Programs as answers (P-CoT): a response as the body of `solution`, and the evaluation of straight-line programs.
+"""Programs as answers (P-CoT): a response as the body of `solution`, and the evaluation of straight-line
+programs.
 
-A straight-line program assigns numbers to names and returns one: `a = 3 ; b = a * 4 ; return b`. Evaluating it here,
-by walking its syntax tree, gives exactly Python's result at a thousandth of the cost of a sandbox. Nothing is
-executed; a program of another form is not evaluated here (`run_straight` returns None) and needs a sandbox.
+A straight-line program assigns numbers to names and returns one: `a = 3 ; b = a * 4 ; return b`. Evaluating it
+here, by walking its syntax tree, gives exactly Python's result at a thousandth of the cost of a sandbox.
+Nothing is executed; a program of another form is not evaluated here (`evaluate_straight` returns None) and
+needs a sandbox.
 """
 
 from __future__ import annotations

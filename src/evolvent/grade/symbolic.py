@@ -1,8 +1,8 @@
 """Equality of two mathematical expressions by math-verify (extra `math`), which uses sympy.
 
 This module is imported only where the extra is installed and a pair of answers needs it; its function runs in a
-process that can be killed (`evolvent.workers`). math-verify 0.9 freezes on huge powers, its time limit needs the main
-thread, and its comparison is not symmetric: the gold answer comes first.
+process that can be killed (`evolvent.workers`). math-verify 0.9 freezes on huge powers, its time limit needs
+the main thread, and its comparison is not symmetric: the gold answer comes first.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Actions on recorded web pages, and their scores: element accuracy, operation F1, step success, task success.
 
-The metrics are Mind2Web's (arXiv 2306.06070, section 4.1); a setting selects between its two published evaluations:
-`Rules(step_success="mindact")` requires one of the correct elements and an operation with F1 = 1;
-`Rules(step_success="exact")`, of Synapse (2306.07863) and TRAD (2403.06221), requires the whole action, character by
-character, and names one element although several may be correct. A page that does not show that element makes an exact
-success impossible: such steps are counted separately (`impossible`), as are those that show no correct element
-(`missed`) and those that cannot be scored (`unscorable`), so that no average can hide them.
+The metrics are Mind2Web's (arXiv 2306.06070, section 4.1); a setting selects between its two published
+evaluations: `ScoringRules(step_success="mindact")` requires one of the correct elements and an operation with
+F1 = 1; `ScoringRules(step_success="exact")`, of Synapse (2306.07863) and TRAD (2403.06221), requires the whole
+action, character by character, and names one element although several may be correct. A page that does not show
+that element makes an exact success impossible: such steps are counted separately (`impossible`), as are those
+that show no correct element (`missed`) and those that cannot be scored (`unscorable`), so that no average can
+hide them.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ class WebTarget:
     Args:
         positives: Ids of all correct elements; the first is the target's.
         operation, value: The recorded operation and value.
-        shown: Ids that the page shows as candidates; None: all ids.
+        shown_ids: Ids that the page shows as candidates; None: all ids.
         unscorable: Reason why the step cannot be scored (no ranking, a broken page); "" where it can.
     """
 
@@ -229,8 +230,8 @@ class WebScores:
     Args:
         macro: Mean per task, then over tasks (the data's authors advise it).
         micro: Mean over all steps.
-        task_success: Share of tasks of which every step succeeded, among those without unscorable steps; None without
-            such tasks.
+        task_success: Share of tasks of which every step succeeded, among those without unscorable steps; None
+            without such tasks.
         tasks, steps: Numbers of tasks and steps; `scored` counts the steps in the averages.
         missed, impossible, unscorable: Numbers of steps; see `StepScore`.
         unscorable_tasks: Number of tasks with an unscorable step.

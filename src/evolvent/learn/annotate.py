@@ -1,7 +1,7 @@
 """Annotates token sequences with the outputs of a frozen policy: once, in one process, before the training.
 
-A reference's log-probabilities (for DPO) and a teacher's likeliest tokens (for distillation) are then data like any
-other, and no layout of the training, pipelines included, needs a second model.
+A reference's log-probabilities (for DPO) and a teacher's likeliest tokens (for distillation) are then data like
+any other, and no layout of the training, pipelines included, needs a second model.
 """
 
 from __future__ import annotations
@@ -47,19 +47,16 @@ def annotate(
         policy: its weights are only read, where they are; without dropout.
         sequences: token sequences.
         vocabulary: `vocabulary_digest` of the tokenizer that the sequences were made with.
-        teacher_k: None: column "reference" `[T]`, float32, the targets' log-probabilities. A number k: "teacher_ids"
-            `[T, k]`, int32, and "teacher_logprobs" `[T, k]`, float32: the k likeliest tokens at each target, among
-            those
-            of the tokenizer. Entries without weight are 0.
-        max_tokens_per_forward: token limit of a forward pass, padding included; None: as many as give half a gibibyte
-            of
-            logits.
+        teacher_k: None: column "reference" `[T]`, float32, the targets' log-probabilities. A number k:
+            "teacher_ids" `[T, k]`, int32, and "teacher_logprobs" `[T, k]`, float32: the k likeliest tokens at each
+            target, among those of the tokenizer. Entries without weight are 0.
+        max_tokens_per_forward: token limit of a forward pass, padding included; None: as many as give half a
+            gibibyte of logits.
         dtype: float32, or bfloat16 for an autocast forward pass.
     Raises:
         VocabularyMismatch: another tokenizer, or a token id that the model does not have.
         BatchMismatch: a sequence is longer than the context, or has branches (`learn/trees.py`): a branch would be
-            read as
-            the continuation of the other.
+            read as the continuation of the other.
         ConfigError: a k or a size is out of range.
         DeviceMemory: a forward pass does not fit.
     """

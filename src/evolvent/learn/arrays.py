@@ -1,8 +1,9 @@
 """Arrays in files: appended in constant memory, memory-mapped for reading, every block verified before its first
 use.
 
-Rows are little-endian, one after the other. An array whose rows are all equal needs no file. A block is a mebibyte;
-its SHA-256 is stored, so that opening a file does not read all of it and damage is found before training on it.
+Rows are little-endian, one after the other. An array whose rows are all equal needs no file. A block is a
+mebibyte; its SHA-256 is stored, so that opening a file does not read all of it and damage is found before
+training on it.
 """
 
 from __future__ import annotations

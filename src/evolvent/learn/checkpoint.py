@@ -1,8 +1,8 @@
 """Checkpoints: a folder of safetensors and JSON that is either complete or absent, written by all ranks at once.
 
-Each rank writes the parts that it owns, once, and the marker `COMPLETE` comes last (`models/writing.py`). Whatever
-happens on the way, the previous checkpoint stays the newest complete one. Any layout reads the checkpoints of any other
-(`models/pieces.py`). Nothing is pickled.
+Each rank writes the parts that it owns, once, and the marker `COMPLETE` comes last (`models/writing.py`).
+Whatever happens on the way, the previous checkpoint stays the newest complete one. Any layout reads the
+checkpoints of any other (`models/pieces.py`). Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -205,13 +205,12 @@ class Checkpointer:
 
         Args:
             wait: until it is complete. Otherwise tensors are copied, and the rest happens on a thread, one save at a
-                time: a
-                running save is waited for first.
+                time: a running save is waited for first.
         Raises:
             NoSpace: the disk is full; earlier checkpoints stay as they are.
             StoreUnavailable: it cannot be written.
-            RankFailed: another rank did not write its part. Errors of the previous save are raised too if nobody
-                waited for it.
+            RankFailed: another rank did not write its part. Errors of the previous save are raised too if nobody waited
+                for it.
         """
         self._saves += 1  # on all ranks, whatever happens to a save on one of them
         self.wait()
@@ -270,14 +269,12 @@ class Checkpointer:
     ) -> CheckpointContent | None:
         """Reads a checkpoint (None: the newest complete one), every byte verified; None where there is none.
 
-        All ranks call it, each with its tensors, whatever layout they were saved from. Nothing is changed before
-        every rank has
-        verified everything.
+        All ranks call it, each with its tensors, whatever layout they were saved from. Nothing is changed before every
+        rank has verified everything.
 
         Args:
             into: tensors to fill, by group; together the ranks have the same ones as the checkpoint. Values are
-                converted to
-                their types. A group that is not in it is read as whole tensors on the CPU.
+                converted to their types. A group that is not in it is read as whole tensors on the CPU.
             groups: the groups to read; None: those of `into`, or all.
         Raises:
             Incomplete: a marker or file is missing.

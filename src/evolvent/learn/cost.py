@@ -20,15 +20,15 @@ class Cost:
     model.
 
     Not counted: recomputation, padding, a second backward (two-pass clipping), the masked half of attention, the
-    optimizer's own work. So the share of the ceiling is the utilization (MFU, arXiv 2204.02311 appendix B), except that
-    attention is counted as causal and the head at targets only.
+    optimizer's own work. So the share of the ceiling is the utilization (MFU, arXiv 2204.02311 appendix B), except
+    that attention is counted as causal and the head at targets only.
 
     Attributes:
-        body: per fed token, in the matrix products of the layers: 6 times their weights; 4 times the frozen ones, which
-            have no gradient of their own.
+        body: per fed token, in the matrix products of the layers: 6 times their weights; 4 times the frozen ones,
+            which have no gradient of their own.
         head: per scored token, in the output embedding.
-        attention: per fed token and token of its sequence: 12 x layers x heads x head size, halved by causality. Query
-            heads count: keys and values that several of them share are multiplied as often.
+        attention: per fed token and token of its sequence: 12 x layers x heads x head size, halved by causality.
+            Query heads count: keys and values that several of them share are multiplied as often.
     """
 
     body: float

@@ -65,8 +65,7 @@ class Learner:
     """Trains the weights of a policy's model, in place.
 
     Over several ranks every rank builds the same Learner from the same policy, data and seed, and calls the same
-    methods.
-    Afterwards the policy's model holds this rank's part alone, and the whole is in the checkpoint.
+    methods. Afterwards the policy's model holds this rank's part alone, and the whole is in the checkpoint.
 
     Args:
         policy: its model is set to float32 and trained where it is.
@@ -81,7 +80,8 @@ class Learner:
         waited: seconds that building its batches took.
         device: of this rank.
     Raises:
-        ConfigError: the model cannot have this layout, the optimizer does not support it, or nothing can be trained.
+        ConfigError: the model cannot have this layout, the optimizer does not support it, or nothing can be
+            trained.
     """
 
     def __init__(

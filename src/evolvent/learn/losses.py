@@ -1,8 +1,9 @@
 """Losses: pure functions on tensors, one per published estimator. Sums, never means: the Learner divides by the
 count.
 
-Shapes: `N` targets with a learning weight, `V` tokens of the vocabulary, `S` sequences, `P` pairs. Entries that are not
-learned are masked out, never multiplied by 0, because 0 times NaN is NaN. Log-probabilities are in nats.
+Shapes: `N` targets with a learning weight, `V` tokens of the vocabulary, `S` sequences, `P` pairs. Entries that
+are not learned are masked out, never multiplied by 0, because 0 times NaN is NaN. Log-probabilities are in
+nats.
 """
 
 from __future__ import annotations
@@ -68,10 +69,8 @@ def sampled_nll(sampled: Tensor, weights: Tensor) -> Tensor:
     """Computes `sum_n -sqrt(|w_n|) log p(y_n)` on labels `y_n` that were sampled from the model itself.
 
     With g the gradient of this sum over N targets, `E[g^2] / N` is the diagonal of the Gauss-Newton matrix of the
-    weighted
-    loss `sum_n w_n l_n / N` (SophiaG: arXiv 2305.14342, algorithm 2): labels are sampled independently and their
-    gradients
-    have mean 0, so that only squares remain, and a square root of the weight gives the weight.
+    weighted loss `sum_n w_n l_n / N` (SophiaG: arXiv 2305.14342, algorithm 2): labels are sampled independently and
+    their gradients have mean 0, so that only squares remain, and a square root of the weight gives the weight.
 
     Args:
         sampled: `[N]`, log-probabilities of the sampled labels.
@@ -114,8 +113,7 @@ def dpo(margins: Tensor, *, beta: float, smoothing: float = 0.0) -> Tensor:
     """Computes `sum_p -(1 - e) log s(beta m_p) - e log s(-beta m_p)`, s the logistic function.
 
     Direct preference optimization (arXiv 2305.18290, equation 7); with e > 0 labels are taken to be wrong with
-    probability
-    e (conservative DPO: E. Mitchell, A note on DPO with noisy preferences, 2023).
+    probability e (conservative DPO: E. Mitchell, A note on DPO with noisy preferences, 2023).
 
     Args:
         margins: `[P]`, `log pi(chosen) / ref(chosen) - log pi(rejected) / ref(rejected)`.
@@ -203,8 +201,8 @@ def two_label_error(logprobs: Tensor, labels: Tensor, weights: Tensor) -> Tensor
     label.
 
     A process reward model that writes "good" or "bad" after a span of reasoning (Math-Shepherd, arXiv 2312.08935,
-    equation
-    5). Only the difference `a_n - b_n` counts: log-probabilities over all tokens and bare logits give the same.
+    equation 5). Only the difference `a_n - b_n` counts: log-probabilities over all tokens and bare logits give the
+    same.
 
     Args:
         logprobs: `[N, 2]`, a and b, of "good" and "bad".
@@ -256,12 +254,10 @@ def distillation(student: Tensor, teacher: Tensor, weights: Tensor, *, temperatu
     """Computes `T^2 sum_n w_n KL(p_n || q_n)` of teacher p and student q over the teacher's k likeliest tokens and
     "any other".
 
-    The remainder `1 - sum_j p_j` is one more class, so that the k tokens and the remainder are both learned; with k = V
-    there is no remainder and it is the exact divergence. At a temperature both distributions over the k + 1 classes
-    become
-    `p^(1/T)`, normalized; T^2 keeps the size of the gradient (arXiv 1503.02531, section 2). A remainder below 64
-    roundings
-    of the arrays' precision (8e-6 in float32) counts as 0.
+    The remainder `1 - sum_j p_j` is one more class, so that the k tokens and the remainder are both learned; with k
+    = V there is no remainder and it is the exact divergence. At a temperature both distributions over the k + 1
+    classes become `p^(1/T)`, normalized; T^2 keeps the size of the gradient (arXiv 1503.02531, section 2). A
+    remainder below 64 roundings of the arrays' precision (8e-6 in float32) counts as 0.
 
     Args:
         student, teacher: `[N, k]`, log-probabilities of the same tokens.

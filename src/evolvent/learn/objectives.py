@@ -1,8 +1,8 @@
 """Objectives: a loss, its count and the model outputs that it needs, under a name. `loss(outputs, batch) -> (sum,
 count)`.
 
-Imitation, preferences, reward models, values and distillation are settings of this one contract. The count depends on
-the batch alone; the settings are in the `repr`, by which a resumed training recognizes itself.
+Imitation, preferences, reward models, values and distillation are settings of this one contract. The count
+depends on the batch alone; the settings are in the `repr`, by which a resumed training recognizes itself.
 """
 
 from __future__ import annotations
@@ -71,11 +71,12 @@ class Objective:
         loss: the sum over a batch (a scalar with its graph), and the batch's count.
         count: the normalizer, from the batch alone: it is known for a whole update before its first backward pass.
         needs: the model outputs that it reads (see `Outputs`) and, under "reference", the column of that name.
-        together: number of neighboring sequences that are one sample and stay together: 2 for pairs (chosen, rejected).
+        together: number of neighboring sequences that are one sample and stay together: 2 for pairs (chosen,
+            rejected).
         settings: tell it from other objectives of its name; part of the `repr`, which is equal in every process.
         temperature: sampling temperature of the targets: log-probabilities and entropy are of that distribution.
-            Where a
-            batch has the column "support" `[N, K]` (token ids, -1: none), they are of those tokens alone (top-k).
+            Where a batch has the column "support" `[N, K]` (token ids, -1: none), they are of those tokens alone
+            (top-k).
         stats: metrics beside the loss, each as (sum, count) over a batch, under the names `metric_names`.
         limit: (metric name, bound): an update beyond it is not applied, and ends the pass through the data.
     """
@@ -183,8 +184,8 @@ def _side_lengths(batch: Batch) -> Tensor:
 def pair_margins(outputs: Outputs, batch: Batch, *, per_token: bool = False) -> Tensor:
     """Computes how much more the policy prefers the chosen side than the reference does.
 
-    `m = log pi(c) / ref(c) - log pi(r) / ref(r)`, log-ratios summed over a side's weighted targets; positive where the
-    policy has moved towards the chosen side.
+    `m = log pi(c) / ref(c) - log pi(r) / ref(r)`, log-ratios summed over a side's weighted targets; positive where
+    the policy has moved towards the chosen side.
 
     Args:
         outputs: with `logprobs [N]`.

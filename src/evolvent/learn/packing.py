@@ -1,8 +1,8 @@
 """Batches from token sequences: which sequences are fed together, and as which tensors.
 
-Two layouts with the same loss. *Bucketed*: rows of like length, padded on the right; under causal attention no real
-token sees the padding, so no mask is needed. *Packed*: several documents in a row behind a block-diagonal causal mask,
-for devices where few long rows are fast.
+Two layouts with the same loss. *Bucketed*: rows of like length, padded on the right; under causal attention no
+real token sees the padding, so no mask is needed. *Packed*: several documents in a row behind a block-diagonal
+causal mask, for devices where few long rows are fast.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Rows whose sequences share their prefixes: the samples of a prompt are one tree, whose prompt is fed once.
 
-The outputs of a sequence do not change: every token sees its own past, at its own position. Feeding less saves work as
-long as rows stay short, since a token's attention runs over its whole row; the sequences that share a row are therefore
-chosen for the least work. (The same idea for groups of samples: Prefix Grouper, arXiv 2506.05433.)
+The outputs of a sequence do not change: every token sees its own past, at its own position. Feeding less saves
+work as long as rows stay short, since a token's attention runs over its whole row; the sequences that share a
+row are therefore chosen for the least work. (The same idea for groups of samples: Prefix Grouper, arXiv
+2506.05433.)
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ Floats = NDArray[np.float64]
 def reverse_scan(delta: ArrayLike, carry: ArrayLike) -> Floats:
     """Computes `acc_p = delta_p + carry_p acc_(p+1)`, from the last entry to the first.
 
-    Neighbors are merged, half as many are scanned, and the results are distributed back: O(P) work in log2(P) vector
-    operations. Carries are only multiplied, never divided by, so that long products may vanish without harm.
+    Neighbors are merged, half as many are scanned, and the results are distributed back: O(P) work in log2(P)
+    vector operations. Carries are only multiplied, never divided by, so that long products may vanish without harm.
 
     Args:
         delta: `[P, ...]`.

@@ -4,9 +4,9 @@
     {"messages": [{"role", "content"}, ...]}   or   {"prompt": ..., "completion": ...}
     {"prompt": ..., "chosen": ..., "rejected": ...}   or   {"chosen": [messages], "rejected": [messages]}
 
-A prompt or reply is text or a list of messages. Conversations are tokenized by the policy's dialect, turn by turn as an
-agent would read them; everything between two replies is one observation. A row of another form is refused by its
-location and reason, and counted; the others go on.
+A prompt or reply is text or a list of messages. Conversations are tokenized by the policy's dialect, turn by
+turn as an agent would read them; everything between two replies is one observation. A row of another form is
+refused by its location and reason, and counted; the others go on.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ def read_trajectories(
         trajectories: of a store, for instance.
         config: its context and its handling of longer sequences; kind and join are ignored.
         transform: applied to each sequence before it is fitted to the context, such as `add_returns` or
-            `append_outcome_readout` of `learn.preferences`. An episode for which it raises SampleInvalid is refused and
-            counted.
+            `append_outcome_readout` of `learn.preferences`. An episode for which it raises SampleInvalid is refused
+            and counted.
     Raises:
         ConfigError: the settings do not fit the policy.
     """

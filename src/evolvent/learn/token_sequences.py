@@ -1,8 +1,8 @@
 """Trajectories as token sequences, each token with the arrays that training needs.
 
-`flatten` turns trajectories into `TokenSequence` objects, one for every path of generations from a root to a leaf.
-Tokens of generations are used as they are. Only a record without generations (an expert's, an imported conversation) is
-tokenized, by the policy's dialect.
+`flatten` turns trajectories into `TokenSequence` objects, one for every path of generations from a root to a
+leaf. Tokens of generations are used as they are. Only a record without generations (an expert's, an imported
+conversation) is tokenized, by the policy's dialect.
 """
 
 from __future__ import annotations
@@ -118,21 +118,21 @@ def flatten(
 ) -> FlattenResult:
     """Flattens trajectories into token sequences with learning weights.
 
-    A token's weight is the trajectory's weight on written tokens of generations that acted, and 0 elsewhere: on prompt
-    tokens, on steps marked `info["loss"] is False`, and on empty actions. Where generations fork, every leaf gives one
-    sequence, and the shared prefix has its weight in the first only.
+    A token's weight is the trajectory's weight on written tokens of generations that acted, and 0 elsewhere: on
+    prompt tokens, on steps marked `info["loss"] is False`, and on empty actions. Where generations fork, every leaf
+    gives one sequence, and the shared prefix has its weight in the first only.
 
     Args:
         dialect: tokenizes records without generations; its stop tokens identify empty actions.
         instructions: returns the text before the first observation, for a task.
         weight: returns the learning weight of a whole trajectory; None: 1.
         context: longer sequences are refused and listed.
-        render: returns the text that an agent would write for a step of a record without generations; None: its action.
+        render: returns the text that an agent would write for a step of a record without generations; None: its
+            action.
         stops: an action that is only a stop token is learned too, because a reward is for all that was sampled.
     Raises:
         BatchMismatch: arrays do not fit each other, a weight is not finite, or an action is not text; the message
-            names the
-            trajectory.
+            names the trajectory.
         VocabularyMismatch: the dialect does not know a word; the message names the task.
     """
     sequences: list[TokenSequence] = []

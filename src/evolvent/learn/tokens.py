@@ -56,8 +56,7 @@ def write_tokens(
     """Writes sequences into a folder, one after the other, in constant memory.
 
     If the folder exists and was made from the same source, it is opened and `sequences` is not read. One process
-    writes;
-    leftovers of a killed writer are removed by the next.
+    writes; leftovers of a killed writer are removed by the next.
 
     Args:
         folder: appears when everything is on disk.
@@ -235,8 +234,7 @@ class TokenFile(Sequence[TokenSequence]):
         source, vocabulary: as they were given.
         intake: counts of its rows.
         feeds, targets_each: `[sequences]` int32, `TokenSequence.feed` and the number of learned targets of every
-            sequence,
-            known without reading it.
+            sequence, known without reading it.
         digest: SHA-256 of the content.
     Raises:
         Incomplete: the folder or a file is missing.

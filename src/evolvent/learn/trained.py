@@ -188,9 +188,8 @@ def check_resumes(config: OptimizerConfig) -> None:
     """Checks that an optimizer resumes from a checkpoint as if it had not been stopped.
 
     A checkpoint holds the tensors that an optimizer keeps for each weight, and the numbers of its groups. Some
-    optimizers
-    of `pytorch_optimizer` keep more: lists, projections, attributes. Those of torch and ours are known to be restored;
-    others run a few updates on two small weights, once uninterrupted and once resumed.
+    optimizers of `pytorch_optimizer` keep more: lists, projections, attributes. Those of torch and ours are known
+    to be restored; others run a few updates on two small weights, once uninterrupted and once resumed.
 
     Raises:
         ConfigError: the two results differ.

@@ -1,7 +1,7 @@
 """Rows that are trees: branches of a conversation are fed behind it, and every token sees its own past alone.
 
-A sequence's `parent` gives the token before each; where there is none, the one to its left. Shared prefixes are fed
-once: for the candidates of a decision, or the samples of a prompt.
+A sequence's `parent` gives the token before each; where there is none, the one to its left. Shared prefixes are
+fed once: for the candidates of a decision, or the samples of a prompt.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from typing import Any
 
 from evolvent.errors import ConfigError, Problem, SampleInvalid
 from evolvent.messages import Tool
-from evolvent.schemas import faults, json_schema
+from evolvent.schemas import find_argument_faults, json_schema
 from evolvent.trajectory import canonical_json
 
 __all__ = ["AnswerLimits", "Narrow", "narrow_schema"]
@@ -167,7 +167,7 @@ class _Reader:
         accepted: dict[str, Any] = {}
         for value in values:
             written = canonical_json(value)
-            if written not in accepted and not faults({"value": value}, wrapper):
+            if written not in accepted and not find_argument_faults({"value": value}, wrapper):
                 accepted[written] = value
         if not accepted:
             raise _empty_error(path)

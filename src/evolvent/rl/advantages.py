@@ -1,14 +1,15 @@
 """Advantage estimators: pure functions on numpy arrays from rewards and values to advantages.
 
-An action is a sequence of tokens, so all estimators share one backward scan. With `v_p` the value of the prefix before
-token p, `acc_p = delta_p + carry_p acc_(p+1)`, advantage `acc_p`, return `acc_p + v_p`:
+An action is a sequence of tokens, so all estimators share one backward scan. With `v_p` the value of the prefix
+before token p, `acc_p = delta_p + carry_p acc_(p+1)`, advantage `acc_p`, return `acc_p + v_p`:
 
 - inside an action: `delta = r_p + token_gamma v_(p+1) - v_p`, `carry = token_gamma token_lambda`;
-- on its last token: `delta = r_p + gamma b - v_p`, `carry = gamma gae_lambda`, with b the value before the next action.
-  Where the episode ends the carry is 0, and b is 0 (terminated) or the value of the final observation (truncated).
+- on its last token: `delta = r_p + gamma b - v_p`, `carry = gamma gae_lambda`, with b the value before the next
+  action. Where the episode ends the carry is 0, and b is 0 (terminated) or the value of the final observation
+  (truncated).
 
-Axes: P tokens, A actions, E episodes of a `RolloutBatch`, in time order. Everything is float64. Settings call a token
-"part", because the same scan serves the dimensions of a numeric action and the agents of a team.
+Axes: P tokens, A actions, E episodes of a `RolloutBatch`, in time order. Everything is float64. Settings call a
+token "part", because the same scan serves the dimensions of a numeric action and the agents of a team.
 """
 
 from __future__ import annotations
@@ -101,31 +102,31 @@ def decomposed_gae(
     """Computes generalized advantage estimation over actions that are made of tokens.
 
     Inside an action `delta_p = r_p + token_gamma v_(p+1) - v_p` and the carry is `token_gamma token_lambda`; on its
-    last token `delta_p = r_p + gamma b - v_p` and the carry is `gamma gae_lambda`, with b the value before the next action;
-    `A_p = delta_p + carry_p A_(p+1)`, return `A_p + v_p`. GAE: arXiv 1506.02438. `token_gamma = 1` is the backup with
-    action decomposition (POAD, arXiv 2405.15821), `token_gamma = gamma` NTPO. With `gae_lambda = token_lambda = 0` the
-    returns are one-step targets (Q-Transformer, ETPO).
+    last token `delta_p = r_p + gamma b - v_p` and the carry is `gamma gae_lambda`, with b the value before the next
+    action; `A_p = delta_p + carry_p A_(p+1)`, return `A_p + v_p`. GAE: arXiv 1506.02438. `token_gamma = 1` is the
+    backup with action decomposition (POAD, arXiv 2405.15821), `token_gamma = gamma` NTPO. With `gae_lambda =
+    token_lambda = 0` the returns are one-step targets (Q-Transformer, ETPO).
 
     Args:
-        value: `[P, ...]`, value of the prefix before each token; trailing axes are scanned separately (one per agent).
+        value: `[P, ...]`, value of the prefix before each token; trailing axes are scanned separately (one per
+            agent).
         batch: rewards, actions, episode ends and bootstrap values.
         gamma: discount between actions.
         gae_lambda: lambda between actions.
         token_gamma: discount inside an action.
         token_lambda: lambda inside an action.
-        level: the unit that receives credit: it has the value of its first token and the sum of its rewards, and its
-            tokens share its advantage and its return.
+        level: the unit that receives credit: it has the value of its first token and the sum of its rewards, and
+            its tokens share its advantage and its return.
         between: the units that `gamma` lies between: actions, or spans of reasoning (OpenR's TPPO is level "part"
-            between
-            spans).
+            between spans).
 
     Returns:
         advantages and returns `[P, ...]`.
 
     Raises:
         BatchMismatch: the number of values differs from the number of tokens.
-        NonFinite: a value is not finite, or a truncated episode lacks the value of its final observation; the message
-            names episode, action and token.
+        NonFinite: a value is not finite, or a truncated episode lacks the value of its final observation; the
+            message names episode, action and token.
 
     >>> import numpy as np
     >>> from evolvent.rl.rollout_batch import RolloutBatch
@@ -184,8 +185,8 @@ def q_targets(
     """Computes targets for the Q values of the sampled tokens: Q^pi(lambda) along the policy's own trajectory.
 
     `target_p = Q_p + error_p + carry_p (target_(p+1) - Q_(p+1))` with `error_p` the one-step target minus Q; the
-    carry is `gamma gae_lambda` on the last token of an action, `token_lambda` inside it, and 0 at the end of an episode
-    (arXiv 1602.04951). With `value` the expectation of Q under the policy, all lambdas have the same mean.
+    carry is `gamma gae_lambda` on the last token of an action, `token_lambda` inside it, and 0 at the end of an
+    episode (arXiv 1602.04951). With `value` the expectation of Q under the policy, all lambdas have the same mean.
 
     Args:
         value: `[P]`, value of the prefix before each token.
@@ -349,8 +350,8 @@ def discounted_returns(
 def kl_in_reward(reward: ArrayLike, logp: ArrayLike, reference: ArrayLike, *, beta: float) -> Floats:
     """Computes rewards with a KL penalty: `r_p - beta (log pi - log ref)` at every token.
 
-    The mean of the penalty is the divergence (k1). As in arXiv 2203.02155 and R3 (arXiv 2402.05808). In a loss k1 would
-    teach nothing: its gradient has mean 0.
+    The mean of the penalty is the divergence (k1). As in arXiv 2203.02155 and R3 (arXiv 2402.05808). In a loss k1
+    would teach nothing: its gradient has mean 0.
 
     Args:
         reward: `[P]`.
@@ -399,10 +400,8 @@ def group_advantage(returns: ArrayLike, group: ArrayLike, *, baseline: Baseline,
     """Compares episodes with those of the same group (GRPO, arXiv 2402.03300; RLOO, arXiv 2402.14740).
 
     `group_mean`: `R - mean`; `leave_one_out`: `R` minus the mean of the others, `n / (n - 1) (R - mean)`; `none`:
-    `R`. The
-    result is divided by the sample standard deviation (n - 1) of the group's returns, or of all returns, plus 1e-6.
-    With a
-    mean or a deviation, a single member and equal returns have an advantage of exactly 0.
+    `R`. The result is divided by the sample standard deviation (n - 1) of the group's returns, or of all returns,
+    plus 1e-6. With a mean or a deviation, a single member and equal returns have an advantage of exactly 0.
 
     Args:
         returns: `[E]`.
@@ -462,8 +461,7 @@ def anchor_advantage(
     """Compares steps with those taken from the same state of the same task.
 
     GiGPO's step-level advantage (arXiv 2505.10978, equations 6 and 7): the return-to-go minus the mean over steps
-    from the
-    same state. A state that was visited once gives 0.
+    from the same state. A state that was visited once gives 0.
 
     Args:
         returns_to_go: `[A]`, discounted returns from each action on.
@@ -514,8 +512,8 @@ def normalize_over_buffer(returns: ArrayLike, *, ddof: int = 0, epsilon: float =
 def whiten(values: ArrayLike, *, mask: ArrayLike | None = None, epsilon: float = 1e-8) -> Floats:
     """Computes `(x - mean) / sqrt(variance + epsilon)` over the entries that the mask marks; other entries become 0.
 
-    It runs over a whole buffer before the buffer is cut into batches, so that an update does not depend on the cut. The
-    mask alone says which entries count: an advantage of exactly 0 is an advantage.
+    It runs over a whole buffer before the buffer is cut into batches, so that an update does not depend on the cut.
+    The mask alone says which entries count: an advantage of exactly 0 is an advantage.
 
     Args:
         values: array of any shape.

@@ -1,8 +1,9 @@
 """Decisions among listed actions: `P(a) = softmax_a(sum_j log p(w_j) / words(a))`, sampled and trained as one
 choice.
 
-This is the policy of TWOSOME (Tan et al., arXiv 2401.14151). Candidates are scored as branches of one conversation, so
-that their shared prefix is computed once, in rollouts (the engine's trie) and in training (`learn/trees.py`).
+This is the policy of TWOSOME (Tan et al., arXiv 2401.14151). Candidates are scored as branches of one
+conversation, so that their shared prefix is computed once, in rollouts (the engine's trie) and in training
+(`learn/trees.py`).
 """
 
 from __future__ import annotations
@@ -151,8 +152,7 @@ def choice_objective(settings: ChoiceConfig) -> Objective:
     """Builds the PPO objective over decisions: the mean of clipped surrogate - entropy bonus + value loss.
 
     Columns: "old" (`log P` before the update, at the first token of the candidate that was taken), "advantages",
-        "returns"
-    and, where values are clipped, "old_values".
+    "returns" and, where values are clipped, "old_values".
     """
     needs: tuple[Need, ...] = ("logprobs", "values") if settings.value_loss is not None else ("logprobs",)
     return Objective(

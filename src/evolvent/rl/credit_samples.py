@@ -1,9 +1,9 @@
 """Samples of advantages for inspection: two episodes of a few iterations, token by token, with the advantage of
 each.
 
-Two episodes of one task, one successful and one failed, show most: their common tokens have small advantages, and the
-tokens where they diverge have large ones. All samples are small plain JSON, so that a report can show them after the
-weights are gone.
+Two episodes of one task, one successful and one failed, show most: their common tokens have small advantages,
+and the tokens where they diverge have large ones. All samples are small plain JSON, so that a report can show
+them after the weights are gone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Advantage estimators with their constants, as frozen data.
 
-An estimator turns a `RolloutBatch` into `Advantages`. It is the half of a published algorithm that is computed once for
-a whole buffer, in numpy (`rl.advantages`); the other half is a loss (`rl.objective`).
+An estimator turns a `RolloutBatch` into `Advantages`. It is the half of a published algorithm that is computed
+once for a whole buffer, in numpy (`rl.advantages`); the other half is a loss (`rl.objective`).
 """
 
 from __future__ import annotations

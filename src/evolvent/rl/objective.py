@@ -1,8 +1,9 @@
 """Policy gradients as objectives: one loss with settings. `rl.presets` holds the published ones.
 
-The batch's columns, one entry per target, are "advantages", "old" (log-probabilities of the policy before the update,
-under the distribution it sampled from), and as the settings require "behaviour" (the sampler's own log-probabilities),
-"reference", "returns", "old_values", "action" and "span" (running numbers inside the sequence).
+The batch's columns, one entry per target, are "advantages", "old" (log-probabilities of the policy before the
+update, under the distribution it sampled from), and as the settings require "behaviour" (the sampler's own
+log-probabilities), "reference", "returns", "old_values", "action" and "span" (running numbers inside the
+sequence).
 """
 
 from __future__ import annotations
@@ -126,17 +127,16 @@ class PolicyGradient:
     """The settings of `policy_gradient`; equal settings have an equal `repr`, in every process.
 
     Args:
-        ratio: the level of the ratio of new to old policy: each token's own; the product over its span or action; for a
-            sequence the geometric mean (GSPO).
+        ratio: the level of the ratio of new to old policy: each token's own; the product over its span or action;
+            for a sequence the geometric mean (GSPO).
         surrogate: the function of ratio and advantage.
         aggregate: how terms are summed.
         kl: divergence from the reference; None skips the reference's forward pass.
         entropy_coef: coefficient of the entropy bonus.
         value_loss: loss of the values; None: no critic.
         importance_weights: correction for a sampler that differs from the old policy; None: none.
-        target_kl: an update at which the policy is further than this from the old one (k3) is not taken, and ends the
-            pass
-            through the data; None: never.
+        target_kl: an update at which the policy is further than this from the old one (k3) is not taken, and ends
+            the pass through the data; None: never.
         temperature: sampling temperature of the actions.
     Raises:
         ConfigError: settings are out of their range; lists all of them.

@@ -1,11 +1,12 @@
 """Policy losses: pure functions on tensors that return one term per target, and the weights to sum them with.
 
 Shapes: `N` targets of whole sequences, one after the other. A *unit* is a run of targets (a span, an action, a
-sequence), given by a running number `[N]`. Log-probabilities, in nats: `logprobs` of the policy that is trained, `old`
-of the same policy before the update, `behavior` of the sampler, `reference` of the reference policy.
+sequence), given by a running number `[N]`. Log-probabilities, in nats: `logprobs` of the policy that is
+trained, `old` of the same policy before the update, `behavior` of the sampler, `reference` of the reference
+policy.
 
-Inputs are finite. Targets that are not learned are masked out first (`mask_unlearned`), never multiplied by 0, because
-0 times NaN is NaN, in the gradient too.
+Inputs are finite. Targets that are not learned are masked out first (`mask_unlearned`), never multiplied by 0,
+because 0 times NaN is NaN, in the gradient too.
 """
 
 from __future__ import annotations
@@ -111,8 +112,8 @@ def sum_over_unit(values: Tensor, unit: Tensor) -> Tensor:
 def sequence_log_ratio(logprobs: Tensor, old: Tensor, unit: Tensor) -> Tensor:
     """Computes GSPO's log-ratio: its value is the mean over the sequence, its gradient is each target's own.
 
-    `stop(mean_j (log pi_j - log old_j)) + (log pi_n - stop(log pi_n))` (GSPO-token: arXiv 2507.18071, equation 14). The
-    bracket is exactly 0, so that clip ranges of 3e-4 are not lost in rounding.
+    `stop(mean_j (log pi_j - log old_j)) + (log pi_n - stop(log pi_n))` (GSPO-token: arXiv 2507.18071, equation 14).
+    The bracket is exactly 0, so that clip ranges of 3e-4 are not lost in rounding.
 
     Args:
         logprobs: `[N]`, under the policy.
@@ -233,8 +234,8 @@ def kl_k1(logprobs: Tensor, reference: Tensor) -> Tensor:
 def kl_k2(logprobs: Tensor, reference: Tensor) -> Tensor:
     """Computes the estimator k2 of the divergence: `(log ref - log pi)^2 / 2`.
 
-    It is biased as a value, but the mean of its gradient is the divergence's. J. Schulman, Approximating KL divergence,
-    2020; so are k1 and k3.
+    It is biased as a value, but the mean of its gradient is the divergence's. J. Schulman, Approximating KL
+    divergence, 2020; so are k1 and k3.
 
     Args:
         logprobs: `[N]`, `log pi`.
@@ -412,12 +413,9 @@ def policy_stats(
     gradients.
 
     kl: k3 of the old policy against the new one. clip_low, clip_high: the share of targets that the clip gives no
-        gradient,
-    below (A < 0) and above (A > 0). ratio: its mean. ratio_max: of a batch, the mean over batches. effective: the
-    effective
-    sample size `(sum u)^2 / sum u^2` as a share of the targets, batch by batch. mismatch: k3 of the sampler against
-    the old
-    policy. entropy: of the policy.
+    gradient, below (A < 0) and above (A > 0). ratio: its mean. ratio_max: of a batch, the mean over batches.
+    effective: the effective sample size `(sum u)^2 / sum u^2` as a share of the targets, batch by batch. mismatch:
+    k3 of the sampler against the old policy. entropy: of the policy.
 
     Args:
         log_ratio: `[N]`, at the level at which it is clipped.

@@ -1,7 +1,7 @@
 """Published reinforcement learning algorithms as data: an advantage estimator and the settings of the loss.
 
-`dataclasses.replace` changes either half. Coefficients of the divergence that a paper does not fix (GRPO apart) are
-common defaults. Settings outside a preset (group size, temperature, length) belong to the training loop.
+`dataclasses.replace` changes either half. Coefficients of the divergence that a paper does not fix (GRPO apart)
+are common defaults. Settings outside a preset (group size, temperature, length) belong to the training loop.
 """
 
 from __future__ import annotations

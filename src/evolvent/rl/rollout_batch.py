@@ -1,8 +1,8 @@
 """The sampled tokens of many episodes in time order, to which credit is assigned.
 
-`TokenSequence` is a sequence as a model reads it. `RolloutBatch` leaves out prompt tokens and adds what sampled tokens
-earned: the action and episode of each, its reward, and how episodes ended. Advantages are computed here, one per token,
-and go back beside the tokens as columns (`add_columns`).
+`TokenSequence` is a sequence as a model reads it. `RolloutBatch` leaves out prompt tokens and adds what sampled
+tokens earned: the action and episode of each, its reward, and how episodes ended. Advantages are computed here,
+one per token, and go back beside the tokens as columns (`add_columns`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Scoring of episodes with a policy's weights: outputs for every learned token, in one forward pass without
 gradient.
 
-Log-probabilities under the sampling distribution (before the first update they are the ratio's denominator, and against
-the sampler's own they show a mismatch), state values, and the tokens that top-k left.
+Log-probabilities under the sampling distribution (before the first update they are the ratio's denominator, and
+against the sampler's own they show a mismatch), state values, and the tokens that top-k left.
 """
 
 from __future__ import annotations

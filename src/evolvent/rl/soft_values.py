@@ -1,13 +1,12 @@
 """Values over all tokens of a vocabulary: hard (Q-Transformer) and soft (ETPO), and the losses that go with them.
 
-Shapes: `N` positions, `V` tokens; `q [N, V]` values of each next token after a prefix, `logpi` and `logrho [N, V]`
-log-probabilities of the policy and of the reference. A token that cannot be chosen has `logpi = -inf`, or for the value
-without a policy `logrho = -inf`; its value is ignored.
+Shapes: `N` positions, `V` tokens; `q [N, V]` values of each next token after a prefix, `logpi` and `logrho [N,
+V]` log-probabilities of the policy and of the reference. A token that cannot be chosen has `logpi = -inf`, or
+for the value without a policy `logrho = -inf`; its value is ignored.
 
-With the values of prefixes, one-step targets are
-`advantages.decomposed_gae(..., gae_lambda=0, token_lambda=0).returns`: inside an action the value of the next prefix of
-the same action, whose divergence is that of the same step; at its end the reward and the discounted value of the next
-action's empty prefix.
+With the values of prefixes, one-step targets are `advantages.decomposed_gae(..., gae_lambda=0,
+token_lambda=0).returns`: inside an action the value of the next prefix of the same action, whose divergence is
+that of the same step; at its end the reward and the discounted value of the next action's empty prefix.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The policy trainer: reinforcement learning in iterations of rollout, scoring, advantage estimation and update.
 
-The file of a method has the loop and the advantages. This module has everything around it: the weights that play,
-scoring of episodes by policy, critic and reference, passes through the data, and resuming after a stop.
+The file of a method has the loop and the advantages. This module has everything around it: the weights that
+play, scoring of episodes by policy, critic and reference, passes through the data, and resuming after a stop.
 
     with run.train_rl(policy, spec) as trainer:
         for _ in trainer.iterations():

@@ -22,9 +22,9 @@ _MIN_SCALE = 1e-3  # of the root mean square of weights that a step is relative 
 class AdaLomo(FusedOptimizer):
     """Takes steps relative to a tensor's size, along gradients divided by the root of their factored second moment.
 
-    With t from 1, `b = 1 - t ** -0.8`, `u = g ** 2 + 1e-30`: for matrices `r = b r + (1 - b) mean_last(u)`,
-    `c = b c + (1 - b) mean_2ndlast(u)`, `v = r c / mean(r)`; for vectors `v = b v + (1 - b) u`. Then `U = g / sqrt(v)`,
-    `U /= max(1, RMS(U) / d)`, `a = lr * max(1e-3, RMS(theta))`, `theta *= 1 - a * weight_decay`, `theta -= a U`.
+    With t from 1, `b = 1 - t ** -0.8`, `u = g ** 2 + 1e-30`: for matrices `r = b r + (1 - b) mean_last(u)`, `c = b
+    c + (1 - b) mean_2ndlast(u)`, `v = r c / mean(r)`; for vectors `v = b v + (1 - b) u`. Then `U = g / sqrt(v)`, `U
+    /= max(1, RMS(U) / d)`, `a = lr * max(1e-3, RMS(theta))`, `theta *= 1 - a * weight_decay`, `theta -= a U`.
     """
 
     writes = True

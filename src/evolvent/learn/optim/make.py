@@ -19,10 +19,12 @@ from evolvent.learn.optim import adalomo, adan, lomo, sophia
 
 __all__ = ["OptimizerConfig", "build_optimizer", "check_fused", "is_builtin"]
 
-_UNFIT = {"lbfgs", "sparseadam", "optimizer"}  # a closure, sparse gradients, the base class
-_OURS = (adalomo.AdaLomo, adan.Adan, adan.Lion, lomo.Lomo, sophia.SophiaG)
-_TORCH = [cls for cls in vars(torch.optim).values() if isinstance(cls, type) and issubclass(cls, Optimizer)]
-_KNOWN = {cls.__name__.lower(): cls for cls in (*_TORCH, *_OURS) if cls.__name__.lower() not in _UNFIT}
+_UNSUPPORTED = {"lbfgs", "sparseadam", "optimizer"}  # a closure, sparse gradients, the base class
+_OWN_CLASSES = (adalomo.AdaLomo, adan.Adan, adan.Lion, lomo.Lomo, sophia.SophiaG)
+_TORCH_CLASSES = [cls for cls in vars(torch.optim).values() if isinstance(cls, type) and issubclass(cls, Optimizer)]
+_CLASSES = {
+    cls.__name__.lower(): cls for cls in (*_TORCH_CLASSES, *_OWN_CLASSES) if cls.__name__.lower() not in _UNSUPPORTED
+}
 Clipping = Literal["norm", "value", "two_pass", "none"]
 
 
@@ -117,18 +119,18 @@ def build_optimizer(
 
 def is_builtin(name: str) -> bool:
     """Returns whether an optimizer is ours or torch's, whose whole state is known."""
-    return name in _KNOWN
+    return name in _CLASSES
 
 
 def _find_class(name: str) -> Any:
     """Finds the class of a name: ours, then torch's, then those of pytorch_optimizer."""
-    if name in _KNOWN:
-        return _KNOWN[name]
+    if name in _CLASSES:
+        return _CLASSES[name]
     try:
         library = importlib.import_module("pytorch_optimizer")
     except ImportError as error:
-        raise MissingExtra("optim", f"optimizer {name!r}, which is none of {', '.join(sorted(_KNOWN))},") from error
-    names = set(library.get_supported_optimizers()) - _UNFIT
+        raise MissingExtra("optim", f"optimizer {name!r}, which is none of {', '.join(sorted(_CLASSES))},") from error
+    names = set(library.get_supported_optimizers()) - _UNSUPPORTED
     if name not in names:
-        raise ConfigError([unknown_name_problem("optimizer", name, names | set(_KNOWN), location="optimizer.name")])
+        raise ConfigError([unknown_name_problem("optimizer", name, names | set(_CLASSES), location="optimizer.name")])
     return library.load_optimizer(name)

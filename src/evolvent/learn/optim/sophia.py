@@ -18,9 +18,9 @@ class SophiaG(FusedOptimizer):
     """`theta *= 1 - lr * weight_decay`; `m = b1 m + (1 - b1) g`; `theta -= lr sign(m) min(1, |m| / (rho h +
     1e-15))`.
 
-    Every `hessian_every` updates (the paper's k), the first included, the trainer samples labels from the model's own
-    distribution, runs the backward of their mean loss and calls `update_hessian`: `h = b2 h + (1 - b2) tokens g ** 2`.
-    Without that every step is the sign of the momentum.
+    Every `hessian_every` updates (the paper's k), the first included, the trainer samples labels from the model's
+    own distribution, runs the backward of their mean loss and calls `update_hessian`: `h = b2 h + (1 - b2) tokens g
+    ** 2`. Without that every step is the sign of the momentum.
     """
 
     moments = ("momentum", "hessian")

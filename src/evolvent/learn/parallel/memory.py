@@ -1,7 +1,7 @@
 """Memory estimates of a training, by rank and kind, before its weights exist.
 
-Weights and states are counted exactly. Activations are measured by running the training's forward over one layer, on
-tensors that have shapes and devices but no memory.
+Weights and states are counted exactly. Activations are measured by running the training's forward over one
+layer, on tensors that have shapes and devices but no memory.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ _USABLE_RATIO = 0.93  # of a card; its context, libraries and what allocation sp
 class Load:
     """The input of a rank: `micro_batches` forwards of `rows` x `tokens` before an update.
 
-    `dtype` is the forward's; the head runs at `targets_share` of the tokens; `packed` rows have a mask that separates
-    their
-    documents.
+    `dtype` is the forward's; the head runs at `targets_share` of the tokens; `packed` rows have a mask that
+    separates their documents.
     """
 
     rows: int
@@ -66,8 +65,7 @@ class MemoryEstimate:
         activations: tensors that layers keep for backward.
         logits: memory of head and loss.
         total: at the peak; less than the sum, because activations are freed while gradients appear. The temporary
-            memory of
-            an optimizer's step is not included: none, or a few times the largest weight.
+            memory of an optimizer's step is not included: none, or a few times the largest weight.
     """
 
     parameters: int

@@ -1,8 +1,9 @@
 """Tensor parallelism: the ranks of the tp dimension share every matrix product, as the model's own plan says.
 
-Ranks communicate at the input and output of an attention or MLP block (Megatron, arXiv 1909.08053), and in backward
-where their gradients of a whole weight are summed: gradients are right as soon as they exist. With `sequence`, tensors
-between blocks are split along the sequence (arXiv 2205.05198). Outside of the layers hidden states are whole.
+Ranks communicate at the input and output of an attention or MLP block (Megatron, arXiv 1909.08053), and in
+backward where their gradients of a whole weight are summed: gradients are right as soon as they exist. With
+`sequence`, tensors between blocks are split along the sequence (arXiv 2205.05198). Outside of the layers hidden
+states are whole.
 """
 
 from __future__ import annotations

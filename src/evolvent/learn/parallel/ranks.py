@@ -40,9 +40,8 @@ class Ranks:
     Attributes:
         mesh: the layout.
         device: of this process.
-        devices: torch's mesh with dimensions pp, replicate, shard, tp, and dp, which is the product of replicate and
-            shard;
-            None in a single process.
+        devices: torch's mesh with dimensions pp, replicate, shard, tp, and dp, which is the product of replicate
+            and shard; None in a single process.
     """
 
     mesh: Mesh

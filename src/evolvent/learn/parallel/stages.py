@@ -1,7 +1,7 @@
 """Pipeline stages: a model split by layers over ranks, and the schedules that move micro-batches through them.
 
-The loss is computed inside the last stage's forward. Only hidden states are sent between stages, and every objective
-works under every schedule; a stage looks up everything else about a micro-batch by its number.
+The loss is computed inside the last stage's forward. Only hidden states are sent between stages, and every
+objective works under every schedule; a stage looks up everything else about a micro-batch by its number.
 """
 
 from __future__ import annotations

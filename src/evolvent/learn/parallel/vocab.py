@@ -114,8 +114,7 @@ def vocab_sample(logits: Tensor, ranks: Ranks, generator: torch.Generator | None
     """Samples one token per position from `softmax(logits)`, `[N]`, the same on all ranks of the tp dimension.
 
     The largest of logit plus Gumbel noise is such a sample (Gumbel-max), and a maximum can be found slice by slice.
-    Every
-    rank draws the noise of the whole vocabulary and uses its part, so that a sample does not depend on tp.
+    Every rank draws the noise of the whole vocabulary and uses its part, so that a sample does not depend on tp.
 
     Args:
         logits: `[N, P]`, this rank's slice.

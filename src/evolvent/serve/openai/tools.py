@@ -23,7 +23,7 @@ from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.models.call_schemas import AnswerLimits
 from evolvent.models.toolchat import ChatTools
 from evolvent.models.toolprompt import Compact, FourBlocks, ToolPrompt
-from evolvent.schemas import check_tools, faults
+from evolvent.schemas import check_tools, find_argument_faults
 from evolvent.serve.openai.request import ChatRequest
 from evolvent.serve.wire import plain, text_of
 from evolvent.trajectory import canonical_json
@@ -156,7 +156,7 @@ class Shown:
         known = {tool.name: tool for tool in self.offer.callable}
         unfit = any(
             call.name not in known
-            or (call.name in self.offer.strict and faults(call.arguments, known[call.name].parameters))
+            or (call.name in self.offer.strict and find_argument_faults(call.arguments, known[call.name].parameters))
             for call in calls
         )
         if not calls or unfit:

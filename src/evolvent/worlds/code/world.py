@@ -15,8 +15,8 @@ from evolvent.errors import ConfigError, Problem
 from evolvent.grade.base import Grade
 from evolvent.grade.code import OpenSandbox, grade_code
 from evolvent.grade.exchanges import Exchanges, grade_exchanges
-from evolvent.sandbox.limits import Limits
-from evolvent.sandbox.pool import Boxes
+from evolvent.sandbox.limits import SandboxLimits
+from evolvent.sandbox.pool import SandboxPool
 from evolvent.trajectory import Task
 from evolvent.worlds.base import SPLITS, check_task
 from evolvent.worlds.code.answers import extract_program, extract_source
@@ -27,7 +27,7 @@ from evolvent.worlds.reasoning.world import Questions
 
 __all__ = ["LIMITS", "Code"]
 
-LIMITS = Limits(cpu_s=10, wall_s=10.0)
+LIMITS = SandboxLimits(cpu_s=10, wall_s=10.0)
 """What the tests of one response may use."""
 _LONGEST = 50_000  # characters of a response
 _PROGRAMS = "Write the Python program that is asked for. Answer with its whole code in one block."
@@ -52,7 +52,9 @@ class Code(Questions):
     run_in_thread = True
     instructions = "Write the Python function that is asked for. Answer with its whole code in one block."
 
-    def __init__(self, path: str | Path, *, open_box: OpenSandbox | None = None, limits: Limits = LIMITS) -> None:
+    def __init__(
+        self, path: str | Path, *, open_box: OpenSandbox | None = None, limits: SandboxLimits = LIMITS
+    ) -> None:
         self._root = Path(path)
         rows, problems = read_code(self._root)
         weak = [Problem(row.where, "its tests cannot be run", "it is no task") for row in rows if row.form == "weak"]
@@ -67,7 +69,7 @@ class Code(Questions):
             self.instructions = _PROGRAMS
         self._panels = self._deal()
 
-    _own: Boxes | None
+    _own: SandboxPool | None
 
     def _deal(self) -> Mapping[str, tuple[Task, ...]]:
         """Returns split -> tasks, in the order of files and rows; a text in two splits is refused."""
@@ -132,7 +134,7 @@ class Code(Questions):
             return self._given
         with self._lock:
             if self._own is None:
-                self._own = Boxes()
+                self._own = SandboxPool()
             return self._own.opener(self._limits)
 
     def key(self, task: Task) -> str:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from threading import Lock
 
 from evolvent.errors import ConfigError, Problem, SessionGone
-from evolvent.sandbox.limits import CodeRunner, Limits
-from evolvent.sandbox.pool import Boxes
+from evolvent.sandbox.limits import CodeRunner, SandboxLimits
+from evolvent.sandbox.pool import SandboxPool
 from evolvent.trajectory import Score, Task, Value, canonical_json, sample_rng
 from evolvent.worlds.base import Info, Reply, check_snapshot
 from evolvent.worlds.code.answers import extract_source
@@ -33,7 +33,7 @@ from evolvent.worlds.panel import Sizes, check_names
 
 __all__ = ["LIMITS", "PACKAGES", "DataSciCode", "DataSciCodeEnv", "render_program"]
 
-LIMITS = Limits(cpu_s=60, wall_s=60.0, memory_mb=4096, total_mb=2048, files=256)
+LIMITS = SandboxLimits(cpu_s=60, wall_s=60.0, memory_mb=4096, total_mb=2048, files=256)
 """What one try may use: 60 s for all folds."""
 PACKAGES = ("numpy", "sklearn")
 """What a program may import beside the standard library."""
@@ -130,7 +130,7 @@ class DataSciCode:
         table: Table | None = None,
         salt: str = "",
         count: int = 5,
-        limits: Limits = LIMITS,
+        limits: SandboxLimits = LIMITS,
         penalty: float = -1.0,
         sizes: Sizes | None = None,
         horizon: int = 1,
@@ -144,7 +144,7 @@ class DataSciCode:
         if problems:
             raise ConfigError(problems)
         self._given, self._lock = runner, Lock()
-        self._own: Boxes | None = None
+        self._own: SandboxPool | None = None
         self.table = read_table() if table is None else table
         self.salt, self.count, self.limits, self.penalty = salt, count, limits, penalty
         self.sizes, self.horizon = sizes or Sizes(), horizon
@@ -185,7 +185,7 @@ class DataSciCode:
             return self._given
         with self._lock:
             if self._own is None:
-                self._own = Boxes(packages=PACKAGES, ahead=1)
+                self._own = SandboxPool(packages=PACKAGES, ahead=1)
             return self._own
 
     def close(self) -> None:

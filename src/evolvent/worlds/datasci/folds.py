@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.sandbox.limits import CodeRunner, Limits, Outcome, Request
+from evolvent.sandbox.limits import CallRequest, CodeRunner, Outcome, SandboxLimits
 from evolvent.worlds.datasci.area import area_of_probabilities
 from evolvent.worlds.datasci.sets import DataSet
 
@@ -85,7 +85,7 @@ def cross_validate(
     test_indices_per_fold: Sequence[NDArray[np.int64]],
     *,
     runner: CodeRunner,
-    limits: Limits,
+    limits: SandboxLimits,
 ) -> ProgramScore:
     """Fits and scores a program on every fold; the first failure ends it.
 
@@ -112,11 +112,11 @@ def cross_validate(
     return ProgramScore(float(np.mean(areas)), "", unsafe)
 
 
-def _build_request(data: DataSet, test_indices: NDArray[np.int64]) -> Request:
+def _build_request(data: DataSet, test_indices: NDArray[np.int64]) -> CallRequest:
     """Builds the request of a fold: rows to learn from with their labels, and test rows without labels."""
     train_indices = np.setdiff1d(np.arange(len(data.labels)), test_indices)
     rows, labels = data.rows[train_indices].astype("<f4").tobytes(), data.labels[train_indices].astype("u1").tobytes()
-    return Request(ENTRY, (rows, labels, data.rows[test_indices].astype("<f4").tobytes(), data.rows.shape[1]))
+    return CallRequest(ENTRY, (rows, labels, data.rows[test_indices].astype("<f4").tobytes(), data.rows.shape[1]))
 
 
 def _parse_probabilities(outcome: Outcome, rows: int, classes: int) -> NDArray[np.float64] | str:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from evolvent.errors import InvalidAction, find_nearest
 from evolvent.messages import Call, Tool
-from evolvent.schemas import faults
+from evolvent.schemas import find_argument_faults
 from evolvent.trajectory import Json
 from evolvent.worlds.functions.domains import DOMAINS, Thing
 from evolvent.worlds.functions.formulas import FORMULAS
@@ -141,7 +141,7 @@ def run_call(call: Call, state: State) -> tuple[State, Json]:
             expected="a tool of the catalogue",
             hint=f"did you mean {nearest_name!r}?" if nearest_name else None,
         )
-    schema_faults = faults(call.arguments, entry.tool.parameters)
+    schema_faults = find_argument_faults(call.arguments, entry.tool.parameters)
     if schema_faults:
         raise InvalidAction(
             f"arguments that {call.name!r} refuses", value="; ".join(schema_faults), expected="its schema"
