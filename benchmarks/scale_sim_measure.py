@@ -47,7 +47,7 @@ from evolvent.scale.ray_wire import (
     trajectory_from_line,
     trajectory_to_line,
 )
-from evolvent.serve.launch import launched
+from evolvent.serve.launch import launch_server
 from evolvent.store.store import Store
 from evolvent.trajectory import Generation, Start, Step, Task, Trajectory, sample_rng
 
@@ -173,7 +173,7 @@ def environment_costs(repeats: int, *, lines: int, steps: int) -> dict[str, floa
     """An environment step in process, and over the library's server: CPU of the server and seconds until the answer."""
     world = worlds()["crafting"]
     served = ("crafting", "--port", "0", "--capacity", "4096", "--idle_s", "3600")
-    with launched([*COMMAND, *served]) as server:
+    with launch_server([*COMMAND, *served]) as server:
         cpu = cpu_clock(server.process.pid)
         sides = {
             "in_process": Tally(InProcess(world), lambda: 0.0),

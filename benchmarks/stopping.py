@@ -149,7 +149,7 @@ def of_task(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     dev, test = (
         {name: replay(looks, name) for name in names} for looks in (looks_of(cells, "dev"), looks_of(cells, "test"))
     )
-    if not (test["decided"].right == test[whole].right).all():
+    if not (test["decided"].right == test[whole].right).list_sessions():
         raise ConfigError("a decided vote came out otherwise than the whole one", value=cells[0]["task"])
     ways = {
         "decided": ("decided",),
@@ -349,11 +349,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     refuse(wrong)
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
-    protocol = QUICK if options.quick else PROTOCOL
+    protocol = QUICK if options.is_fast else PROTOCOL
     with tempfile.TemporaryDirectory() as scratch:
-        cells = _cells(Path(scratch) if options.quick else options.folder, protocol, options)
+        cells = _cells(Path(scratch) if options.is_fast else options.folder, protocol, options)
         found = report(cells, protocol)
-    if cells and not options.quick and not options.report:
+    if cells and not options.is_fast and not options.report:
         write(options.folder / "stopping.json", found)
     show(found)
     finish(found, options)

@@ -28,7 +28,7 @@ from evolvent.errors import (
 )
 from evolvent.messages import Message
 from evolvent.models.policy import load_policy
-from evolvent.serve.openai.generator import fingerprint
+from evolvent.serve.openai.generator import policy_fingerprint
 from tests.engine.replayed import replayed, talk
 from tests.learn.byte_policy import byte_policy
 from tests.serve.command import command
@@ -197,13 +197,13 @@ def test_our_server_gives_what_the_engine_gives(kind, sampling, policy, served):
     for one, other in zip([c for ask in here for c in ask], [c for ask in there for c in ask], strict=True):
         assert one.ids.tolist() == other.ids.tolist() and one.stop == other.stop
         assert one.logprobs.tobytes() == other.logprobs.tobytes()
-    assert reply.fingerprint == fingerprint(policy)
+    assert reply.fingerprint == policy_fingerprint(policy)
 
 
 def test_a_chat_with_our_server_tells_the_weights_too(policy, served):
     with VllmEndpoint(served.url, NAME, tokens=True, processed=True) as endpoint:
         reply = endpoint.chat([Message("user", "hi")], sampling=Sampling(), max_tokens=9, seed=3)
-    assert reply.fingerprint == fingerprint(policy) and len(reply.tokens.ids) == reply.completion_tokens
+    assert reply.fingerprint == policy_fingerprint(policy) and len(reply.tokens.ids) == reply.completion_tokens
 
 
 def test_sglangs_client_hands_weights_to_our_server(tmp_path, policy):
@@ -216,7 +216,7 @@ def test_sglangs_client_hands_weights_to_our_server(tmp_path, policy):
             told = endpoint.load_weights(later)
             after = endpoint.complete([5, 6], sampling=GREEDY, max_tokens=4)
     assert (before.version, after.version) == (0, 1)
-    assert told == after.fingerprint == fingerprint(load_policy(later))
+    assert told == after.fingerprint == policy_fingerprint(load_policy(later))
 
 
 def test_generate_as_sglang_has_it(policy, served):
@@ -226,7 +226,7 @@ def test_generate_as_sglang_has_it(policy, served):
         meta = row["meta_info"]
         assert "output_token_logprobs" not in meta and meta["finish_reason"]["type"] in ("length", "stop")
         assert (meta["prompt_tokens"], meta["completion_tokens"]) == (3, len(row["output_ids"]))
-        assert meta["weight_version"] == http.get("/model_info").json()["weight_version"] == fingerprint(policy)
+        assert meta["weight_version"] == http.get("/model_info").json()["weight_version"] == policy_fingerprint(policy)
         several = http.post("/generate", json={**body, "input_ids": [[5, 6, 7], [8, 9]], "rid": "mine"}).json()
         assert several[0]["output_ids"] == row["output_ids"] and several[1]["meta_info"]["id"] == "mine_1"
         two = {**body, "sampling_params": {"max_new_tokens": 5, "n": 2, "sampling_seed": 4}, "return_logprob": True}
@@ -266,7 +266,7 @@ def test_the_versions_of_a_stream_come_last_and_count_all_tokens(policy, served)
     rows = [json.loads(line[6:])["choices"][0] for line in lines if line.startswith("data: {")]
     ids = [token for row in rows for token in row["token_ids"]]
     spans = [row["weight_versions"] for row in rows]
-    assert spans[-1] == [{"version": fingerprint(policy), "start": 0, "end": len(ids)}] and set(
+    assert spans[-1] == [{"version": policy_fingerprint(policy), "start": 0, "end": len(ids)}] and set(
         map(str, spans[:-1])
     ) == {"None"}
     assert len(rows[0]["token_ids"]) == 1, "the first token is not waited with for others"

@@ -15,10 +15,10 @@ from evolvent.cli.console import console_for, table
 from evolvent.errors import EvolventError, WorldError
 from evolvent.models.dialects import Chat
 from evolvent.rollout.collect import collect
-from evolvent.serve.app import build
-from evolvent.serve.catalogue import Catalogue
+from evolvent.serve.app import build_app
+from evolvent.serve.catalogue import TaskIndex
 from evolvent.serve.local import LocalHost
-from evolvent.serve.native.http import NativeFace
+from evolvent.serve.native.http import NativeDialect
 from evolvent.serve.remote.world import RemoteWorld
 from evolvent.store.store import Store
 from evolvent.trajectory import Start
@@ -57,7 +57,7 @@ class Hostile(ev.TextWorld):
 @pytest.fixture(scope="module")
 def url():
     worlds = {"hostile": Hostile()}
-    app = build(LocalHost(worlds), Catalogue(worlds), access=Access(), faces=[NativeFace()])
+    app = build_app(LocalHost(worlds), TaskIndex(worlds), access=Access(), dialects=[NativeDialect()])
     with serving(app, "on") as url:
         yield url
 

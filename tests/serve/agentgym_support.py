@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import uvicorn
 
-from evolvent.serve.agentgym.face import AgentGymFace
-from evolvent.serve.app import build
-from evolvent.serve.catalogue import Catalogue
-from evolvent.serve.local import Limits, LocalHost
+from evolvent.serve.agentgym.face import AgentGymDialect
+from evolvent.serve.app import build_app
+from evolvent.serve.catalogue import TaskIndex
+from evolvent.serve.local import LocalHost, WorldDeadlines
 from evolvent.web import Access
 from evolvent.worlds.base import TextWorld, World
 from evolvent.worlds.crafting import Crafting
@@ -164,7 +164,7 @@ def serving(
 ) -> Iterator[Served]:
     """A server with the mounts (default: all of `MOUNTS` over `worlds()`)."""
     made = worlds() if made is None else made
-    host = LocalHost(made, capacity=capacity, idle_s=idle_s, limits=Limits(step_s=step_s))
-    face = AgentGymFace(MOUNTS if mounts is None else mounts)
-    with running(build(host, Catalogue(made), access=access or Access(), faces=[face])) as url:
+    host = LocalHost(made, capacity=capacity, idle_s=idle_s, limits=WorldDeadlines(step_s=step_s))
+    face = AgentGymDialect(MOUNTS if mounts is None else mounts)
+    with running(build_app(host, TaskIndex(made), access=access or Access(), dialects=[face])) as url:
         yield Served(url, host)

@@ -14,11 +14,11 @@ import httpx2
 import uvicorn
 
 import evolvent as ev
-from evolvent.serve.app import build
-from evolvent.serve.catalogue import Catalogue
-from evolvent.serve.listen import listen, url_of
-from evolvent.serve.local import Limits, LocalHost
-from evolvent.serve.native.http import NativeFace
+from evolvent.serve.app import build_app
+from evolvent.serve.catalogue import TaskIndex
+from evolvent.serve.listen import listen, listening_url
+from evolvent.serve.local import LocalHost, WorldDeadlines
+from evolvent.serve.native.http import NativeDialect
 from evolvent.web import build_access
 from evolvent.worlds.crafting import Crafting
 from evolvent.worlds.panel import Sizes
@@ -100,11 +100,11 @@ def serving(worlds=None, *, host=None, access=None, faces=None, specs=False, **l
     """Serve on a thread. `local`: arguments of the `LocalHost` that is used where no host is given."""
     worlds = worlds if worlds is not None else small_worlds()
     host = host or LocalHost(worlds, **local)
-    made = build(
+    made = build_app(
         host,
-        Catalogue(host.worlds, specs=specs),
+        TaskIndex(host.worlds, specs=specs),
         access=access or build_access("127.0.0.1"),
-        faces=[NativeFace()] if faces is None else faces,
+        dialects=[NativeDialect()] if faces is None else faces,
     )
     config = uvicorn.Config(
         made,
@@ -122,7 +122,7 @@ def serving(worlds=None, *, host=None, access=None, faces=None, specs=False, **l
         try:
             until(lambda: server.started or not thread.is_alive(), 60)
             assert server.started, "the server did not start"
-            yield Served(url_of(bound), host, server)
+            yield Served(listening_url(bound), host, server)
         finally:
             server.should_exit = True
             thread.join(30)
@@ -145,4 +145,4 @@ def begin(client: httpx2.Client, world: str = "echo", index: int = 0) -> str:
     return answer.json()["session"]
 
 
-QUICK = Limits(reset_s=5.0, step_s=0.3)
+QUICK = WorldDeadlines(reset_s=5.0, step_s=0.3)

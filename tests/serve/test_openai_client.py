@@ -14,9 +14,9 @@ from pydantic import BaseModel
 import evolvent as ev
 from evolvent.engine.asks import GREEDY, SampleAsk
 from evolvent.engine.driver import ask_and_wait
-from evolvent.serve.openai.generator import fingerprint
-from evolvent.serve.openai.request import ChatRequest, read_request
-from evolvent.serve.openai.tools import Toolbox, read_offer
+from evolvent.serve.openai.generator import policy_fingerprint
+from evolvent.serve.openai.request import ChatRequest, parse_request
+from evolvent.serve.openai.tools import ToolRenderer, parse_offer
 from evolvent.web import Access
 from tests.serve.small_policy import NAME, policy_server
 from tests.serve.tool_policies import LOOK, TAKE, hermes_policy, taught, word_policy
@@ -39,8 +39,8 @@ ANSWERED = [
 
 def shown(policy, messages, tools=TOOLS):
     """What a policy reads, by the library's own functions."""
-    asked = read_request(ChatRequest, {"model": NAME, "messages": messages, "tools": tools})
-    return Toolbox(policy).show(asked.conversation(), read_offer(asked)).ids
+    asked = parse_request(ChatRequest, {"model": NAME, "messages": messages, "tools": tools})
+    return ToolRenderer(policy).render(asked.conversation(), parse_offer(asked)).ids
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def chat(client, messages=ASKED, **more):
 def test_models(client, policy):
     (card,) = client.models.list().data
     assert (card.id, card.object) == (NAME, "model") and client.models.retrieve(NAME).id == NAME
-    assert card.system_fingerprint == fingerprint(policy)
+    assert card.system_fingerprint == policy_fingerprint(policy)
 
 
 def test_a_chat_with_log_probabilities_and_several_samples(client, policy):
@@ -90,7 +90,9 @@ def test_a_chat_with_log_probabilities_and_several_samples(client, policy):
         seeds=(7,),
     )
     (want,) = ask_and_wait([ask], ev.LocalEngine(policy, slots=2))[0]
-    assert [choice.index for choice in told.choices] == [0, 1, 2] and told.system_fingerprint == fingerprint(policy)
+    assert [choice.index for choice in told.choices] == [0, 1, 2] and told.system_fingerprint == policy_fingerprint(
+        policy
+    )
     assert len({tuple(choice.token_ids) for choice in told.choices}) > 1
     first = told.choices[0]
     assert first.token_ids == want.ids.tolist() and first.message.content == policy.dialect.text(want.ids)

@@ -165,11 +165,11 @@ def test_a_stream_is_read_no_further_than_the_limit():
     async def endless():
         for _ in range(10_000):
             yield b"x" * 50
-            endless.sent += 1
+            endless.body += 1
 
-    endless.sent = 0
+    endless.body = 0
     assert ask(Access(body_bytes=1000), method="POST", content=endless()).status_code == 413
-    assert endless.sent < 30
+    assert endless.body < 30
 
 
 @pytest.mark.parametrize("told_length", ["-1", "1e3", "9" * 30, "x"])

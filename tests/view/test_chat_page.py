@@ -24,7 +24,7 @@ from evolvent.agents.history import Turn
 from evolvent.agents.speaker import Conversation, Exchange, FixedSource, NamedPolicy, PolicyChat, ReplyPiece
 from evolvent.engine.asks import Sampling
 from evolvent.errors import ConfigError, EngineError
-from evolvent.serve.listen import listen, url_of
+from evolvent.serve.listen import listen, listening_url
 from evolvent.view import chat
 from evolvent.view.chat import ChatInfo, chat_app, chat_page
 from evolvent.web import Access
@@ -85,7 +85,7 @@ def served(speaker, **more):
     try:
         while not server.started:
             thread.join(0.01)
-        with httpx2.Client(base_url=url_of(bound), trust_env=False, follow_redirects=True, timeout=30) as client:
+        with httpx2.Client(base_url=listening_url(bound), trust_env=False, follow_redirects=True, timeout=30) as client:
             yield client
     finally:
         leaving.set()
@@ -371,13 +371,15 @@ def test_in_a_browser_everything_said_is_text_and_nothing_is_loaded(tab):
         tab.end_totals("document.querySelector('.problem')?.textContent.includes('a word it does not know')")
         assert tab.value("document.getElementById('text').value") == "zebra"
         assert tab.value("document.title") == "a run, a conversation"
-        asked = {e["params"]["request"]["url"] for e in tab.events if e.get("method") == "Network.requestWillBeSent"}
+        asked = {
+            e["params"]["request"]["url"] for e in tab.stream_events if e.get("method") == "Network.requestWillBeSent"
+        }
         own = str(client.base_url).rstrip("/")
         assert asked and all(url.startswith((own, "data:")) for url in asked)
         tab.call("Page.reload")
         tab.end_totals("document.querySelectorAll('.theirs').length === 2")
         assert tab.value("document.title") == "a run, a conversation"
-    wrong = [e["params"] for e in tab.events if e.get("method") == "Runtime.exceptionThrown"]
+    wrong = [e["params"] for e in tab.stream_events if e.get("method") == "Runtime.exceptionThrown"]
     assert wrong == []
 
 

@@ -12,7 +12,7 @@ import httpx2
 import uvicorn
 
 from evolvent.cli.view import board_of
-from evolvent.serve.listen import listen, url_of
+from evolvent.serve.listen import listen, listening_url
 from evolvent.view.app import viewer_app
 from evolvent.web import build_access
 
@@ -53,8 +53,8 @@ def viewed(folder: Path, **more: object) -> Iterator[Viewed]:
         while not server.started:
             thread.join(0.01)
         headers = {"Authorization": f"Bearer {TOKEN}"}
-        with httpx2.Client(base_url=url_of(bound), headers=headers, trust_env=False, timeout=60) as client:
-            yield Viewed(url_of(bound), client)
+        with httpx2.Client(base_url=listening_url(bound), headers=headers, trust_env=False, timeout=60) as client:
+            yield Viewed(listening_url(bound), client)
     finally:
         server.should_exit = True
         thread.join()

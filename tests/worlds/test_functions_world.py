@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from evolvent.errors import ConfigError, InvalidAction, SessionGone, VersionMismatch
 from evolvent.grade.call_forms import spell_name
 from evolvent.messages import Call, CallSample, Message, Tool
-from evolvent.serve.toolcalls import action_of, tools_of
+from evolvent.serve.toolcalls import format_action, list_tools
 from evolvent.trajectory import Task
 from evolvent.worlds.audit import audit, play_actions
 from evolvent.worlds.base import Forkable, SupportsRenaming
@@ -449,9 +449,9 @@ def test_call_samples_are_drawn_by_split_and_kind() -> None:
 
 def test_a_server_of_tools_plays_it() -> None:
     task = asked(OSLO)
-    tools = tools_of(world(), task)
+    tools = list_tools(world(), task)
     assert [tool.name for tool in tools] == ["find_hotel", "cancel_hotel"]
-    assert reward_of(task, action_of(world(), OSLO, tools)) == 1
+    assert reward_of(task, format_action(world(), OSLO, tools)) == 1
 
 
 @pytest.mark.parametrize(

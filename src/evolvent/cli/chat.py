@@ -18,7 +18,7 @@ from evolvent.cli.console import open_console
 from evolvent.cli.parsing import Parser
 from evolvent.cli.registry import POLICIES, needs_train, policy
 from evolvent.errors import ConfigError, EvolventError, Problem
-from evolvent.serve.listen import listen, url_of
+from evolvent.serve.listen import listen, listening_url
 from evolvent.view.escape import show_hidden
 from evolvent.web import App, build_access
 
@@ -190,7 +190,7 @@ def _page(found: argparse.Namespace, speaker: PolicyChat, start: Conversation, *
             timeout_graceful_shutdown=_GRACE_S,
         )
         _tell(console, notes)
-        console.print(show_hidden(f"talk at {url_of(bound)} (Ctrl-C ends)"), soft_wrap=True)
+        console.print(show_hidden(f"talk at {listening_url(bound)} (Ctrl-C ends)"), soft_wrap=True)
         console.file.flush()
         _Server(config, leaving).run(sockets=[bound])
     return 0

@@ -20,12 +20,12 @@ from evolvent.cli.registry import POLICIES, needs_train, policy, worlds
 from evolvent.cli.servers import TOKEN
 from evolvent.cli.settings import Command, OverWorlds, read_given
 from evolvent.errors import ConfigError, MissingExtra, Problem, unknown_name_problem
-from evolvent.serve.app import Face, build
-from evolvent.serve.catalogue import Catalogue
-from evolvent.serve.host import Host
-from evolvent.serve.listen import listen, url_of
-from evolvent.serve.local import Limits, LocalHost
-from evolvent.serve.native.http import NativeFace
+from evolvent.serve.app import Dialect, build_app
+from evolvent.serve.catalogue import TaskIndex
+from evolvent.serve.host import SessionHost
+from evolvent.serve.listen import listen, listening_url
+from evolvent.serve.local import LocalHost, WorldDeadlines
+from evolvent.serve.native.http import NativeDialect
 from evolvent.serve.pool.host import PooledHost
 from evolvent.view.escape import show_hidden
 from evolvent.web import Access, App, build_access
@@ -73,27 +73,27 @@ COMMAND = Command(
 )
 
 
-def _agentgym() -> Face:
-    from evolvent.serve.agentgym.face import AgentGymFace
+def _agentgym() -> Dialect:
+    from evolvent.serve.agentgym.face import AgentGymDialect
 
-    return AgentGymFace()
-
-
-def _openenv() -> Face:
-    from evolvent.serve.openenv.face import OpenEnvFace
-
-    return OpenEnvFace()
+    return AgentGymDialect()
 
 
-def _mcp() -> Face:
-    from evolvent.serve.mcp.face import McpFace
+def _openenv() -> Dialect:
+    from evolvent.serve.openenv.face import OpenEnvDialect
 
-    return McpFace()
+    return OpenEnvDialect()
+
+
+def _mcp() -> Dialect:
+    from evolvent.serve.mcp.face import McpDialect
+
+    return McpDialect()
 
 
 # By name: what makes the face, and how a client connects ({url}: the server's, {world}: one of its worlds).
-FACES: Mapping[str, tuple[Callable[[], Face], str]] = {
-    "native": (NativeFace, 'RemoteWorld("{url}/v1/worlds/{world}")'),
+FACES: Mapping[str, tuple[Callable[[], Dialect], str]] = {
+    "native": (NativeDialect, 'RemoteWorld("{url}/v1/worlds/{world}")'),
     "agentgym": (_agentgym, "{url}/agentgym/ lists one mount a world and dialect"),
     "openenv": (_openenv, "{url}/openenv/{world}"),
     "mcp": (_mcp, "{url}/mcp/{world}"),
@@ -128,10 +128,10 @@ def run(words: Sequence[str], console: Console) -> int:
     return 0
 
 
-def _checked(config: Serve) -> tuple[Access, dict[str, Face]]:
+def _checked(config: Serve) -> tuple[Access, dict[str, Dialect]]:
     """Who may call, and the faces; everything wrong with either at once."""
     problems: list[Problem] = []
-    access, faces = Access(), dict[str, Face]()
+    access, faces = Access(), dict[str, Dialect]()
     try:
         access = build_access(config.host, token=_token(config), hosts=config.host_names, origins=config.origins)
     except ConfigError as error:
@@ -162,7 +162,7 @@ def _token(config: Serve) -> str | None:
         raise ConfigError([Problem("token_file", f"{config.token_file} cannot be read: {told}")]) from error
 
 
-def _faces(names: Sequence[str]) -> dict[str, Face]:
+def _faces(names: Sequence[str]) -> dict[str, Dialect]:
     wrong = [
         unknown_name_problem("face", name, (*FACES, "all"), location="faces")
         for name in names
@@ -170,7 +170,7 @@ def _faces(names: Sequence[str]) -> dict[str, Face]:
     ]
     if wrong or not names:
         raise ConfigError(wrong or [Problem("faces", "got none, expected at least one", "for example native")])
-    made: dict[str, Face] = {}
+    made: dict[str, Dialect] = {}
     for name in FACES if "all" in names else dict.fromkeys(names):
         try:
             made[name] = FACES[name][0]()
@@ -181,7 +181,7 @@ def _faces(names: Sequence[str]) -> dict[str, Face]:
 
 
 def _host(config: Serve, made: Mapping[str, World]) -> LocalHost | PooledHost:
-    limits = Limits(config.reset_s, config.step_s)
+    limits = WorldDeadlines(config.reset_s, config.step_s)
     if not config.workers:
         return LocalHost(made, capacity=config.capacity, idle_s=config.idle_s, limits=limits)
     return PooledHost(
@@ -196,23 +196,23 @@ def _host(config: Serve, made: Mapping[str, World]) -> LocalHost | PooledHost:
 
 
 def _app(
-    config: Serve, made: Mapping[str, World], *, host: Host, access: Access, faces: Mapping[str, Face]
+    config: Serve, made: Mapping[str, World], *, host: SessionHost, access: Access, faces: Mapping[str, Dialect]
 ) -> uvicorn.Config:
-    catalogue = Catalogue(made, specs=config.allow_specs)
-    return _uvicorn(config, build(host, catalogue, access=access, faces=list(faces.values())), access)
+    catalogue = TaskIndex(made, specs=config.allow_specs)
+    return _uvicorn(config, build_app(host, catalogue, access=access, dialects=list(faces.values())), access)
 
 
 def _policy(config: Serve, access: Access) -> tuple[App, str]:
     """The app around a policy, and what its model is called: the name of its folder, or its size."""
     from evolvent.engine.fitting import engine_for
-    from evolvent.serve.openai.face import PolicyFace, policy_app
+    from evolvent.serve.openai.face import PolicyDialect, build_policy_app
     from evolvent.serve.openai.generator import Generator
 
     chosen = config.policy or ""
     served = policy(chosen, list(worlds(config.worlds).values()) if chosen in POLICIES else ())
     name = Path(chosen).resolve().name if chosen not in POLICIES else chosen
-    face = PolicyFace(Generator(served, engine_for(served, slots=config.slots)), name, reload=config.reload)
-    return policy_app(face, access=access), name
+    face = PolicyDialect(Generator(served, engine_for(served, slots=config.slots)), name, reload=config.reload)
+    return build_policy_app(face, access=access), name
 
 
 def _uvicorn(config: Serve, app: App, access: Access) -> uvicorn.Config:
@@ -267,7 +267,7 @@ async def _serve(server: _Server, host: Any, *, bound: socket.socket) -> None:
 
 
 def _announce_policy(console: Console, name: str, *, bound: socket.socket, reload: Path | None) -> None:
-    url = url_of(bound)
+    url = listening_url(bound)
     console.print(
         f"serving the policy {show_hidden(name)} at {url}/v1 (chat and completions as OpenAI has them)", soft_wrap=True
     )
@@ -283,7 +283,7 @@ def _announce(
     console: Console, config: Serve, *, bound: socket.socket, worlds: Sequence[str], faces: Sequence[str]
 ) -> None:
     """What is served, and how to connect: one line a face."""
-    url = url_of(bound)
+    url = listening_url(bound)
     where = f"worker processes: {config.workers}" if config.workers else "this process"
     lines = [f"serving {', '.join(worlds)} at {url} ({where}, {config.capacity} sessions)"]
     lines += [f"  {name:9} {FACES[name][1].format(url=url, world=worlds[0])}" for name in faces]

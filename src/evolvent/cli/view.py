@@ -78,7 +78,7 @@ def _check(found: argparse.Namespace) -> None:
 def _serve(found: argparse.Namespace, console: Console) -> int:
     import uvicorn
 
-    from evolvent.serve.listen import listen, url_of
+    from evolvent.serve.listen import listen, listening_url
     from evolvent.view.app import viewer_app
     from evolvent.view.door import ENTRY_PATH
     from evolvent.view.escape import show_hidden
@@ -98,7 +98,7 @@ def _serve(found: argparse.Namespace, console: Console) -> int:
             proxy_headers=False,
             timeout_graceful_shutdown=_GRACE_S,
         )
-        where = f"{url_of(bound)}{ENTRY_PATH}{token}"
+        where = f"{listening_url(bound)}{ENTRY_PATH}{token}"
         console.print(show_hidden(f"viewing {folder} at {where} (Ctrl-C ends)"), soft_wrap=True)
         console.file.flush()
         if found.open and not webbrowser.open(where):

@@ -100,8 +100,10 @@ def chat_app(
     access: Access,
     stop: Callable[[], bool] = lambda: False,
 ) -> App:
-    """Builds the guarded server: `/` begins a conversation, `/talk/ID` shows it and takes messages (a form), and
-    `/state` returns the current and the newest model.
+    """Builds the guarded server.
+
+    `/` begins a conversation, `/talk/ID` shows it and takes messages (a form), and `/state` returns the current and
+    the newest model.
 
     Args:
         speaker: the agent that replies; no other caller uses it meanwhile.

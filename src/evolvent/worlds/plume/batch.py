@@ -179,7 +179,8 @@ class PlumeBatch:
             if not np.isfinite(angles).all():
                 raise WorldError("a heading that is not finite", value=angles.tolist(), expected="radians")
             return self.preset.step * np.stack([np.cos(angles), np.sin(angles)], -1)
-        are_valid = np.issubdtype(actions.dtype, np.integer) and ((actions >= 0) & (actions < len(self._offsets))).all()  # type: ignore[operator]
+        is_integer = np.issubdtype(actions.dtype, np.integer)
+        are_valid = is_integer and ((actions >= 0) & (actions < len(self._offsets))).all()  # type: ignore[operator]
         if not are_valid:
             raise WorldError("no move", value=actions.tolist(), expected=f"indices below {len(self._offsets)}")
         displacements: Floats = self._offsets[actions.astype(np.int64)]

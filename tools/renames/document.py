@@ -1,0 +1,91 @@
+"""Writes docs/renames.md: the names that users of the library may have written, and what they are called now.
+
+    python tools/renames/document.py
+
+Settings come from `evolvent.former_names`, modules from moves.txt, classes and functions from the tables: those without
+an underscore in front that modules export, and methods of exported classes.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "src")]
+from moves import parse_table as parse_moves  # noqa: E402
+from tables import Entry, parse_table  # noqa: E402
+
+from evolvent.former_names import FORMER_FIELDS  # noqa: E402
+
+HEAD = """# Renames
+
+evolvent's names became those of the field in one step. Settings still load under their former names, from TOML files,
+dotted overrides and constructors, with one warning; runs made before it resume. Code that imports classes or functions
+has to be changed by this table, which `tools/renames/document.py` writes from the tables of the codemod
+(`tools/renames/`): `moves.py` moves modules, `apply.py` renames, `verify.py` checks that nothing else changed.
+"""
+
+
+def settings_rows(configs: set[str]) -> list[str]:
+    """Returns a row for every renamed setting of a configuration class."""
+    rows = ["| class | before | now |", "|---|---|---|"]
+    for name in sorted(FORMER_FIELDS):
+        if name in configs:
+            rows += [f"| `{name}` | `{old}` | `{new}` |" for new, old in sorted(FORMER_FIELDS[name].items())]
+    return rows
+
+
+def module_rows() -> list[str]:
+    """Returns a row for every moved or merged module."""
+    moves = parse_moves((ROOT / "tools/renames/moves.txt").read_text(encoding="utf-8"))
+    return ["| before | now |", "|---|---|", *(f"| `{move.source}` | `{move.target}` |" for move in moves)]
+
+
+def name_rows(entries: list[Entry], exported: dict[str, set[str]]) -> list[str]:
+    """Returns a row for every renamed public class, function or method."""
+    rows = set()
+    for entry in entries:
+        outer, _, last = entry.scope.rpartition(".")
+        public = not last.startswith("_") and not outer.startswith("_") and entry.path.startswith("src/evolvent/")
+        if entry.new_name and public and outer.count(".") == 0 and entry.new_name != last:
+            if outer and not outer[:1].isupper():
+                continue
+            names = exported.get(entry.path, set())
+            if outer or entry.new_name in names:
+                module = entry.path.removeprefix("src/evolvent/")
+                rows.add(f"| `{module}` | `{entry.scope}` | `{entry.new_name}` |")
+    return ["| module | before | now |", "|---|---|---|", *sorted(rows)]
+
+
+def main() -> int:
+    """Writes the page."""
+    entries = [
+        entry
+        for path in sorted((ROOT / "tools/renames/tables").glob("*.txt"))
+        for entry in parse_table(path.read_text(encoding="utf-8"), str(path))
+    ]
+    exported, configs = {}, set()
+    for path in (ROOT / "src/evolvent").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in tree.body:
+            if isinstance(node, ast.Assign) and any(getattr(t, "id", "") == "__all__" for t in node.targets):
+                exported[str(path.relative_to(ROOT))] = set(ast.literal_eval(node.value))
+            if isinstance(node, ast.ClassDef) and any("description" in ast.unparse(n) for n in node.body):
+                configs.add(node.name)
+    parts = [
+        HEAD,
+        "## Settings\n",
+        "\n".join(settings_rows(configs)),
+        "\n## Modules\n",
+        "\n".join(module_rows()),
+        "\n## Classes, functions and methods\n",
+        "\n".join(name_rows(entries, exported)),
+    ]
+    (ROOT / "docs/renames.md").write_text("\n".join(parts) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
