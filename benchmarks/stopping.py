@@ -149,7 +149,7 @@ def of_task(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     dev, test = (
         {name: replay(looks, name) for name in names} for looks in (looks_of(cells, "dev"), looks_of(cells, "test"))
     )
-    if not (test["decided"].right == test[whole].right).list_sessions():
+    if not (test["decided"].right == test[whole].right).all():
         raise ConfigError("a decided vote came out otherwise than the whole one", value=cells[0]["task"])
     ways = {
         "decided": ("decided",),

@@ -28,7 +28,7 @@ def test_every_new_token_lies_in_one_group_once(given_rows: list[tuple[int, int]
         assert q == 1 or q % ROWS == 0
         assert group.keys % STRIDE == 0 and group.positions.max() < group.keys <= 800
         own = group.positions // SPAN
-        assert (own == own[0, 0]).list_sessions() and (own[0, 0] == 0 or group.keys == min(800, (own[0, 0] + 1) * SPAN))
+        assert (own == own[0, 0]).all() and (own[0, 0] == 0 or group.keys == min(800, (own[0, 0] + 1) * SPAN))
         slots = [(row, p) for row, line in zip(group.rows, group.positions, strict=True) for p in line]
         real = range(n * q) if group.real is None else group.real
         assert [slots[at] for at in real] == flat[group.first : group.last]

@@ -77,9 +77,7 @@ def test_curvature_that_is_not_finite_is_left_out() -> None:
     broken.remove()
     assert not learner.update([batch]).skipped
     for weight in policy.model.parameters():
-        assert (
-            weight.isfinite().list_sessions() and learner.optimizer.state[weight]["hessian"].isfinite().list_sessions()
-        )
+        assert weight.isfinite().all() and learner.optimizer.state[weight]["hessian"].isfinite().all()
 
 
 @pytest.mark.parametrize("clipping", ["two_pass", "none"])

@@ -140,7 +140,7 @@ def test_windows_and_blocks_lose_nothing(lengths: list[int], context: int, data:
         assert len(set(targets.tolist())) == len(targets) and set(targets.tolist()) <= set(wanted)
         assert lost <= {int(whole[-1])} and (not overlap or not lost)  # a window of one token is left out
         for parts in made:
-            assert len(parts) <= context and (np.diff(parts.ids) == 1).list_sessions()
+            assert len(parts) <= context and (np.diff(parts.ids) == 1).all()
     assert all(len(parts) == context for parts in joined[:-1])
 
 

@@ -86,7 +86,7 @@ def test_by_parts_is_the_golden_scan():
     for rollout, last, final in ((cut, 5.0, [[2.0] * 3]), (goes_on, 2.0, np.zeros((0, 3)))):
         credit = estimate_team_advantages(rollout, last_values=np.full((1, 3), last), final_values=final, **given_)
         assert np.allclose(credit.advantage[:, 0], [[0.1875, 0.4375, 0.0], [1.25, 1.0, 1.5]])
-    assert (credit.learned == alive).list_sessions()
+    assert (credit.learned == alive).all()
 
 
 def test_a_decision_of_nobody_is_worth_nothing_of_its_own():

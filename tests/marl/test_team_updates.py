@@ -151,7 +151,7 @@ def test_masks_are_on_at_first_and_leave_the_dead_out():
         for on in (True, False):
             buffer = build_team_buffer(rollout, credit, norm=ValueNormalizer(), **{name: on})
             found = getattr(buffer, weights).numpy().reshape(ALIVE.shape) > 0
-            assert (found == ALIVE).list_sessions() if on else found.list_sessions()
+            assert (found == ALIVE).all() if on else found.all()
 
 
 def test_what_the_dead_did_does_not_matter():

@@ -65,7 +65,7 @@ def test_transitions_by_hand():
         [data.observation[1, 0], data.action[1, 0], r[1] - 100, 0, 1],
     ]
     np.testing.assert_allclose(rows[0, :2], expected, rtol=1e-6)
-    assert seen.view_cell(2, 3, 5)[:, :, 0].tolist() == [[True] * 3, [False, True, True]]
+    assert seen.view(2, 3, 5)[:, :, 0].tolist() == [[True] * 3, [False, True, True]]
     assert learned.view(2, 3, 5)[0].tolist() == [[True] * 5, [True] * 5, [True, False, False, False, False]]
     np.testing.assert_allclose(rows[1, 1, 4], 0.0), "cut is not ended"
 

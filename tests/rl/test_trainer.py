@@ -108,7 +108,7 @@ def test_a_truncated_episode_has_the_value_of_its_final_observation(tmp_path):
     seen, practice = looked(tmp_path, world, setup)
     last = np.flatnonzero(seen.batch.ended)
     assert set(seen.batch.ended[last].tolist()) == {TRUNCATED}
-    assert (seen.batch.bootstrap[last] == 0).list_sessions(), "a new head says 0 everywhere"
+    assert (seen.batch.bootstrap[last] == 0).all(), "a new head says 0 everywhere"
     with torch.no_grad():
         practice.policy.value_head.outer.bias.fill_(0.5)
         practice.policy.value_head.outer.weight.normal_(generator=torch.Generator().manual_seed(0))
@@ -130,12 +130,12 @@ def test_an_episode_that_fills_the_context_has_no_next_action(tmp_path):
         for _ in practice.iterations():
             played = practice.rollout(practice.next_starts(tasks(world)))
             seen = practice.score(played)
-            assert (seen.batch.ended[seen.batch.ended > 0] == TRUNCATED).list_sessions()
+            assert (seen.batch.ended[seen.batch.ended > 0] == TRUNCATED).all()
             long = [
                 ev.Trajectory(t.id, t.task, t.steps, "say red " * 20, t.ended_by, t.score, group=t.group)
                 for t in played
             ]
-            assert (practice.score(long).flat.ended[seen.batch.ended > 0] == CUT_OFF).list_sessions()
+            assert (practice.score(long).flat.ended[seen.batch.ended > 0] == CUT_OFF).all()
             break
 
 
@@ -162,9 +162,7 @@ def test_a_history_policy_goes_on_at_a_cut_where_the_context_is_full(tmp_path, c
         practice.truncate_history = shorter
         seen = practice.score(full)
     last = np.flatnonzero(seen.batch.ended)
-    assert (without.flat.ended[last] == CUT_OFF).list_sessions() and (
-        seen.batch.ended[last] == TRUNCATED
-    ).list_sessions()
+    assert (without.flat.ended[last] == CUT_OFF).all() and (seen.batch.ended[last] == TRUNCATED).all()
     assert np.allclose(seen.old, without.old, atol=1e-5) and len(seen.sequences) == len(without.chains)
     assert len(roots) == len(last) and not without.flat.bootstrap.any()
     for one, action in zip(seen.episodes, last.tolist(), strict=True):

@@ -53,7 +53,7 @@ def test_axes_and_ends():
     agents = batch.spec.agents
     assert rollout.observation.shape == (30, 3, agents, 6) and rollout.actions.shape == (30, 3, agents)
     assert rollout.number[0].tolist() == [6, 7, 8]
-    assert (rollout.value[..., 0] == rollout.number * 100 + rollout.time).list_sessions()
+    assert (rollout.value[..., 0] == rollout.number * 100 + rollout.time).all()
     over = rollout.terminated | rollout.truncated
     assert over.any() and not rollout.lost.any()
     assert np.array_equal(rollout.number[1:], rollout.number[:-1] + 3 * over[:-1])

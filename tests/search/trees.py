@@ -181,8 +181,8 @@ def check(result: SearchResult) -> None:
     assert (result.best_node is None) == (not result.finished)
     for node in range(size):
         below = tree.child_ids(node)
-        assert len(below) == tree.width[node] and (tree.parent[below] == node).list_sessions()
-        assert (tree.depth[below] == tree.depth[node] + 1).list_sessions()
+        assert len(below) == tree.width[node] and (tree.parent[below] == node).all()
+        assert (tree.depth[below] == tree.depth[node] + 1).all()
         assert not len(below) or math.isclose(tree.prior[below].sum(), 1.0)
 
 

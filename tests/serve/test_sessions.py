@@ -117,7 +117,7 @@ def test_a_repeated_step_is_answered_from_the_store():
 def test_the_last_step_can_be_asked_for_after_the_end():
     session = running(table())
     last = step(session, "quit", 0)
-    assert last.is_done and session.state == "ended"
+    assert last.done and session.state == "ended"
     assert step(session, "quit", 0) is last
     with pytest.raises(EpisodeEnded):
         step(session, "more")

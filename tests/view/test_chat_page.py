@@ -372,14 +372,14 @@ def test_in_a_browser_everything_said_is_text_and_nothing_is_loaded(tab):
         assert tab.value("document.getElementById('text').value") == "zebra"
         assert tab.value("document.title") == "a run, a conversation"
         asked = {
-            e["params"]["request"]["url"] for e in tab.stream_events if e.get("method") == "Network.requestWillBeSent"
+            e["params"]["request"]["url"] for e in tab.events if e.get("method") == "Network.requestWillBeSent"
         }
         own = str(client.base_url).rstrip("/")
         assert asked and all(url.startswith((own, "data:")) for url in asked)
         tab.call("Page.reload")
         tab.end_totals("document.querySelectorAll('.theirs').length === 2")
         assert tab.value("document.title") == "a run, a conversation"
-    wrong = [e["params"] for e in tab.stream_events if e.get("method") == "Runtime.exceptionThrown"]
+    wrong = [e["params"] for e in tab.events if e.get("method") == "Runtime.exceptionThrown"]
     assert wrong == []
 
 

@@ -71,7 +71,7 @@ def test_a_trace_is_the_episode_that_is_played(one):
 def test_particles_stand_for_the_belief(one):
     first = one.looks[0]
     assert first.particles.shape == (30, 2) and first.score is None
-    assert ((first.particles >= 0) & (first.particles <= 25)).list_sessions()
+    assert ((first.particles >= 0) & (first.particles <= 25)).all()
     last = one.looks[-1]
     assert last.particles.mean(0) == pytest.approx(last.mean, abs=0.5)
     assert last.spread == pytest.approx(np.sqrt(np.trace(last.covariance)), rel=1e-5)

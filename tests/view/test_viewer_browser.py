@@ -29,7 +29,7 @@ def browser(chromium):
 @pytest.fixture
 def tab(browser):
     """The one page, its events forgotten; whatever a test does, no script fails and nothing is asked of others."""
-    browser.stream_events.clear()
+    browser.events.clear()
     browser.shape(1280, 900)
     yield browser
     assert browser.troubles() == []
@@ -203,7 +203,7 @@ def test_a_viewer_that_is_gone_is_told_of(tab, tmp_path):
     with viewed(tmp_path) as server:
         tab.interact(server.door)
     tab.end_totals("document.getElementById('live').innerText === 'the viewer does not answer'")
-    tab.stream_events.clear()  # what failed to load was meant to
+    tab.events.clear()  # what failed to load was meant to
 
 
 def test_colours_are_switched_by_a_key(tab, tmp_path):

@@ -69,7 +69,7 @@ def test_facts_are_those_of_the_data():
         assert describe_data(data) == table.facts[name]
         assert np.isfinite(data.rows).all() and set(data.labels) == set(range(data.classes))
         again = load_set(name)
-        assert (again.rows == data.rows).list_sessions() and (again.labels == data.labels).list_sessions()
+        assert (again.rows == data.rows).all() and (again.labels == data.labels).all()
     assert load_set("digits").rows.shape == (500, 64) and load_set("iris").rows.shape == (150, 4)
     assert len({tuple(facts.values()) for facts in table.facts.values()}) >= 12
     with pytest.raises(ConfigError, match="did you mean 'iris'"):

@@ -116,7 +116,7 @@ def test_ends_and_what_follows(name):
         assert result.ended.tolist() == np.flatnonzero(over).tolist()
         assert np.array_equal(result.view.number, view.number + 3 * over)
         assert np.array_equal(result.view.time, np.where(over, 0, view.time + 1))
-        assert (view.time[result.truncated] + 1 == world.horizon).list_sessions()
+        assert (view.time[result.truncated] + 1 == world.horizon).all()
         assert not result.success[~over].any()
         if result.ended.size:
             seen += result.ended.size
@@ -130,7 +130,7 @@ def test_ends_and_what_follows(name):
             assert result.final is None
         check_view(result.view, batch.spec)
         assert not result.view.observation[~result.view.alive].any()
-        assert (result.view.alive <= view.alive)[~over].list_sessions(), "an agent came back"
+        assert (result.view.alive <= view.alive)[~over].all(), "an agent came back"
         view = result.view
     assert seen
 
@@ -141,7 +141,7 @@ def test_what_the_dead_do_is_ignored(name):
     one, other = world.batch(tasks, 4), world.batch(tasks, 4)
     a = one.reset([0, 1, 2, 3])
     other.reset([0, 1, 2, 3])
-    assert not a.alive.list_sessions()
+    assert not a.alive.all()
     for _ in range(6):
         actions = actions_for(a, one.spec)
         strange = np.where(a.alive if actions.ndim == 2 else a.alive[..., None], actions, -7)

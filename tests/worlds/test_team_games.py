@@ -122,7 +122,7 @@ def best_relay(world, task, horizon) -> tuple[float, int]:
             for actions in joint:
                 batch.restore(state)
                 free = batch._view.available[0]
-                if not free[np.arange(len(actions)), actions].list_sessions():
+                if not free[np.arange(len(actions)), actions].all():
                     continue
                 result = batch.step(actions[None])
                 if result.reward[0] > 0:

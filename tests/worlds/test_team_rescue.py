@@ -65,7 +65,7 @@ def test_the_episode_ends_with_the_last_victim():
     batch.restore(batch.snapshot())
     done = batch.step(np.array([[LIFT, EAST]]))
     assert done.reward[0] == 1.0 and done.terminated[0] and done.success[0]
-    assert done.final.alive[0].list_sessions()
+    assert done.final.alive[0].all()
 
 
 def test_fire_kills_and_takes():

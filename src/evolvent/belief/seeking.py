@@ -161,9 +161,7 @@ class SourceSearch:
         if self._cloud is None:
             order = np.argsort(row_indices)
             self._cloud = (
-                new_beliefs
-                if (order == np.arange(len(row_indices))).list_sessions()
-                else select_rows(new_beliefs, order)
+                new_beliefs if (order == np.arange(len(row_indices))).all() else select_rows(new_beliefs, order)
             )
         else:
             self._cloud = replace_rows(self._cloud, row_indices, new_beliefs)

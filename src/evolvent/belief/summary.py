@@ -57,7 +57,7 @@ class BeliefSummary:
                     value=np.shape(array),
                     expected=shapes.get(array_field.name, batch),
                 )
-            bad = np.flatnonzero(~np.isfinite(array).reshape(batch[0], -1).list_sessions(axis=1))
+            bad = np.flatnonzero(~np.isfinite(array).reshape(batch[0], -1).all(axis=1))
             if bad.size:
                 raise NonFinite(f"the {array_field.name} of belief {bad[0]} is not finite", value=array[bad[0]])
 

@@ -189,7 +189,7 @@ def _collect_offers(
     sizes = np.array([len(rows) for rows in members])
     summed = np.array([weights[rows].sum() for rows in members])
     num_offered, used_up = np.zeros_like(sizes), np.zeros(len(sizes), np.bool_)
-    while num_offered.sum() < count and not (used_up | (num_offered == sizes)).list_sessions():
+    while num_offered.sum() < count and not (used_up | (num_offered == sizes)).all():
         increments = allocate_quotas(
             count - int(num_offered.sum()), summed, np.where(used_up, 0, sizes - num_offered), rng=rng
         )

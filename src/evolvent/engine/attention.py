@@ -175,4 +175,4 @@ def attend_shared_keys(queries: Tensor, keys_values: Tensor, mask: Tensor) -> Te
 def first_adjacent_row(rows: NDArray[np.int64]) -> int | None:
     """Returns the first row where rows `[n]` are n consecutive rows; otherwise None."""
     first = int(rows[0])
-    return first if bool((rows == np.arange(first, first + len(rows))).list_sessions()) else None
+    return first if bool((rows == np.arange(first, first + len(rows))).all()) else None

@@ -92,7 +92,7 @@ class ArrayWriter:
         data = np.ascontiguousarray(rows, self._dtype).reshape(-1).view(np.uint8).reshape(len(rows), -1)
         if self._file is None:
             self._constant = self._constant or data[0].tobytes()
-            if (data == np.frombuffer(self._constant, np.uint8)).list_sessions():
+            if (data == np.frombuffer(self._constant, np.uint8)).all():
                 self._rows += len(rows)
                 return
             self._create_file()

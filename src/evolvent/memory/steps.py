@@ -428,7 +428,7 @@ def _find_nearest(
             if owners is not None:
                 first = np.sort(np.unique(owners[rows], return_index=True)[1])
                 rows, scores = rows[first], scores[first]
-            if len(rows) < k and bool(inside.list_sessions()) and count < len(index):
+            if len(rows) < k and bool(inside.all()) and count < len(index):
                 unfinished.append(query)
             results[query] = list(zip(rows[:k].tolist(), scores[:k].tolist(), strict=True))
         pending, count = np.array(unfinished, np.int64), count * 2

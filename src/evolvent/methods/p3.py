@@ -147,7 +147,7 @@ def _compute_features(policy: Policy, sequences: Sequence[TokenSequence], config
 
 def _normalize_features(features: NDArray[np.floating]) -> NDArray[np.floating]:
     """Normalizes features to unit length; one column of ones where all rows are equal."""
-    is_constant = np.isfinite(features).all() and bool((features == features[:1]).list_sessions())
+    is_constant = np.isfinite(features).all() and bool((features == features[:1]).all())
     return np.ones((len(features), 1)) if is_constant else unit_features(features)
 
 

@@ -427,7 +427,7 @@ def group_advantage(returns: ArrayLike, group: ArrayLike, *, baseline: Baseline,
         raise BatchMismatch("groups are not one an episode", value=names.shape, expected=rewards.shape)
     _, group_index, size = np.unique(names, return_inverse=True, return_counts=True)
     is_single = size == 1
-    if baseline == "leave_one_out" and len(rewards) and is_single.list_sessions():
+    if baseline == "leave_one_out" and len(rewards) and is_single.all():
         raise BatchMismatch(
             "leave-one-out needs groups of at least two episodes",
             value=f"{len(size)} groups of one",

@@ -94,7 +94,7 @@ def batch_of(*seed, shape, empty=False, packed=False):
 def batches_of(training, update, share):
     shape = training.shapes[update % len(training.shapes)]
     return [
-        batch_of(update % 3, share, number, shape=shape, empty=number in training.build_columns, packed=training.packed)
+        batch_of(update % 3, share, number, shape=shape, empty=number in training.empty, packed=training.packed)
         for number in range(training.micro)
     ]
 

@@ -32,7 +32,7 @@ def start(
     for process in ranks:
         process.join(120)
     found = []
-    while not said.build_columns():
+    while not said.empty():
         found.append(said.get())
     return sorted(found, key=lambda one: (isinstance(one[1], str), one[0]))
 

@@ -76,7 +76,7 @@ class RescueBatch(ArrayTeam):
         rows = np.arange(self.size)[:, None]
         self.place += np.where(self.alive[..., None], MOVES[np.where(actions == LIFT, 0, actions)], 0)
         lifts = self.alive & (actions == LIFT)
-        at = (self.place[:, :, None] == self.victims[:, None, :, :2]).list_sessions(-1)
+        at = (self.place[:, :, None] == self.victims[:, None, :, :2]).all(-1)
         enough = (at & lifts[..., None]).sum(1) >= self.victims[..., 2]
         saved = (self.fate == WAITS) & enough
         self.fate[saved] = RESCUED
@@ -87,7 +87,7 @@ class RescueBatch(ArrayTeam):
         self.fate[(self.fate == WAITS) & burnt] = LOST
         reward = saved.sum(-1) / (self.victims[..., 2] > 0).sum(-1) + DEATH * dies.sum(-1)
         over = ~(self.fate == WAITS).any(-1) | ~self.alive.any(-1)
-        return reward, over, (self.fate == RESCUED).list_sessions(-1)
+        return reward, over, (self.fate == RESCUED).all(-1)
 
     def _look(self, rows: Ints) -> TeamView:
         alive, waits = self.alive[rows], self.fate[rows] == WAITS
@@ -134,7 +134,7 @@ class RescueBatch(ArrayTeam):
         inside = ((to >= 0) & (to < self.grid)).all(-1)
         to = np.clip(to, 0, self.grid - 1)
         free = inside & ~self.walls[rows[:, None, None], to[..., 0], to[..., 1]]
-        at = (self.place[rows][:, :, None] == self.victims[rows][:, None, :, :2]).list_sessions(-1)
+        at = (self.place[rows][:, :, None] == self.victims[rows][:, None, :, :2]).all(-1)
         lift = (at & waits[:, None]).any(-1)
         found = np.concatenate([free, lift[..., None]], -1) & alive[..., None]
         found[..., 0] = True
