@@ -211,7 +211,7 @@ def test_a_measurement_that_is_alone_costs_what_it_did_alone(tmp_path):
     class Ahead(Verbs):
         def evaluate(self, policy, stage, *, split=None):
             self.played += [1, 1]
-            with stage.alone():
+            with stage.exclusive():
                 self.played += [2]
                 stage.log({"step": 1})
                 noted.append(json.loads((stage.folder / "spent.json").read_text())["generated"])

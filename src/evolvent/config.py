@@ -55,17 +55,26 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/@\s:]*:[^/@\s]*(?=@)|(?<=[?&](?:key|sig)=
 
 
 class _AcceptsFormerNames(ModelMetaclass):
-    """Lets constructors accept settings under former names; validated JSON and TOML go through `resolve` instead."""
+    """Lets constructors take settings under former names; validated JSON and TOML go through `resolve` instead."""
 
     def __call__(cls, *args: Any, **values: Any) -> Any:
-        fields = cast(type[BaseModel], cls).model_fields
-        for present, former in former_fields(cls).items():
-            if former in values and former not in fields:
-                if present in values:
-                    raise ConfigError(f"{cls.__name__}: {former!r} is the former name of {present!r}; give one of them")
-                values[present] = values.pop(former)
-                warnings.warn(f"{cls.__name__}: {former!r} is now {present!r}", FutureWarning, stacklevel=2)
-        return super().__call__(*args, **values)
+        return super().__call__(*args, **_rename_former(cast(type[BaseModel], cls), values))
+
+
+def _rename_former(cls: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:
+    """Returns settings under their present names, those of nested mappings too; warns of each renamed one."""
+    renamed = dict(values)
+    for present, former in former_fields(cls).items():
+        if former in renamed and former not in cls.model_fields:
+            if present in renamed:
+                raise ConfigError(f"{cls.__name__}: {former!r} is the former name of {present!r}; give one of them")
+            renamed[present] = renamed.pop(former)
+            warnings.warn(f"{cls.__name__}: {former!r} is now {present!r}", FutureWarning, stacklevel=4)
+    for name, value in renamed.items():
+        inner = _nested_class(cls.model_fields[name].annotation) if name in cls.model_fields else None
+        if inner is not None and isinstance(value, dict):
+            renamed[name] = _rename_former(inner, value)
+    return renamed
 
 
 class Config(BaseModel, metaclass=_AcceptsFormerNames):

@@ -338,7 +338,7 @@ def test_a_full_disk_is_no_failure_of_the_arm(tmp_path, monkeypatch):
     def full(self, arm, seed, *, result):
         raise NoSpace("no space left")
 
-    monkeypatch.setattr(StudyResults, "put", full)
+    monkeypatch.setattr(StudyResults, "write", full)
     with pytest.raises(NoSpace):
         run_study(study(seeds=(0,)), tmp_path)
 

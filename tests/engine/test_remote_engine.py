@@ -104,7 +104,7 @@ def test_a_search_finds_the_tree_that_it_finds_here(engine, policy, name):
     for there, here in zip(*trees, strict=True):
         assert [state.written for state in there.tree.states] == [state.written for state in here.tree.states]
         assert there.tree.visits[: len(there.tree)].tolist() == here.tree.visits[: len(here.tree)].tolist()
-        assert (there.chosen, there.finished, there.ended_by) == (here.chosen, here.finished, here.ended_by)
+        assert (there.best_node, there.finished, there.ended_by) == (here.best_node, here.finished, here.ended_by)
         assert (there.spent.generated, there.spent.computed) == (here.spent.generated, here.spent.computed)
     assert engine.usage.generated == sum(result.spent.generated for result in trees[0])
 

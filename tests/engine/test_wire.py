@@ -82,7 +82,7 @@ def test_a_chat(kind):
 
 
 def test_how_sglang_reads_a_text():
-    assert ask("sglang", "tokens_of", lambda endpoint: endpoint.tokens_of("This is")).tolist() == [1986, 374]
+    assert ask("sglang", "tokens_of", lambda endpoint: endpoint.tokenize("This is")).tolist() == [1986, 374]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -90,7 +90,7 @@ def test_weights_are_handed_over_under_their_label(kind, folder):
     label = weights_label(folder)
     exchanges = talk(kind, "hand_over", LABEL=label, FOLDER=folder)
     with replayed(exchanges) as url, KINDS[kind](url, MODEL) as endpoint:
-        assert endpoint.hand_over(folder) == label
+        assert endpoint.load_weights(folder) == label
     assert FINGERPRINT.fullmatch(label)[1] == "3"
 
 
@@ -128,7 +128,7 @@ def test_weights_that_were_not_taken(kind, name, error, said, folder):
     exchanges = talk(kind, name, LABEL=weights_label(folder), FOLDER=folder)
     with replayed(exchanges) as url, KINDS[kind](url, MODEL) as endpoint:
         with pytest.raises(error, match=said):
-            endpoint.hand_over(folder)
+            endpoint.load_weights(folder)
 
 
 def test_a_label_changes_with_the_weights_and_the_version_alone(folder):
@@ -193,7 +193,7 @@ def test_our_server_gives_what_the_engine_gives(kind, sampling, policy, served):
         there = ask_and_wait(asks, engine)
         engine.close()
         reply = endpoint.complete([5, 6, 7], sampling=sampling, max_tokens=12, seed=0)
-        assert endpoint.tokens_of("a text").tolist() == policy.tokenizer.encode("a text")
+        assert endpoint.tokenize("a text").tolist() == policy.tokenizer.encode("a text")
     for one, other in zip([c for ask in here for c in ask], [c for ask in there for c in ask], strict=True):
         assert one.ids.tolist() == other.ids.tolist() and one.stop == other.stop
         assert one.logprobs.tobytes() == other.logprobs.tobytes()

@@ -52,7 +52,7 @@ def small_parts(policy: Policy, count: int = 40) -> list[TokenSequence]:
 
 
 def small_config(**changes: Any) -> TrainConfig:
-    return TrainConfig(**{"epochs": 3, "batch_tokens": 200, "warmup_updates": 4, **changes})
+    return TrainConfig(**{"epochs": 3, "batch_tokens": 200, "warmup_steps": 4, **changes})
 
 
 def train(

@@ -25,7 +25,7 @@ def tasks():
 
 def test_episodes_of_too_old_a_policy_are_left_out_and_counted(tmp_path):
     world = Echo()
-    setup = RLSpec("grpo", quick(max_lag=1, iterations=1), GRPO.objective)
+    setup = RLSpec("grpo", quick(max_policy_lag=1, iterations=1), GRPO.objective)
     with run_of(tmp_path, world) as run, run.train_rl(small(world), setup) as practice:
         for _ in practice.iterations():
             played = practice.rollout(practice.next_starts(tasks()))

@@ -229,7 +229,7 @@ def test_rows_come_when_they_are_due_and_hold_what_came_since_the_last(clock):
 
 def test_between_rows_nothing_is_looked_at(clock, monkeypatch):
     monitor, looked = small_monitor(), []
-    monkeypatch.setattr(module, "memory", lambda *_: looked.append(1) or {})
+    monkeypatch.setattr(module, "measure_memory", lambda *_: looked.append(1) or {})
     for number in range(1, 101):
         clock.now += 0.01
         monitor(update(number))

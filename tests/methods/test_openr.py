@@ -47,7 +47,7 @@ GUIDED = SearchConfig(method="beam", score="process", width=3, paths=2, depth=4,
 
 
 def small(**more):
-    practice = more.pop("practice", quick(iterations=2, tasks=6, samples=4))
+    practice = more.pop("practice", quick(iterations=2, tasks_per_iteration=6, group_size=4))
     return OpenRConfig(**{"samples": 4, "labelling": LABELLING, "search": GUIDED, "practice": practice, **more})
 
 
@@ -279,7 +279,7 @@ def test_labels_come_from_the_samples_of_each_task(tmp_path, babbler) -> None:
 
 def test_a_stopped_run_ends_as_if_it_had_not_been(tmp_path, babbler, monkeypatch) -> None:
     world, tasks = Spell(), tasks_of(Spell(), 6)
-    config = small(offline="awr", practice=quick(iterations=3, tasks=4, samples=2, critic="own"))
+    config = small(offline="awr", practice=quick(iterations=3, tasks_per_iteration=4, group_size=2, critic="own"))
 
     def learn(folder):
         with run_of(folder, world) as run:

@@ -144,7 +144,7 @@ def test_the_settings_of_the_paper():
     )
     assert R3Config().practice.epochs == 2 and R3Config().practice.samples == 1
     with pytest.raises(ValueError, match=r"practice.overlap"):
-        R3Config(practice=quick(overlap=True))
+        R3Config(practice=quick(prefetch_rollouts=True))
 
 
 # ------------------------------------------------------------------ what is learned
@@ -189,7 +189,7 @@ def test_given_tokens_have_no_weight_no_credit_and_no_gradient(tmp_path):
 
 def test_without_states_on_the_way_it_is_outcome_ppo_bit_for_bit(tmp_path):
     world = Shown()
-    demonstrations, practised = taught(world), quick(iterations=3, epochs=2)
+    demonstrations, practised = taught(world), quick(iterations=3, ppo_epochs=2)
 
     def ppo(run):
         reward = partial(outcome_rewards, wrong_reward=0.2)
@@ -220,7 +220,7 @@ def test_without_states_on_the_way_it_is_outcome_ppo_bit_for_bit(tmp_path):
 @pytest.mark.parametrize("kind", ["mixed", "staged", "adaptive"])
 def test_beginnings_are_those_of_the_curriculum_and_are_counted(tmp_path, kind):
     world = Shown()
-    config = R3Config(kind=kind, stages=3, practice=quick(iterations=4, tasks=8, samples=2))
+    config = R3Config(kind=kind, stages=3, practice=quick(iterations=4, tasks_per_iteration=8, group_size=2))
     with run_of(tmp_path, world) as run:
         r3(small(world), tasks(world), taught(world), config=config, run=run)
         run.evaluate(small(world), 4)
@@ -279,7 +279,7 @@ def test_a_curriculum_needs_demonstrations_of_its_tasks(tmp_path):
 
 def test_an_adaptive_practice_that_was_stopped_ends_as_if_it_had_not_been(tmp_path, monkeypatch):
     world = Recite()
-    config = R3Config(kind="adaptive", practice=quick(iterations=6, tasks=12, samples=2, save_every=2))
+    config = R3Config(kind="adaptive", practice=quick(iterations=6, tasks_per_iteration=12, group_size=2, save_every=2))
     demonstrations = taught(world)
 
     def learn(folder):
@@ -306,9 +306,9 @@ def test_after_a_little_imitation_it_learns_the_rest(tmp_path):
     world, demonstrations = Recite(), taught(Recite())
     slow = TrainConfig(lr=7e-4, weight_decay=0.0, warmup_steps=0, final_lr_ratio=1.0, batch_tokens=2048)
     config = R3Config(
-        stages=3, partial=0.0, kl=0.01, value_coef=0.5, practice=quick(iterations=60, tasks=24, save_every=60)
+        stages=3, partial=0.0, kl=0.01, value_coef=0.5, practice=quick(iterations=60, tasks_per_iteration=24, save_every=60)
     )
-    with run_of(tmp_path, world, practising=slow) as run:
+    with run_of(tmp_path, world, rl_train=slow) as run:
         base = run.fit(small(world), demonstrations, weighted_nll, tokens=2500)
         learned = r3(base, tasks(world), demonstrations, config=config, run=run)
         before, after = (run.evaluate(policy, n, split="train")[0].mean for n, policy in ((0, base), (99, learned)))

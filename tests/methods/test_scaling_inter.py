@@ -17,7 +17,7 @@ def tasks(world):
 def test_episodes_are_as_long_as_their_phase_lets_them(tmp_path):
     world = Endless()
     config = ScalingInterConfig(
-        kind="reinforce_pp", kl=0.0, horizons=(1, 2, 4), every=2, practice=quick(iterations=7, tasks=3)
+        kind="reinforce_pp", kl=0.0, horizons=(1, 2, 4), every=2, practice=quick(iterations=7, tasks_per_iteration=3)
     )
     with run_of(tmp_path, world) as run:
         scaling_inter(small(world), tasks(world), config=config, run=run)
@@ -55,7 +55,7 @@ def test_one_phase_as_long_as_an_episode_is_grpo_bit_for_bit(tmp_path):
 
 def test_settings_that_have_no_effect_or_fall_are_refused_together():
     with pytest.raises(ValueError, match=r"fall.*practice.horizon.*practice.overlap.*overlong"):
-        ScalingInterConfig(horizons=(5, 3), overlong=4, practice=quick(horizon=3, overlap=True))
+        ScalingInterConfig(horizons=(5, 3), overlong=4, practice=quick(horizon=3, prefetch_rollouts=True))
     for horizons in ((), (0, 5)):
         with pytest.raises(ValueError, match="horizons"):
             ScalingInterConfig(horizons=horizons)

@@ -211,7 +211,7 @@ def test_gae_is_the_double_loop(
 ) -> None:
     flat, value, rng = case
     discounts = rng.choice([0.0, 0.5, 0.9, 1.0], 4).tolist()
-    names = ("gamma", "lam", "gamma_part", "lam_part")
+    names = ("gamma", "gae_lambda", "token_gamma", "token_lambda")
     credit = decomposed_gae(value, flat, **dict(zip(names, discounts, strict=True)), level=level, between=between)
     expected = looped(value, flat, discounts=discounts, level=level, between=between)
     np.testing.assert_allclose(credit.advantage, expected, rtol=0, atol=1e-12)

@@ -138,7 +138,7 @@ def test_what_is_practised_is_the_choice(tmp_path):
     """The loop of the method itself: actions are chosen, and the first update has ratio 1."""
     world = Listed()
     config = PPOConfig(level="listed", practice=quick(temperature=0.5, iterations=1))
-    with run_of(tmp_path, world, deciding=True) as run:
+    with run_of(tmp_path, world, action_level=True) as run:
         ppo(small(world), world.tasks("train", "seen"), config=config, run=run)
         steps = [step for one in run.store.trajectories() if "/practise" not in one.id for step in one.steps]
         rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -150,13 +150,13 @@ def test_what_is_practised_is_the_choice(tmp_path):
 def test_a_critic_apart_is_fitted_to_what_was_done(tmp_path):
     """Values of a world that pays 2 in all: candidates that were not taken say nothing about them."""
     world = Paying()
-    practice = quick(iterations=12, tasks=8, critic="own", critic_lr=3e-3, epochs=3)
+    practice = quick(iterations=12, tasks_per_iteration=8, critic="own", critic_lr=3e-3, ppo_epochs=3)
     values = []
     config = PPOConfig(level="listed", gae_lambda=1.0, gamma=1.0, practice=practice)
     setup = RLSpec("twosome", practice, build_objective(config), critic_objective(), action_level=True)
     with run_of(tmp_path, world) as run, run.train_rl(small(world), setup) as practising:
-        for _ in practising.rounds():
-            seen = practising.look(practising.play(practising.starts(world.tasks("train", "seen"))))
+        for _ in practising.iterations():
+            seen = practising.score(practising.rollout(practising.next_starts(world.tasks("train", "seen"))))
             paid = np.ones(seen.batch.num_tokens)
             values.append(seen.values[seen.batch.is_last_in_action].mean())
             practising.update(seen, Advantages(paid, paid))
@@ -167,8 +167,8 @@ def test_a_critic_apart_is_fitted_to_what_was_done(tmp_path):
 def test_a_decision_has_one_value(tmp_path, level, fitted):
     """The value before a decision alone is fitted, by a critic apart as on a shared trunk."""
     world, asked = Listed(), []
-    config = PPOConfig(level=level, practice=quick(iterations=1, tasks=2, critic="own"))
-    with run_of(tmp_path, world, deciding=level == "listed") as run:
+    config = PPOConfig(level=level, practice=quick(iterations=1, tasks_per_iteration=2, critic="own"))
+    with run_of(tmp_path, world, action_level=level == "listed") as run:
         practise = run.train_rl
         run.train_rl = lambda policy, setup, *more: asked.append(setup) or practise(policy, setup, *more)
         ppo(small(world), world.tasks("train", "seen"), config=config, run=run)
@@ -203,8 +203,8 @@ def test_gradients_do_not_depend_on_micro_batches(tmp_path):
 def test_it_learns(tmp_path):
     world = Listed()
     beginner = talking(tmp_path / "talks", world)
-    practice = quick(iterations=15, tasks=16, samples=4, save_every=15, minibatches=2)
-    with run_of(tmp_path, world, deciding=True) as run:
+    practice = quick(iterations=15, tasks_per_iteration=16, group_size=4, save_every=15, minibatches=2)
+    with run_of(tmp_path, world, action_level=True) as run:
         before, learned = (
             run.evaluate(beginner, 0, split="train")[0].mean,
             ppo(beginner, world.tasks("train", "seen"), config=PPOConfig(level="listed", practice=practice), run=run),
@@ -226,4 +226,4 @@ def test_refusals(played, tmp_path):
         add_candidates([bare], chains_of(policy, [bare]))
     with pytest.raises(ValueError, match="no kl, choose or top_k"):
         PPOConfig(level="listed", kl=0.1)
-    assert choice_objective(ChoiceConfig()).needs == ("logprobs",) and verbs_of(silent, deciding=True).action_level
+    assert choice_objective(ChoiceConfig()).needs == ("logprobs",) and verbs_of(silent, action_level=True).action_level

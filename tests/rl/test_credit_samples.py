@@ -133,7 +133,7 @@ def test_of_several_values_a_part_the_mean_is_kept(tmp_path):
 
 
 def test_of_a_long_episode_the_turns_with_most_credit_are_kept_in_time_order(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_TURNS", 2)
+    monkeypatch.setattr(module, "_MAX_TURNS", 2)
     seen, practice = look(tmp_path, Endless())
     advantage = np.zeros(seen.batch.num_tokens)
     size = np.array([-5.0, 1.0, 4.0])  # three turns an episode: the first and the last count most
@@ -143,7 +143,7 @@ def test_of_a_long_episode_the_turns_with_most_credit_are_kept_in_time_order(tmp
     for episode in row["episodes"]:
         assert [turn["step"] for turn in episode["turns"]] == [1, 3]
         assert episode["turns_left"] == 1
-    monkeypatch.setattr(module, "_TOKENS", 1)
+    monkeypatch.setattr(module, "_MAX_TOKENS", 1)
     (turn,) = sample_credit(seen, Advantages(advantage, advantage), iteration=1, decode=str)["episodes"][0]["turns"]
     assert (turn["step"], len(turn["tokens"])) == (1, 1)
 
@@ -152,7 +152,7 @@ def test_of_a_long_episode_the_turns_with_most_credit_are_kept_in_time_order(tmp
 
 
 def test_a_practice_keeps_its_first_and_last_iteration_once(tmp_path):
-    world, config = Echo(), GRPOConfig(practice=quick(iterations=3, tasks=4, samples=2))
+    world, config = Echo(), GRPOConfig(practice=quick(iterations=3, tasks_per_iteration=4, group_size=2))
     for _ in range(2):  # the second run finds all of it done
         with run_of(tmp_path, world) as run:
             grpo(small(world), world.tasks("train", "seen"), config=config, run=run)

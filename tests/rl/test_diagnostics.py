@@ -101,7 +101,7 @@ class Cut(Echo):
             said = yield f"say {spec['then']}", float(len(said.split()))
 
 
-SHORT = {"iterations": 30, "tasks": 2, "samples": 2}
+SHORT = {"iterations": 30, "tasks_per_iteration": 2, "group_size": 2}
 
 
 @pytest.mark.parametrize(("context", "where"), [(48, "80 at the horizon, 0 by"), (10, "0 at the horizon, 80 by")])

@@ -185,8 +185,8 @@ def test_refusals(change, what):
         "reward": np.zeros(3),
         "ended": np.asarray([GOES_ON, TERMINATED], np.int8),
         "bootstrap": np.zeros(2),
-        "chain": np.zeros(3, np.int64),
-        "place": np.arange(3),
+        "sequence": np.zeros(3, np.int64),
+        "position": np.arange(3),
     }
     RolloutBatch(**plain)
     with pytest.raises(BatchMismatch, match=what):

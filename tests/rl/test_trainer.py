@@ -49,11 +49,11 @@ def looked(folder, world, setup):
 
 @pytest.mark.parametrize(
     "config",
-    [{}, {"temperature": 0.6}, {"temperature": 1.4, "top_k": 3}, {"choose": True, "temperature": 0.8}],
+    [{}, {"temperature": 0.6}, {"temperature": 1.4, "top_k": 3}, {"restrict_to_admissible": True, "temperature": 0.8}],
     ids=["plain", "heat", "top-k", "chosen"],
 )
 def test_the_learner_computes_with_the_distribution_that_was_sampled(tmp_path, config):
-    world = Listed() if config.get("choose") else Echo()
+    world = Listed() if config.get("restrict_to_admissible") else Echo()
     seen, _ = looked(tmp_path, world, setup_of(GRPO, valued=False, **config))
     assert np.allclose(seen.old, seen.batch.logp, atol=2e-5), "the ratio is 1 before the first update"
     assert seen.batch.logp.std() > 0.05, "and says something"
@@ -86,7 +86,7 @@ class Listed(Echo):
 
 def test_sampled_probabilities_of_a_support_sum_to_one(tmp_path):
     """Over every token that could have been drawn at a place, `exp(logp)` adds up to 1."""
-    seen, practice = looked(tmp_path, Listed(), setup_of(GRPO, valued=False, choose=True))
+    seen, practice = looked(tmp_path, Listed(), setup_of(GRPO, valued=False, restrict_to_admissible=True))
     from evolvent.learn.forward import support_logprobs, target_logits
     from evolvent.learn.packing import collate_padded
 
@@ -119,8 +119,8 @@ def test_a_truncated_episode_has_the_value_of_its_final_observation(tmp_path):
     with torch.no_grad():
         hidden = practice.policy.model.model(torch.tensor([ids])).last_hidden_state[0, -1]
         expected = float(practice.policy.value_head(hidden))
-    assert again.flat.bootstrap[last[0]] == pytest.approx(expected, abs=1e-5)
-    found = decomposed_gae(again.values, again.flat, gamma=0.9, gae_lambda=0.95)
+    assert again.batch.bootstrap[last[0]] == pytest.approx(expected, abs=1e-5)
+    found = decomposed_gae(again.values, again.batch, gamma=0.9, gae_lambda=0.95)
     assert np.isfinite(found.advantage).all()
 
 
@@ -135,7 +135,7 @@ def test_an_episode_that_fills_the_context_has_no_next_action(tmp_path):
                 ev.Trajectory(t.id, t.task, t.steps, "say red " * 20, t.ended_by, t.score, group=t.group)
                 for t in played
             ]
-            assert (practice.score(long).flat.ended[seen.batch.ended > 0] == CUT_OFF).all()
+            assert (practice.score(long).batch.ended[seen.batch.ended > 0] == CUT_OFF).all()
             break
 
 
@@ -156,15 +156,15 @@ def test_a_history_policy_goes_on_at_a_cut_where_the_context_is_full(tmp_path, c
             return roots[one.id]
 
         played = practice.rollout(practice.next_starts(tasks(world)))
-        room = {chain.trajectory: context - len(chain) for chain in practice.score(played).chains}
+        room = {chain.trajectory: context - len(chain) for chain in practice.score(played).sequences}
         full = [replace(one, final_observation="red " * room[one.id]) for one in played]
         without = practice.score(full)
         practice.truncate_history = shorter
         seen = practice.score(full)
     last = np.flatnonzero(seen.batch.ended)
-    assert (without.flat.ended[last] == CUT_OFF).all() and (seen.batch.ended[last] == TRUNCATED).all()
-    assert np.allclose(seen.old, without.old, atol=1e-5) and len(seen.sequences) == len(without.chains)
-    assert len(roots) == len(last) and not without.flat.bootstrap.any()
+    assert (without.batch.ended[last] == CUT_OFF).all() and (seen.batch.ended[last] == TRUNCATED).all()
+    assert np.allclose(seen.old, without.old, atol=1e-5) and len(seen.sequences) == len(without.sequences)
+    assert len(roots) == len(last) and not without.batch.bootstrap.any()
     for one, action in zip(seen.episodes, last.tolist(), strict=True):
         with torch.no_grad():
             hidden = practice.value_policy.model.model(torch.tensor([roots[one.id]])).last_hidden_state[0, -1]
@@ -207,7 +207,7 @@ def test_every_method_learns_to_say_what_is_shown(tmp_path, beginner, name):
     """Words at random are right in one episode of sixteen."""
     method, config = METHODS[name]
     world = Echo()
-    practice = quick(iterations=22, tasks=16, samples=4, save_every=22, minibatches=2)
+    practice = quick(iterations=22, tasks_per_iteration=16, group_size=4, save_every=22, minibatches=2)
 
     def learned(verbs, seed):
         with ev.Run(tmp_path / f"{verbs.train.layout}-{seed}", verbs, seed=seed, settings=verbs.settings()) as run:
@@ -225,7 +225,7 @@ def test_every_method_learns_to_say_what_is_shown(tmp_path, beginner, name):
 @pytest.mark.parametrize("method", ["grpo", "poad"])
 def test_playing_ahead_is_one_version_behind_whoever_is_faster(tmp_path, beginner, method):
     """With a critic on the policy's trunk too: what plays has no value head."""
-    world, practice = Echo(), quick(overlap=True, iterations=5, measure_every=2)
+    world, practice = Echo(), quick(prefetch_rollouts=True, iterations=5, measure_every=2)
     call, config = METHODS[method]
     found = []
     for n in range(2):
@@ -292,7 +292,7 @@ def test_the_first_soft_backup_is_the_reward(tmp_path):
 def test_an_update_beyond_its_limit_is_not_taken_and_ends_the_passes(tmp_path):
     world = Echo()
     objective = policy_gradient(PolicyGradient(target_kl=1e-9), name="careful")
-    setup = RLSpec("careful", quick(epochs=5, minibatches=2, iterations=1), objective)
+    setup = RLSpec("careful", quick(ppo_epochs=5, minibatches=2, iterations=1), objective)
     with run_of(tmp_path, world) as run, run.train_rl(small(world), setup) as practice:
         for _ in practice.iterations():
             seen = practice.score(practice.rollout(practice.next_starts(tasks(world))))
@@ -305,7 +305,7 @@ def test_an_update_beyond_its_limit_is_not_taken_and_ends_the_passes(tmp_path):
 
 def test_nothing_to_learn_is_said_after_a_while(tmp_path):
     world = Endless()
-    config = GRPOConfig(practice=quick(iterations=30, tasks=2, samples=2))
+    config = GRPOConfig(practice=quick(iterations=30, tasks_per_iteration=2, group_size=2))
     with run_of(tmp_path, world) as run, pytest.raises(NothingToLearn, match=r"in 40 of 40 groups all .* the same"):
         grpo(small(world), tasks(world), config=config, run=run)
 
@@ -367,10 +367,10 @@ def test_soft_values_are_of_what_could_be_drawn():
     assert torch.allclose(kept[1], logits[1].softmax(-1)), "after a final observation nothing was drawn"
 
 
-@pytest.mark.parametrize("wrong", [{"max_lag": 0}, {"top_k": 4}])
+@pytest.mark.parametrize("wrong", [{"max_policy_lag": 0}, {"top_k": 4}])
 def test_what_does_not_go_with_playing_ahead(wrong):
     with pytest.raises(ValueError, match="overlap"):
-        quick(overlap=True, **wrong)
+        quick(prefetch_rollouts=True, **wrong)
 
 
 def test_a_first_policy_is_left_as_it_was(tmp_path):

@@ -42,7 +42,7 @@ def broken(times):
 
 
 def practised(run, world, times, iterations):
-    setup = RLSpec("broken", quick(epochs=2, minibatches=2, iterations=iterations), broken(times))
+    setup = RLSpec("broken", quick(ppo_epochs=2, minibatches=2, iterations=iterations), broken(times))
     with run.train_rl(small(world), setup) as practice:
         for _ in practice.iterations():
             seen = practice.score(practice.rollout(practice.next_starts(tasks(world))))
@@ -119,7 +119,7 @@ class Tenth(Endless):
 
 def test_nothing_to_compare_is_noticed_after_whitening_too(tmp_path):
     world = Tenth()
-    config = GRPOConfig(kind="reinforce_pp", kl=0.0, practice=quick(iterations=23, tasks=2, samples=2))
+    config = GRPOConfig(kind="reinforce_pp", kl=0.0, practice=quick(iterations=23, tasks_per_iteration=2, group_size=2))
     with run_of(tmp_path, world) as run, pytest.raises(NothingToLearn, match="20 iterations in a row"):
         grpo(small(world), tasks(world), config=config, run=run)
 
@@ -152,10 +152,10 @@ def test_prompts_that_fill_the_context_are_told_with_a_task(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"kind": "rloo", "practice": {"samples": 1}}, "practice.samples: rloo compares"),
-        ({"kind": "cispo", "practice": {"samples": 1}}, "practice.samples: cispo compares"),
+        ({"kind": "rloo", "practice": {"group_size": 1}}, "practice.group_size: rloo compares"),
+        ({"kind": "cispo", "practice": {"group_size": 1}}, "practice.group_size: cispo compares"),
         ({"kind": "gspo", "length": 8}, "length: gspo"),
-        ({"kind": "rloo", "clip": 0.2}, "clip, clip_high: rloo"),
+        ({"kind": "rloo", "clip_range": 0.2}, "clip_range, clip_high: rloo"),
     ],
 )
 def test_settings_of_the_family_that_would_do_nothing_are_refused(settings, said):
@@ -164,29 +164,29 @@ def test_settings_of_the_family_that_would_do_nothing_are_refused(settings, said
 
 
 def test_the_family_takes_what_has_an_effect():
-    GRPOConfig(kind="reinforce_pp", practice=quick(samples=1))
+    GRPOConfig(kind="reinforce_pp", practice=quick(group_size=1))
     GRPOConfig(kind="dr_grpo", length=8)
 
 
 @pytest.mark.parametrize("config", [PPOConfig, POADConfig, GRPOConfig])
 def test_a_sampler_that_lags_can_be_corrected(config):
     assert config().importance_weights() is None
-    found = config(correct="masked", cap=3.0).importance_weights()
-    assert (found.kind, found.cap, found.level) == ("masked", 3.0, "part")
+    found = config(importance_correction="masked", max_importance_weight=3.0).importance_weights()
+    assert (found.kind, found.max_weight, found.level) == ("masked", 3.0, "part")
 
 
 def test_correction_reaches_the_loss():
     assert (
-        build_preset(PPOConfig(correct="truncated")).loss.importance_weights is not None
+        build_preset(PPOConfig(importance_correction="truncated")).loss.importance_weights is not None
         and build_preset(PPOConfig()).loss.importance_weights is None
     )
     levels = {
-        kind: grpo_preset(GRPOConfig(kind=kind, correct="truncated")).loss.importance_weights.level
+        kind: grpo_preset(GRPOConfig(kind=kind, importance_correction="truncated")).loss.importance_weights.level
         for kind in ("grpo", "gspo")
     }
     assert levels == {"grpo": "part", "gspo": "sequence"}
     with pytest.raises(ValueError, match="listed"):
-        PPOConfig(level="listed", correct="truncated")
+        PPOConfig(level="listed", importance_correction="truncated")
 
 
 # ------------------------------------------------------------------ one base below all adapters

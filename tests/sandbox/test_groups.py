@@ -73,7 +73,7 @@ def test_a_box_leaves_no_group(isolated, group):
 
 
 def test_a_user_without_rights_has_none(monkeypatch, tmp_path):
-    monkeypatch.setattr(groups, "place", lambda: tmp_path / "nothing")
+    monkeypatch.setattr(groups, "find_parent_group", lambda: tmp_path / "nothing")
     assert groups.create_group() is None
-    monkeypatch.setattr(groups, "place", lambda: None)
+    monkeypatch.setattr(groups, "find_parent_group", lambda: None)
     assert groups.create_group() is None

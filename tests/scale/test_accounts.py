@@ -73,7 +73,7 @@ def to_the_third(practice: PolicyTrainer, world: Held) -> Iterator[int]:
 
 def test_what_is_played_ahead_of_a_measurement_is_not_its_cost(tmp_path: Path) -> None:
     """The next iteration is under way when a measurement begins, and ends before it can play."""
-    setup, world = RLSpec("held", quick(iterations=3, overlap=True), POAD.objective), Held()
+    setup, world = RLSpec("held", quick(iterations=3, prefetch_rollouts=True), POAD.objective), Held()
     with run_of(tmp_path, world) as run:
         run._verbs._one = gate = Gate(world.goes_on.set)
         with run.train_rl(small(world), setup) as practice:
@@ -145,7 +145,7 @@ def lets_go(pool: ThreadPoolExecutor, world: Held) -> None:
 
 def test_a_practice_that_ends_stops_what_it_plays_ahead(tmp_path: Path) -> None:
     """Of the iteration that is played ahead, one episode at a time, the rest is not played."""
-    setup, world = RLSpec("held", quick(iterations=3, overlap=True), POAD.objective), Held()
+    setup, world = RLSpec("held", quick(iterations=3, prefetch_rollouts=True), POAD.objective), Held()
     with run_of(tmp_path, world) as run:
         run._verbs.slots = 1
         with pytest.raises(ArithmeticError), run.train_rl(small(world), setup) as practice:

@@ -510,7 +510,7 @@ def test_a_pull_goes_on_where_it_was(tmp_path):
 
 
 def test_a_large_object_is_read_on(tmp_path, monkeypatch):
-    monkeypatch.setattr("evolvent.store.objects.CHUNK", 1000)
+    monkeypatch.setattr("evolvent.store.objects.CHUNK_BYTES", 1000)
     place, handler = at(tmp_path / "there")
     (tmp_path / "run").mkdir()
     (tmp_path / "run/large").write_bytes(bytes(range(250)) * 40)
@@ -597,7 +597,7 @@ def _named(*names: str) -> str:
     ],
 )
 def test_hostile_manifests(tmp_path, monkeypatch, text, kind):
-    monkeypatch.setattr(objects_manifest, "_LARGEST", 2000 if text.isspace() else 1 << 20)
+    monkeypatch.setattr(objects_manifest, "_MAX_MANIFEST_BYTES", 2000 if text.isspace() else 1 << 20)
     place, handler = at(tmp_path / "there")
     (tmp_path / "there").mkdir()
     (tmp_path / "there/evolvent-manifest.json").write_text(text)

@@ -371,20 +371,20 @@ def test_a_push_that_is_killed_goes_on(between, server, tmp_path, command, monke
     words = ["runs", "push", str(run), "s3://bucket/killed/run", "--workers", "4"]
     process = command.start(*words, **where)
     until = time.monotonic() + 60
-    while sum(between.body().values()) < 25 and time.monotonic() < until:
+    while sum(between.sent().values()) < 25 and time.monotonic() < until:
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     time.sleep(0.5)  # what had been received is written
     at = server.folder / "bucket/killed/run"
     assert not (at / "evolvent-manifest.json").exists()
-    arrived, before = set(objects(at)), between.body()
+    arrived, before = set(objects(at)), between.sent()
     assert 15 < len(arrived) < 40
     assert main(words) == 0
     every = {hashlib.sha256(data).hexdigest(): len(data) for data in tree(run).values()}
     assert f"sent {len(every) - len(arrived)} objects" in capsys.readouterr().out
     assert objects(at) == every
-    sent = between.body()
+    sent = between.sent()
     assert all(sent[digest] == before[digest] for digest in arrived), "nothing that arrived is sent again"
     assert sum(count - 1 for count in sent.values()) <= 4, "but for what was under way, all is sent once"
     fetch_copy(open_copy(place(server.port, "killed/run")), tmp_path / "back")

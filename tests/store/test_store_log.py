@@ -314,7 +314,7 @@ def test_the_manifest_is_read_once_however_many_segments_there_are(tmp_path, mon
             store.append(episode(f"e{i}"))
         store.seal()
         reads = []
-        monkeypatch.setattr(query, "manifest", lambda root: reads.append(root) or read_seal_manifest(root))
+        monkeypatch.setattr(query, "read_seal_manifest", lambda root: reads.append(root) or read_seal_manifest(root))
         assert ids(store) == [f"e{i}" for i in range(8)]
         assert len(reads) == 1
 

@@ -219,7 +219,7 @@ def test_foreign_pages_and_names_are_refused():
 
 
 def test_only_so_many_conversations_are_remembered(monkeypatch):
-    monkeypatch.setattr(chat, "_KEPT", 2)
+    monkeypatch.setattr(chat, "_MAX_CONVERSATIONS", 2)
     with served(Scripted()) as client:
         paths = [client.get("/").url.path for _ in range(3)]
         for path in paths:

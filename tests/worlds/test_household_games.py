@@ -197,7 +197,7 @@ def test_a_file_that_is_too_large_or_missing(tmp_path, monkeypatch):
     with pytest.raises(CorruptRecord, match="No such file"):
         read_game(tmp_path / "nothing")
     (tmp_path / "game.tw-pddl").write_text(record(problem()))
-    monkeypatch.setattr(games_module, "_LARGEST", 100)
+    monkeypatch.setattr(games_module, "_MAX_FILE_BYTES", 100)
     with pytest.raises(CorruptRecord, match="more than 100 bytes"):
         read_game(tmp_path)
 

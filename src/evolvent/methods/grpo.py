@@ -101,11 +101,11 @@ class GRPOConfig(ImportanceCorrection):
     def _check_effects(self) -> GRPOConfig:
         algorithm, problems = published_preset(self), []
         if self.practice.group_size == 1 and algorithm.estimator != FAMILY["reinforce_pp"].estimator:
-            problems.append(f"practice.samples: {self.kind} compares episodes of a task; take 2 or more")
+            problems.append(f"practice.group_size: {self.kind} compares episodes of a task; take 2 or more")
         if self.length is not None and self.kind != "dr_grpo":
             problems.append(f"length: {self.kind} does not divide by a constant; leave it out, or take dr_grpo")
         if (self.clip_range or self.clip_high) and isinstance(algorithm.loss.surrogate, Reinforce):
-            problems.append(f"clip, clip_high: {self.kind} has no ratio to clip; leave them out")
+            problems.append(f"clip_range, clip_high: {self.kind} has no ratio to clip; leave them out")
         if problems:
             raise ValueError("; ".join(problems))
         return self

@@ -55,7 +55,7 @@ class PPOConfig(ImportanceCorrection):
         return self
 
 
-TOKEN = {"level": "token", "gamma": 1.0, "kl": 0.05, "entropy": 0.0, "stop_kl": None, "whiten": True}
+TOKEN = {"level": "token", "gamma": 1.0, "kl": 0.05, "entropy_coef": 0.0, "target_kl": None, "whiten": True}
 """Settings of PPO as in learning from human feedback."""
 
 

@@ -133,7 +133,7 @@ class ScoringConfig:
     @property
     def forward_options(self) -> dict[str, Any]:
         """Returns the options of a forward pass, as `score_sequences` takes them."""
-        return {"tokens": self.max_tokens_per_forward, "dtype": self.dtype, "sharing": self.sharing}
+        return {"max_tokens_per_forward": self.max_tokens_per_forward, "dtype": self.dtype, "sharing": self.sharing}
 
 
 def score_rollout(
