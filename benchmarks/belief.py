@@ -167,14 +167,14 @@ def report(options: argparse.Namespace) -> dict[str, Any]:
     """All figures."""
     torch.set_num_threads(1)
     fused = find_spec("numba") is not None
-    shapes = ((16, 1000), (1, 10_000)) if options.is_fast else SHAPES
-    rows = [shape(*each, fused=fused, quick=options.is_fast) for each in shapes]
+    shapes = ((16, 1000), (1, 10_000)) if options.quick else SHAPES
+    rows = [shape(*each, fused=fused, quick=options.quick) for each in shapes]
     found: dict[str, Any] = {f"x_numpy_{row['episodes']}x{row['particles']}": round(row["update_x"], 2) for row in rows}
-    chosen: Sequence[tuple[int, int]] = ((16, 1000),) if options.is_fast else ((64, 1000), (1, 1000), (1, 10_000))
-    found |= {"updates": rows, "decisions": [decisions(*each, quick=options.is_fast) for each in chosen]}
+    chosen: Sequence[tuple[int, int]] = ((16, 1000),) if options.quick else ((64, 1000), (1, 1000), (1, 10_000))
+    found |= {"updates": rows, "decisions": [decisions(*each, quick=options.quick) for each in chosen]}
     found |= {
         "goals": GOALS,
-        "quick": options.is_fast,
+        "quick": options.quick,
         "fused": fused,
         "sweeps": SWEEPS,
         "steps": STEPS,

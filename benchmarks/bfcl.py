@@ -273,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.data or write_mini(Path(scratch))
-        found = figures(folder, quick=options.is_fast, peer=options.peer)
+        found = figures(folder, quick=options.quick, peer=options.peer)
     show(found)
     finish(found, options)
 

@@ -256,7 +256,7 @@ def files(options: argparse.Namespace) -> dict[str, Any]:
     library = {sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")}
     roots = [*sorted(library), *ROOTS, *options.src]
     tallies: dict[str, Tally] = {}
-    for language, texts in chosen(roots, PER_LANGUAGE_QUICK if options.is_fast else PER_LANGUAGE).items():
+    for language, texts in chosen(roots, PER_LANGUAGE_QUICK if options.quick else PER_LANGUAGE).items():
         tallies[language] = Tally()
         for path, source in texts:
             one_file(path, source, language, tallies[language])
@@ -319,7 +319,7 @@ def main(words: Sequence[str] | None = None) -> int:
     training_arguments(parser)
     options = parser.parse_args(words)
     parts = [name for name in PARTS if getattr(options, name)] or list(PARTS)
-    result: dict[str, Any] = {"benchmark": "comments", "goals": GOALS, "quick": options.is_fast}
+    result: dict[str, Any] = {"benchmark": "comments", "goals": GOALS, "quick": options.quick}
     result |= about("evolvent", "torch", "pygments", threads=1)
     for name in parts:
         try:

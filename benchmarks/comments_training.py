@@ -100,7 +100,7 @@ def training(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
-    protocol = QUICK if options.is_fast else PROTOCOL
+    protocol = QUICK if options.quick else PROTOCOL
     wanted = [
         Cell(model, arm, seed)
         for seed in options.seeds or protocol.seeds
@@ -108,7 +108,7 @@ def training(options: argparse.Namespace) -> dict[str, Any]:
         for arm in options.arms
     ]
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) if options.is_fast else RESULTS
+        folder = Path(scratch) if options.quick else RESULTS
         rows = {Cell(row["model"], row["arm"], row["seed"]): row for row in kept(folder, protocol.digest)}
         for cell in wanted:
             if options.report or cell in rows:

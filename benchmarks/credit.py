@@ -340,7 +340,7 @@ def show(found: Mapping[str, Any]) -> None:
 
 def asked_of(options: argparse.Namespace, protocol: Protocol, folder: Path) -> Asked:
     """What the command line asks for; the program ends where it names what does not exist."""
-    worlds, methods = options.worlds or [*PLACES][-1 if options.is_fast else 0 :], options.methods or [*WAYS]
+    worlds, methods = options.worlds or [*PLACES][-1 if options.quick else 0 :], options.methods or [*WAYS]
     problems = [
         unknown_name_problem("world", name, PLACES, location="--worlds") for name in worlds if name not in PLACES
     ]
@@ -363,11 +363,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     quiet()
     with tempfile.TemporaryDirectory() as scratch:
-        protocol, folder = (QUICK, Path(scratch)) if options.is_fast else (PROTOCOL, options.folder)
+        protocol, folder = (QUICK, Path(scratch)) if options.quick else (PROTOCOL, options.folder)
         if not options.report:
             play_all(protocol, asked_of(options, protocol, folder))
-        found = {**report(Cells(folder, protocol)), "quick": options.is_fast}
-        if not options.report and not options.is_fast:
+        found = {**report(Cells(folder, protocol)), "quick": options.quick}
+        if not options.report and not options.quick:
             write(folder / "result.json", found)
     show(found)
     finish(found, options)

@@ -173,7 +173,7 @@ def report(found: StudySummary, gains: Sequence[float], *, quick: bool) -> dict[
 def _chosen(options: argparse.Namespace) -> Study:
     if options.worlds:
         return study("quick", quick_plan(options.worlds), (0,), ("base", "evolve", "total"))
-    if options.is_fast:
+    if options.quick:
         return study("quick", QUICK, (0, 1), (*ARMS["evolve"], *ARMS["variants"]))
     name = options.study
     return study(name, PLAN if name == "evolve" else VARIANTS, SEEDS[name], ARMS[name])
@@ -187,10 +187,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--study", choices=("evolve", "variants"), default="evolve")
     parser.add_argument("--freeze", action="store_true", help="write study.json and stop")
     options = parser.parse_args(arguments)
-    if options.worlds and not options.is_fast:
+    if options.worlds and not options.quick:
         parser.error("a frozen study has its own worlds; with --quick others can be tried")
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) / "study" if options.is_fast else RESULTS / options.study
+        folder = Path(scratch) / "study" if options.quick else RESULTS / options.study
         chosen = _chosen(options)
         print(f"study {freeze_study(chosen, folder)}", flush=True)
         if options.freeze:
@@ -199,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found, gains = read_summary(folder), gains_of_more(chosen, folder)
     Console(width=110).print(study_table(to_json(found), width=110))
     print(further_cloning(gains))
-    finish(report(found, gains, quick=options.is_fast), options)
+    finish(report(found, gains, quick=options.quick), options)
 
 
 if __name__ == "__main__":

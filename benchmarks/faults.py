@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's background jobs, and all that they start
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    result = report(1.0 if options.is_fast else options.soak_minutes, options.tests)
+    result = report(1.0 if options.quick else options.soak_minutes, options.tests)
     show(result)
     finish(result, options)
 

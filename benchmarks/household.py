@@ -247,14 +247,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = command_line("household", __doc__, quick="fewer games and steps", save=RESULT)
     parser.add_argument("--official", metavar="PYTHON", help="an interpreter that has alfworld")
     options = parser.parse_args(arguments)
-    figures = speed(quick=options.is_fast)
+    figures = speed(quick=options.quick)
     texts = _texts(options.official)
     found = None
     if texts is None:
         print("alfworld is not installed here: speed alone is measured (--official PYTHON names another interpreter)")
     else:
-        found = parity(options.official or sys.executable, texts, count=1 if options.is_fast else 4)
-    result = report(found, figures, quick=options.is_fast)
+        found = parity(options.official or sys.executable, texts, count=1 if options.quick else 4)
+    result = report(found, figures, quick=options.quick)
     show(result)
     finish(result, options)
 

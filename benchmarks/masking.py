@@ -132,9 +132,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
-    protocol = QUICK if asked.is_fast else PROTOCOL
+    protocol = QUICK if asked.quick else PROTOCOL
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) if asked.is_fast else RESULTS
+        folder = Path(scratch) if asked.quick else RESULTS
         rows = {Cell(row["variant"], row["seed"]): row for row in kept(folder, protocol.digest)}
         for seed in () if asked.report else asked.seeds or protocol.seeds:
             for name in asked.variants:
@@ -145,9 +145,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 keep(folder, cell.key, rows[cell])
                 means = {panel: round(float(np.mean(one["right"])), 3) for panel, one in rows[cell]["panels"].items()}
                 print(f"{cell.key:20} {means}  {rows[cell]['cpu_s']} cpu-s", flush=True)
-        found = {**report(rows, protocol), **speed(200 if asked.is_fast else 2000)}
+        found = {**report(rows, protocol), **speed(200 if asked.quick else 2000)}
     show(found)
-    own = {"benchmark": "masking", "quick": asked.is_fast, "digest": protocol.digest, "goals": GOALS}
+    own = {"benchmark": "masking", "quick": asked.quick, "digest": protocol.digest, "goals": GOALS}
     finish({**found, **own, **about("evolvent", "torch", "numpy", threads=1)}, asked)
 
 

@@ -276,7 +276,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", default=[], choices=STUDY, metavar="TASK", help=f"of: {', '.join(STUDY)}")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where cells are kept")
     options = parser.parse_args(arguments)
-    found = report(options.folder, options.only, quick=options.is_fast, making=not options.report)
+    found = report(options.folder, options.only, quick=options.quick, making=not options.report)
     print("\n".join(shown(found)))
     finish(found, options)
 

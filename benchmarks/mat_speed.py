@@ -226,7 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print and, where asked, keep."""
     parser = command_line("mat_speed", __doc__, quick="two rounds, short rollouts for the growth", save=RESULT)
     options = parser.parse_args(arguments)
-    found = report(quick=options.is_fast)
+    found = report(quick=options.quick)
     for name, row in found["cases"].items():
         print(f"{name}: " + ", ".join(f"{key} {value:.3g}" for key, value in row.items()))
     print(f"growth: {found['growth_exponent']:.2f} (action {found['growth_action']:.2f})")

@@ -150,17 +150,17 @@ def table(device: str) -> list[dict[str, Any]]:
 
 def cells_of(options: argparse.Namespace) -> tuple[list[Cell], list[Cell], list[Cell]]:
     """The comparison, the rest of the ladder, the shapes of activations."""
-    top = 20 if options.is_fast else 300
+    top = 20 if options.quick else 300
     given = {"device": options.device, "seed": options.seed}
     main = [Cell(side, name, size=top, **given) for name in METHODS for side in ("evolvent", *PEERS[name])]
     rungs = [(family, size) for family in SIZES for size in SIZES[family] if (family, size) != ("llama", top)]
-    rungs = [("qwen3", 20)] if options.is_fast else rungs
+    rungs = [("qwen3", 20)] if options.quick else rungs
     rest = [
         Cell("evolvent", name, family, size, **given)
         for family, size in rungs
         for name in (METHODS if family == "llama" else TIED)
     ]
-    shapes = WAITING[:1] if options.is_fast else WAITING
+    shapes = WAITING[:1] if options.quick else WAITING
     still = [
         Cell("evolvent", "sgd", family, size, rows, tokens, 0.125, recompute, words=2000, **given)
         for family in SIZES
@@ -196,7 +196,7 @@ def report(options: argparse.Namespace) -> dict[str, Any]:
         "ladder": ladder,
         "activations": shapes,
         "lomo_table_gib": table(options.device),
-        "quick": options.is_fast,
+        "quick": options.quick,
         "seed": options.seed,
         "versions": versions("torch", "transformers", "peft", "pytorch_optimizer", "lomo-optim"),
         "machine": f"{options.device}, {machine(threads=1)}, {MALLOC}",

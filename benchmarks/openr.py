@@ -153,9 +153,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    protocol = QUICK if options.is_fast else PROTOCOL
+    protocol = QUICK if options.quick else PROTOCOL
     with tempfile.TemporaryDirectory() as scratch:
-        folder, bases = (Path(scratch), Path(scratch)) if options.is_fast else (options.folder, BASES)
+        folder, bases = (Path(scratch), Path(scratch)) if options.quick else (options.folder, BASES)
         rows: dict[Cell, Row] = {
             Cell(row["task"], row["seed"], row["arm"]): row for row in kept(folder, protocol.digest)
         }
@@ -172,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for task in options.tasks:
                 run_arms(protocol, folder, bases, task, seed, rows=dict(rows), note=note)
         found = report(rows, protocol)
-        if rows and not options.report and not options.is_fast:
+        if rows and not options.report and not options.quick:
             write(folder / "openr.json", found)
     show(found)
     finish(found, options)

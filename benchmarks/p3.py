@@ -84,9 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
-    protocol = QUICK if asked.is_fast else PROTOCOL
+    protocol = QUICK if asked.quick else PROTOCOL
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) if asked.is_fast else RESULTS
+        folder = Path(scratch) if asked.quick else RESULTS
         rows = {Cell(row["task"], row["variant"], row["seed"]): row for row in kept(folder, protocol.digest)}
         for seed in () if asked.report else asked.seeds or protocol.seeds:
             for cell in [Cell(task, name, seed) for task in asked.tasks for name in asked.variants]:
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 )
         found = report(rows, protocol, asked.tasks)
     show(found)
-    own = {"benchmark": "p3", "quick": asked.is_fast, "digest": protocol.digest}
+    own = {"benchmark": "p3", "quick": asked.quick, "digest": protocol.digest}
     finish({**found, **own, **about("evolvent", "torch", "numpy", threads=1)}, asked)
 
 

@@ -119,11 +119,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = command_line("parallel", __doc__, quick=few, save=RESULTS / "parallel" / "cpu.json")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    chosen = [cell for cell in cells() if not cell.long] if options.is_fast else cells()
+    chosen = [cell for cell in cells() if not cell.long] if options.quick else cells()
     crews = Crews()
     try:
-        rows = measure(chosen[::6] if options.is_fast else chosen, crews)
-        resumed = measure_resumes(resumes()[::14] if options.is_fast else resumes(), crews)
+        rows = measure(chosen[::6] if options.quick else chosen, crews)
+        resumed = measure_resumes(resumes()[::14] if options.quick else resumes(), crews)
     finally:
         crews.close()
     found = report(rows, resumed)

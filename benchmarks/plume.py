@@ -325,7 +325,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help=f"some of: {', '.join(names())}")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where cells are kept")
     options = parser.parse_args(arguments)
-    found = report(options.folder, options.only, quick=options.is_fast)
+    found = report(options.folder, options.only, quick=options.quick)
     for name, row in found["policies"].items():
         mean, low, high = row["success"]
         print(

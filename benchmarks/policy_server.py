@@ -283,7 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=1, help="threads of torch of every side")
     parser.add_argument("--peers", help="a Python with transformers[serving]")
     options = parser.parse_args(arguments)
-    result = report(quick=options.is_fast, peers=options.peers, threads=options.threads)
+    result = report(quick=options.quick, peers=options.peers, threads=options.threads)
     print()
     for name in ("x_transformers_serve_32", "x_transformers_serve_batching_32", "over_bare_loop", "ttft_ms"):
         print(f"{name:34} {result[name]!s:>8}{f' (goal {GOALS[name]})' if name in GOALS else ''}")

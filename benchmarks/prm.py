@@ -204,9 +204,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    protocol = QUICK if options.is_fast else PROTOCOL
+    protocol = QUICK if options.quick else PROTOCOL
     with tempfile.TemporaryDirectory() as scratch:
-        folder, bases = (Path(scratch), Path(scratch)) if options.is_fast else (options.folder, BASES)
+        folder, bases = (Path(scratch), Path(scratch)) if options.quick else (options.folder, BASES)
         rows = {row["seed"]: row for row in kept(folder, protocol.digest)}
         wanted = options.seeds or protocol.seeds
         for seed in () if options.report else [seed for seed in wanted if seed not in rows]:
@@ -214,7 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             keep(folder, str(seed), rows[seed])
             print(f"seed {seed}: {rows[seed]['cpu_s']} cpu-s", flush=True)
         found = report([rows[seed] for seed in wanted if seed in rows], protocol)
-        if rows and not options.report and not options.is_fast:
+        if rows and not options.report and not options.quick:
             write(folder / "prm.json", found)
     show(found)
     finish(found, options)

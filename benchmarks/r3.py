@@ -283,19 +283,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, default=RESULTS, help="where the cells are")
     parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
     options = parser.parse_args(arguments)
-    tasks = options.tasks or (["arithmetic"] if options.is_fast else [*PANELS])
-    seeds = options.seeds or ([0, 1] if options.is_fast else [0, 1, 2])
+    tasks = options.tasks or (["arithmetic"] if options.quick else [*PANELS])
+    seeds = options.seeds or ([0, 1] if options.quick else [0, 1, 2])
     wrong = [unknown_name_problem("panel", task, PANELS, location="--tasks") for task in tasks if task not in PANELS]
     if used := sorted({*seeds} & {*PROTOCOL.development}):
         wrong.append(Problem("--seeds", f"{used} choose the rates", "give other seeds"))
     refuse(wrong)
     quiet()
     with tempfile.TemporaryDirectory() as scratch:
-        protocol, folder = (QUICK, Path(scratch)) if options.is_fast else (PROTOCOL, options.folder)
+        protocol, folder = (QUICK, Path(scratch)) if options.quick else (PROTOCOL, options.folder)
         if not options.report:
             play_all(folder, protocol, Asked(tasks, seeds, options.jobs))
-        found = report(Cells(folder, protocol), quick=options.is_fast)
-        if not options.report and not options.is_fast:
+        found = report(Cells(folder, protocol), quick=options.quick)
+        if not options.report and not options.quick:
             write(folder / "result.json", found)
     show(found)
     finish(found, options)

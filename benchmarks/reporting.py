@@ -35,7 +35,7 @@ class _Options(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, rest = super().parse_known_args(args, namespace)
-        if self.kept is not None and found.is_fast and found.save == self.kept:
+        if self.kept is not None and found.quick and found.save == self.kept:
             self.error("--quick supports no claim and is not kept beside measurements: name a file, --save FILE")
         return found, rest
 

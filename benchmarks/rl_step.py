@@ -257,8 +257,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.device == "cuda":
         if options.save == RESULT:  # no device overwrites what another was measured at
             options.save = RESULT.with_name("rl_step_cuda.json")
-        found = on_a_device(seed=options.seed, quick=options.is_fast)
-        found["long prompts"] = long_prompts(seed=options.seed, quick=options.is_fast)
+        found = on_a_device(seed=options.seed, quick=options.quick)
+        found["long prompts"] = long_prompts(seed=options.seed, quick=options.quick)
         show(found, without=("raw",))
         finish(found, options)
         return
@@ -266,11 +266,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         told = Problem("trl", "is not installed", "pip install -c constraints.txt -e '.[bench]', or give --no-peers")
         refuse([told])
     torch.set_num_threads(1)
-    small = {"tasks": 4, "samples": 4, "steps": 3} if options.is_fast else {}
+    small = {"tasks": 4, "samples": 4, "steps": 3} if options.quick else {}
     shapes = {name: replace(shape, size=options.size, seed=options.seed, **small) for name, shape in SHAPES.items()}
     sides, found = ["ours"] if options.no_peers else [*SIDES], dict[str, dict[str, Any]]()
     for name, shape in shapes.items():
-        found[name] = figures(measure(shape, repeats=1 if options.is_fast else 3, sides=sides))
+        found[name] = figures(measure(shape, repeats=1 if options.quick else 3, sides=sides))
         for side, row in found[name]["median"].items():
             print(
                 f"{name:12} {side:5} {row['cpu_s']:.3f} cpu-s a step, {row['written']:.0f} tokens written, "
@@ -278,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 flush=True,
             )
         print(f"{'':12} TRL over ours {found[name].get('x_trl', '-')}, credit {found[name]['credit_share']:.2%}")
-    finish({**report(found, shapes), "seed": options.seed, "quick": options.is_fast}, options)
+    finish({**report(found, shapes), "seed": options.seed, "quick": options.quick}, options)
 
 
 if __name__ == "__main__":

@@ -210,7 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    result = report(quick=options.is_fast, seed=options.seed)
+    result = report(quick=options.quick, seed=options.seed)
     for name, rate in result["median"].items():
         print(f"{name:12} {rate:9.1f} env steps/cpu-s   ours over it {result['median']['ours'] / rate:6.2f}")
     for name in ("computed_over_limit", "gemm_share", "fed_per_s", "generated_per_s"):

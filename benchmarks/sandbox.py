@@ -209,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "faults"))
     chosen = problems(options.data)
-    result = report(chosen[::4] if options.is_fast else chosen, quick=options.is_fast)
+    result = report(chosen[::4] if options.quick else chosen, quick=options.quick)
     result["set"] = "made here" if options.data is None else "HumanEval"
     show(result)
     finish(result, options)

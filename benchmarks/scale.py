@@ -247,8 +247,8 @@ def main(words: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     logging.getLogger("evolvent").setLevel(logging.ERROR)
     parts: dict[str, Callable[[], dict[str, Any]]] = {
-        "overhead": lambda: overhead(quick=asked.is_fast),
-        "nodes": lambda: nodes(quick=asked.is_fast),
+        "overhead": lambda: overhead(quick=asked.quick),
+        "nodes": lambda: nodes(quick=asked.quick),
         "killed": killed,
     }
     result: dict[str, Any] = {}
@@ -256,7 +256,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if asked.part in (None, name):
             with redirect_stdout(sys.stderr):  # Ray says there which nodes have died
                 result |= part()
-    result |= {"goals": GOALS, "quick": asked.is_fast, "cores": os.cpu_count(), "seeds": [0, 1]}
+    result |= {"goals": GOALS, "quick": asked.quick, "cores": os.cpu_count(), "seeds": [0, 1]}
     result |= about("evolvent", "ray", "torch", cores=True)
     show(result)
     finish(result, asked)

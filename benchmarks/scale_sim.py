@@ -220,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         torch.set_num_threads(1)
         warnings.simplefilter("ignore")
         logging.disable(logging.WARNING)
-        result = rounded(report(quick=options.is_fast))
+        result = rounded(report(quick=options.quick))
     print(tables(result))
     finish(result, options)
 

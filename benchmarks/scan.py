@@ -139,8 +139,8 @@ def compare(*, steps: int, episodes: int, tokens: int, rounds: int) -> dict[str,
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = command_line("scan", __doc__, quick="a small buffer; supports no claim", save=RESULTS / "scan.json")
     chosen = parser.parse_args(arguments)
-    size = {"steps": 4, "episodes": 8, "tokens": 8} if chosen.is_fast else {"steps": 32, "episodes": 64, "tokens": 32}
-    result = compare(**size, rounds=2 if chosen.is_fast else 5) | {"quick": chosen.is_fast}
+    size = {"steps": 4, "episodes": 8, "tokens": 8} if chosen.quick else {"steps": 32, "episodes": 64, "tokens": 32}
+    result = compare(**size, rounds=2 if chosen.quick else 5) | {"quick": chosen.quick}
     show(result)
     finish(result, chosen)
 

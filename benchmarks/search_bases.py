@@ -357,13 +357,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.getLogger("evolvent").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as scratch:
         bases, folder, count = BASES, options.folder, options.count
-        if options.is_fast:
+        if options.quick:
             bases, folder, count = QUICK, Path(scratch), 8
         rows = [
             row_of(task, seed, folder, count=count, bases=bases) for task in options.tasks for seed in options.seeds
         ]
     show(rows)
-    own = {"benchmark": "search_bases", "quick": options.is_fast, "rows": rows, "seeds": options.seeds}
+    own = {"benchmark": "search_bases", "quick": options.quick, "rows": rows, "seeds": options.seeds}
     finish({**own, **about("evolvent", "torch", threads=1)}, options)
 
 

@@ -419,7 +419,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    result = report(quick=options.is_fast, seed=options.seed)
+    result = report(quick=options.quick, seed=options.seed)
     for row in (*result["batching"], *result["best_of_n"]):
         print("  ".join(f"{name} {value}" for name, value in row.items()))
     for name, goal in GOALS.items():

@@ -247,23 +247,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--budgets", type=int, help="only the lowest so many of each task")
     parser.add_argument("--folder", type=Path, default=RESULTS, help="where the cells are")
     options = parser.parse_args(arguments)
-    protocol = QUICK if options.is_fast else PROTOCOL
-    tasks = options.tasks or (["countdown"] if options.is_fast else [*TASKS])
+    protocol = QUICK if options.quick else PROTOCOL
+    tasks = options.tasks or (["countdown"] if options.quick else [*TASKS])
     wrong = [unknown_name_problem("task", task, TASKS, location="--tasks") for task in tasks if task not in TASKS]
     refuse(wrong)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as scratch:
-        kept = Cells(Path(scratch) if options.is_fast else options.folder, protocol)
+        kept = Cells(Path(scratch) if options.quick else options.folder, protocol)
         if not options.report:
             seeds = options.seeds or protocol.seeds
-            for cell in cells(tasks, seeds, options.budgets or (1 if options.is_fast else protocol.budgets)):
+            for cell in cells(tasks, seeds, options.budgets or (1 if options.quick else protocol.budgets)):
                 kept.play(cell)
             for seed in seeds if options.loop else ():
                 kept.loop("countdown", seed)
-        found = report(kept, quick=options.is_fast)
-        if not options.report and not options.is_fast:
+        found = report(kept, quick=options.quick)
+        if not options.report and not options.quick:
             write(options.folder / "quality.json", found)
     show(found)
     finish(found, options)

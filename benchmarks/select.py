@@ -251,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--peers", metavar="PYTHON", help="an interpreter that has the peers")
     parser.add_argument("--threads", type=int, default=1, help="threads of the matrix library in every process")
     options = parser.parse_args(arguments)
-    result = report(quick=options.is_fast, peers=options.peers, threads=options.threads)
+    result = report(quick=options.quick, peers=options.peers, threads=options.threads)
     show(result, without=("growth", "beside"))
     finish(result, options)
 

@@ -382,7 +382,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", nargs="*", type=int, default=None)
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    protocol, folder = (QUICK, RESULTS / "quick") if given.is_fast else (Protocol(), RESULTS)
+    protocol, folder = (QUICK, RESULTS / "quick") if given.quick else (Protocol(), RESULTS)
     done = {(row["data"], row["method"], row["seed"]) for row in kept(folder, protocol.digest)}
     seeds = protocol.seeds if given.seeds is None else given.seeds
     names = [] if given.report else [name for name in given.data if name in DATA]

@@ -264,7 +264,7 @@ def report(*, quick: bool) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = command_line("serve", __doc__, quick="16 and 256 sessions, one round: under two minutes", save=RESULT)
     options = parser.parse_args(arguments)
-    result = report(quick=options.is_fast)
+    result = report(quick=options.quick)
     print()
     for name, goal in GOALS.items():
         print(f"{name:26} {result[name]:8} (goal {goal})")

@@ -327,7 +327,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = command_line("soak", __doc__, quick="one minute", save=RESULT)
     parser.add_argument("--minutes", type=float, default=10.0)
     options = parser.parse_args(arguments)
-    result = report(1.0 if options.is_fast else options.minutes)
+    result = report(1.0 if options.quick else options.minutes)
     show(result)
     finish(result, options)
 

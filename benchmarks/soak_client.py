@@ -227,15 +227,15 @@ class Client:
 
 async def run(options: argparse.Namespace) -> None:
     episodes = json.loads(options.episodes.read_bytes())
-    client = Client(episodes, repeats=options.add_door != "agentgym")
+    client = Client(episodes, repeats=options.door != "agentgym")
     shared = Socket(options.url)
-    if options.add_door == "ws":
+    if options.door == "ws":
         await shared.open()
     async with asyncio.TaskGroup() as group:
         for number in range(options.sessions):
             door: Door = shared
-            if options.add_door != "ws":
-                door = Http(options.url) if options.add_door == "post" else AgentGym(options.url)
+            if options.door != "ws":
+                door = Http(options.url) if options.door == "post" else AgentGym(options.url)
             group.create_task(client.live(door, Random(f"{options.seed}/{number}")))
         group.create_task(client.tell())
 

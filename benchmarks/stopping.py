@@ -349,11 +349,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     refuse(wrong)
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
-    protocol = QUICK if options.is_fast else PROTOCOL
+    protocol = QUICK if options.quick else PROTOCOL
     with tempfile.TemporaryDirectory() as scratch:
-        cells = _cells(Path(scratch) if options.is_fast else options.folder, protocol, options)
+        cells = _cells(Path(scratch) if options.quick else options.folder, protocol, options)
         found = report(cells, protocol)
-    if cells and not options.is_fast and not options.report:
+    if cells and not options.quick and not options.report:
         write(options.folder / "stopping.json", found)
     show(found)
     finish(found, options)

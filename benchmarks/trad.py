@@ -54,16 +54,16 @@ def report(options: argparse.Namespace) -> dict[str, Any]:
 
         if options.data is None:
             raise SystemExit("--match needs --data DIR")
-        result |= match(options.data, encoder_of(options.encoder), quick=options.is_fast)
+        result |= match(options.data, encoder_of(options.encoder), quick=options.quick)
     if options.index or every:
         from benchmarks.trad_index import index_report
 
-        result |= index_report(options.sizes, peers=options.peers, limit_s=options.limit_s, quick=options.is_fast)
+        result |= index_report(options.sizes, peers=options.peers, limit_s=options.limit_s, quick=options.quick)
     if options.agents or (every and find_spec("benchmarks.trad_agents")):
-        result |= import_module("benchmarks.trad_agents").report(quick=options.is_fast)
+        result |= import_module("benchmarks.trad_agents").report(quick=options.quick)
     return result | {
         "goals": GOALS,
-        "quick": options.is_fast,
+        "quick": options.quick,
         **about("evolvent", "torch", "numpy", cores=True),
         "load_average": load(),
     }
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     whole = kept | {name: value for name, value in result.items() if value is not None or name not in kept}
     for name in SIZED:  # sizes that were measured before stay
         whole[name] = (kept.get(name) or {}) | (whole.get(name) or {})
-    old = {} if options.is_fast else {name: each for name, each in kept.items() if result.get(name) is None}
+    old = {} if options.quick else {name: each for name, each in kept.items() if result.get(name) is None}
     finish(result | old | {"kept": sorted(old)}, options, kept=whole)
 
 

@@ -159,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     quiet()
     seeds = [PROTOCOL.development] if options.develop else options.seeds
-    if options.is_fast:
+    if options.quick:
         seeds, told = QUICK.seeds, report(quick=True)
     else:
         if not options.report:
@@ -167,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found = figures(PROTOCOL, options.folder, seeds)
         told = {"success": found.pop("success", None), "agents": found or None}
     show(told)
-    own = {"benchmark": "trad_agents", **told, "quick": options.is_fast, "seeds": list(seeds)}
+    own = {"benchmark": "trad_agents", **told, "quick": options.quick, "seeds": list(seeds)}
     finish({**own, **about("evolvent", "torch", threads=1)}, options)
 
 

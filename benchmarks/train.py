@@ -222,18 +222,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     if options.device == "cuda":
-        result = on_a_gpu(seed=options.seed, quick=options.is_fast)
+        result = on_a_gpu(seed=options.seed, quick=options.quick)
     else:
         torch.set_num_threads(1)
-        bench = workload(episodes=60 if options.is_fast else 400, epochs=1 if options.is_fast else 2, seed=options.seed)
-        result = report(bench, measure(bench, 1 if options.is_fast else 5, list(SIDES)))
+        bench = workload(episodes=60 if options.quick else 400, epochs=1 if options.quick else 2, seed=options.seed)
+        result = report(bench, measure(bench, 1 if options.quick else 5, list(SIDES)))
         for name, rate in result["median"].items():
             print(
                 f"{name:12} {rate:10.0f} tokens/cpu-s   ours over it {result['median']['ours'] / rate:.2f}", flush=True
             )
-        few = {"repeats": 1 if options.is_fast else 3, "updates": 3 if options.is_fast else 8, "seed": options.seed}
-        result["shapes"] = shapes(POINTS[:1] if options.is_fast else POINTS, **few)
-        result |= ranks2(repeats=1 if options.is_fast else 4, updates=3 if options.is_fast else 6, seed=options.seed)
+        few = {"repeats": 1 if options.quick else 3, "updates": 3 if options.quick else 8, "seed": options.seed}
+        result["shapes"] = shapes(POINTS[:1] if options.quick else POINTS, **few)
+        result |= ranks2(repeats=1 if options.quick else 4, updates=3 if options.quick else 6, seed=options.seed)
         print(f"two ranks over twice one: {result['ranks2']}")
     finish(result, options)
 

@@ -360,8 +360,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) if options.is_fast else options.folder
-        rows = Rows(folder, QUICK if options.is_fast else PROTOCOL)
+        folder = Path(scratch) if options.quick else options.folder
+        rows = Rows(folder, QUICK if options.quick else PROTOCOL)
         if not options.report:
             (folder / "locks").mkdir(exist_ok=True)
             lock = WriterLock(folder / "locks" / "writer")
@@ -369,7 +369,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 run_study(rows)
             finally:
                 lock.release()
-        found = report(rows, quick=options.is_fast)
+        found = report(rows, quick=options.quick)
         if not options.report:
             write(folder / "result.json", found)
     show(found)

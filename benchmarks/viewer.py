@@ -178,9 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     if options.axe is not None and not options.axe.is_file():
         parser.error(f"there is no file {options.axe}")
-    row = measured(QUICK if options.is_fast else COUNT, 1 if options.is_fast else 3, options.axe) | {
-        "quick": options.is_fast
-    }
+    row = measured(QUICK if options.quick else COUNT, 1 if options.quick else 3, options.axe) | {"quick": options.quick}
     show(row)
     finish(row, options)
     return 0

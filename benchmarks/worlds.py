@@ -119,9 +119,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--worlds", nargs="+", help="only these; by default every embedded one")
     options = parser.parse_args(arguments)
     chosen = options.worlds or EVERY
-    found = {made.name: measure(made, world(name), quick=options.is_fast) for name in chosen for made in (world(name),)}
+    found = {made.name: measure(made, world(name), quick=options.quick) for name in chosen for made in (world(name),)}
     print(table(found))
-    finish(report(found, quick=options.is_fast), options)
+    finish(report(found, quick=options.quick), options)
 
 
 if __name__ == "__main__":

@@ -306,7 +306,11 @@ def test_after_a_little_imitation_it_learns_the_rest(tmp_path):
     world, demonstrations = Recite(), taught(Recite())
     slow = TrainConfig(lr=7e-4, weight_decay=0.0, warmup_steps=0, final_lr_ratio=1.0, batch_tokens=2048)
     config = R3Config(
-        stages=3, partial=0.0, kl=0.01, value_coef=0.5, practice=quick(iterations=60, tasks_per_iteration=24, save_every=60)
+        stages=3,
+        partial=0.0,
+        kl=0.01,
+        value_coef=0.5,
+        practice=quick(iterations=60, tasks_per_iteration=24, save_every=60),
     )
     with run_of(tmp_path, world, rl_train=slow) as run:
         base = run.fit(small(world), demonstrations, weighted_nll, tokens=2500)

@@ -86,5 +86,13 @@ def talking(folder: Path, world: ev.World) -> Policy:
 
 def quick(**more: Any) -> RLConfig:
     return RLConfig(
-        **{"iterations": 4, "tasks_per_iteration": 8, "group_size": 4, "save_every": 1, "ppo_epochs": 1, "minibatches": 1, **more}
+        **{
+            "iterations": 4,
+            "tasks_per_iteration": 8,
+            "group_size": 4,
+            "save_every": 1,
+            "ppo_epochs": 1,
+            "minibatches": 1,
+            **more,
+        }
     )

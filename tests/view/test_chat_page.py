@@ -371,9 +371,7 @@ def test_in_a_browser_everything_said_is_text_and_nothing_is_loaded(tab):
         tab.end_totals("document.querySelector('.problem')?.textContent.includes('a word it does not know')")
         assert tab.value("document.getElementById('text').value") == "zebra"
         assert tab.value("document.title") == "a run, a conversation"
-        asked = {
-            e["params"]["request"]["url"] for e in tab.events if e.get("method") == "Network.requestWillBeSent"
-        }
+        asked = {e["params"]["request"]["url"] for e in tab.events if e.get("method") == "Network.requestWillBeSent"}
         own = str(client.base_url).rstrip("/")
         assert asked and all(url.startswith((own, "data:")) for url in asked)
         tab.call("Page.reload")

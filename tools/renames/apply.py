@@ -428,15 +428,15 @@ class Renamer:
                 for name, spans in scope.bound.items():
                     if scope.kind == "class":
                         self.field_options[name].add(self.targets.get((path, spans[0])))
+                    if any((path, span) in self.targets for span in spans):
+                        continue
                     if scope.kind in ("class", "module") and name in self.members:
-                        if not any((path, span) in self.targets for span in spans):
-                            self.members[name].add(None)
+                        self.members[name].add(None)
                     if scope.kind == "class" and (scope.owner.rpartition(".")[2], name) in self.keywords:
-                        if not any((path, span) in self.targets for span in spans):
-                            self.keywords[scope.owner.rpartition(".")[2], name].add(None)
+                        self.keywords[scope.owner.rpartition(".")[2], name].add(None)
                     if scope.kind == "function" and name in scope.parameters:
                         key = (_callable_name(scope.owner), name)
-                        if key in self.keywords and not any((path, span) in self.targets for span in spans):
+                        if key in self.keywords:
                             self.keywords[key].add(None)
             for name, _, node in source.attributes:
                 if name in self.members and isinstance(node.ctx, ast.Store):

@@ -59,6 +59,11 @@ def name_rows(entries: list[Entry], exported: dict[str, set[str]]) -> list[str]:
     return ["| module | before | now |", "|---|---|---|", *sorted(rows)]
 
 
+def _is_described_field(node: ast.stmt) -> bool:
+    is_call = isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Call)
+    return is_call and any(word.arg == "description" for word in node.value.keywords)  # type: ignore[union-attr]
+
+
 def main() -> int:
     """Writes the page."""
     entries = [
@@ -72,7 +77,7 @@ def main() -> int:
         for node in tree.body:
             if isinstance(node, ast.Assign) and any(getattr(t, "id", "") == "__all__" for t in node.targets):
                 exported[str(path.relative_to(ROOT))] = set(ast.literal_eval(node.value))
-            if isinstance(node, ast.ClassDef) and any("description" in ast.unparse(n) for n in node.body):
+            if isinstance(node, ast.ClassDef) and any(map(_is_described_field, node.body)):
                 configs.add(node.name)
     parts = [
         HEAD,

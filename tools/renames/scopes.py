@@ -94,10 +94,9 @@ class Source:
         """Returns every place where a name that `owner` binds is written."""
         spans = set()
         for scope in self.scopes(owner):
-            if name in scope.used or name in scope.bound or name in scope.outer:
-                if self.resolve(scope, name) is owner:
-                    spans.update(scope.used.get(name, ()))
-                    spans.update(scope.bound.get(name, ()))
+            if self.resolve(scope, name) is owner:
+                spans.update(scope.used.get(name, ()))
+                spans.update(scope.bound.get(name, ()))
         return sorted(spans)
 
     def imported_modules(self) -> set[str]:

@@ -76,7 +76,7 @@ def place_of(config: Any) -> Place:
     control = replace(control, horizon=min(control.horizon, config.horizon or control.horizon))
     from evolvent.rollout.mixtures import play_mixture
 
-    make, seed = partial(make_control, control), config.update.seed
+    make, seed = partial(make_control, control), config.learn.seed
     ends = [
         float(play_mixture(control, kind=kind, episodes=_REFERENCES, seed=seed + 1).episodes.returns.mean())
         for kind in ("random", "expert")

@@ -149,7 +149,7 @@ def run_track(words: Sequence[str], console: Console) -> int:
     told = redact(_document(folder / "run.json"))
     tracker = TRACKERS[found.to](folder.resolve(), found.project, told)  # resolved: "." has no name
     try:
-        given = _hand_over(folder, found.to, tracker, follow=found.update_target)
+        given = _hand_over(folder, found.to, tracker, follow=found.follow)
     finally:
         tracker.close()
     console.print(f"gave {found.to} {given} lines of {show_hidden(str(folder))}", soft_wrap=True)

@@ -209,7 +209,7 @@ def run(words: Sequence[str], console: Console) -> int:
         ),
         soft_wrap=True,
     )
-    with recorded(folder, Record("train sequence", config, config.update.seed, (name,), name)):
+    with recorded(folder, Record("train sequence", config, config.learn.seed, (name,), name)):
         write_atomic(folder / "data.json", json.dumps(place.manifest, indent=1))
         policy, history, played = _trained(folder, config, place, console)
         _measure(folder, config, place, console, outcome=(policy, history, played))
@@ -225,8 +225,8 @@ def _refuse_what_cannot_be_measured(config: Any, place: Place) -> None:
     problems = []
     if config.targets and not METHODS[config.method].asks:
         problems.append(Problem("targets", f"{config.method} is not asked for a return", "leave them out"))
-    if config.method in ("dt", "bc") and config.update.horizon < place.horizon:
-        what = f"{config.update.horizon} time steps are learned, an episode of {config.world} has up to {place.horizon}"
+    if config.method in ("dt", "bc") and config.learn.horizon < place.horizon:
+        what = f"{config.learn.horizon} time steps are learned, an episode of {config.world} has up to {place.horizon}"
         problems.append(Problem("learn.horizon", what, f"give {place.horizon} or more, or a shorter --horizon"))
     if problems:
         raise ConfigError(problems)
@@ -249,7 +249,7 @@ def _trained(folder: Path, config: Any, place: Place, console: Console) -> tuple
     from evolvent.offline.state import SequenceCheckpoint
 
     def told(row: Mapping[str, float]) -> None:
-        if row["update"] <= config.update.train.updates:  # what is learned between episodes is in the report
+        if row["update"] <= config.learn.train.updates:  # what is learned between episodes is in the report
             console.print(f"{row['update']:10,.0f}  loss {row['loss']:.4f}", soft_wrap=True)
 
     keep = SequenceCheckpoint(folder / "training.safetensors", every=config.keep_every, on_row=told)
@@ -267,21 +267,21 @@ def _learned(folder: Path, config: Any, place: Place, keep: SequenceCheckpoint) 
     to = folder / "policy"
     match config.method:
         case "tt":
-            planner = trajectory_transformer(config.update, place.data, checkpoint=keep)
+            planner = trajectory_transformer(config.learn, place.data, checkpoint=keep)
             save_planner(planner, to)
             return planner, []
         case "qt":
-            values = q_transformer(config.update, place.data, checkpoint=keep)
+            values = q_transformer(config.learn, place.data, checkpoint=keep)
             save_q_transformer(values, to)
             return values, []
         case "odt":
-            given = config.update.named(float(place.data.returns.max()))
+            given = config.learn.named(float(place.data.returns.max()))
             online = online_dt(
                 given, place.data, checkpoint=keep, explore=partial(_explored, folder / "played", place, given.seed)
             )
             save_conditioned(online.policy, to)
             return online.policy, list(online.online_returns)
-    policy = decision_transformer(config.update, place.data, checkpoint=keep)
+    policy = decision_transformer(config.learn, place.data, checkpoint=keep)
     save_conditioned(policy, to)
     return policy, []
 
@@ -324,7 +324,7 @@ def _measure(
         "Data": str(config.data or place.manifest["kind"]),
         "Episodes": f"{len(place.data.lengths):,}",
         "Decisions": f"{len(place.data.reward):,}",
-        "Seed": str(config.update.seed),
+        "Seed": str(config.learn.seed),
     }
     about = METHODS[config.method].about.partition(":")[0].partition(" by ")[0]
     spread = [float(x) for x in (place.data.returns.min(), place.data.returns.mean(), place.data.returns.max())]
