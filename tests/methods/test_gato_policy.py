@@ -122,7 +122,7 @@ def test_the_model_reads_what_is_before():
     assert made[:, 0].tolist() == [(5, 9)[int(at)] for at in one]
     padded = torch.cat([torch.zeros(2, 1, dtype=torch.long), rows], 1)
     seen, later = torch.tensor([[False, True, True]] * 2), torch.tensor([[0, 0, 1]] * 2)
-    torch.testing.assert_close(model(padded, later, seen=seen)[:, 1:], model(rows, torch.from_numpy(place)))
+    torch.testing.assert_close(model(padded, later, attention_mask=seen)[:, 1:], model(rows, torch.from_numpy(place)))
 
 
 def test_observations_of_another_world_are_refused(tmp_path):

@@ -97,7 +97,7 @@ def test_continuing_is_the_full_pass():
     assert torch.isinf(logits[:, 0, 3:]).all(), "column 1 has three bins"
     padded = torch.cat([torch.zeros(2, 6, dtype=torch.long), tokens], 1)
     seen = torch.tensor([[False] * 6 + [True] * 8] * 2)
-    torch.testing.assert_close(model(padded, seen=seen)[:, 6:], model(tokens), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(model(padded, attention_mask=seen)[:, 6:], model(tokens), atol=1e-5, rtol=1e-5)
     with pytest.raises(BatchMismatch, match="observation"):
         model.continue_transition(tokens[:, :7], torch.zeros(2, 1), top_p=0.5)
     with pytest.raises(BatchMismatch, match="context"):

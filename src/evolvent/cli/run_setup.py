@@ -95,10 +95,10 @@ def opened(job: Job, console: Console) -> Iterator[Run[Policy]]:
         job.panel or EvaluationPanel(),
         slots=job.slots,
         max_tokens=job.max_tokens,
-        practising=job.practising,
+        rl_train=job.practising,
         optimizer=job.optimizer or OptimizerConfig(),
-        choose=job.choose,
-        deciding=job.deciding,
+        restrict_to_admissible=job.choose,
+        action_level=job.deciding,
     )
     progress = Progress(console, job.plan)
     watched: Watched[Policy] = Watched(verbs, progress)

@@ -126,7 +126,7 @@ def decision_transformer(
     def loss(rng: np.random.Generator) -> Any:
         windows = source.sample(rng, config.train.batch)
         predicted = model(
-            windows.observation, windows.action, to_go=windows.to_go, time=windows.time, seen=windows.seen
+            windows.observation, windows.action, to_go=windows.to_go, time=windows.time, attention_mask=windows.seen
         )
         return action_loss(predicted, windows.action, windows.decided)
 

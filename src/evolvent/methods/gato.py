@@ -215,7 +215,7 @@ def gato(
             for task_index in rng.integers(len(names), size=config.train.batch)
         ]
         rows, position, is_visible, is_learned = build_step_batch(windows, model)
-        logits = model(rows[:, :-1], position[:, :-1], seen=is_visible[:, :-1])
+        logits = model(rows[:, :-1], position[:, :-1], attention_mask=is_visible[:, :-1])
         return action_nll(logits, rows[:, 1:], is_learned[:, 1:] & is_visible[:, :-1])
 
     data = " ".join(f"{name} {steps_digest(tasks[name].episodes)}" for name in names)

@@ -90,7 +90,7 @@ class _EntropyDual:
 
         windows = source.draw(rng, self.batch)
         outputs = self.model(
-            windows.observation, windows.action, to_go=windows.to_go, time=windows.time, seen=windows.seen
+            windows.observation, windows.action, to_go=windows.to_go, time=windows.time, attention_mask=windows.seen
         )
         gaussian, action = outputs[windows.decided], windows.action[windows.decided]
         noise = torch.from_numpy(rng.standard_normal(tuple(action.shape)).astype(np.float32))

@@ -136,7 +136,7 @@ def q_transformer(
             _window_values(target_model, windows, bins), windows, gamma=config.gamma, monte_carlo=config.monte_carlo
         )
         target, bins = target[:, :-1], bins[:, :-1]
-        q = model(windows.observation[:, :-1], bins, seen=windows.seen[:, :-1])
+        q = model(windows.observation[:, :-1], bins, attention_mask=windows.seen[:, :-1])
         action_values = q.gather(-1, bins.clamp(min=0)[..., None])[..., 0]
         value_mask = mask[..., None].expand_as(action_values)
         td_sum = td_loss(action_values[value_mask], target[value_mask]).sum()
@@ -164,8 +164,8 @@ def _window_values(network: QSequence, windows: Windows, bins: Any) -> Any:
     from evolvent.rl.soft_values import hard_value
 
     with torch.no_grad():
-        step_values = network(windows.observation[:, :-1], bins[:, :-1], seen=windows.seen[:, :-1])
-        next_values = network(windows.observation[:, 1:], bins[:, 1:], seen=windows.seen[:, 1:])
+        step_values = network(windows.observation[:, :-1], bins[:, :-1], attention_mask=windows.seen[:, :-1])
+        next_values = network(windows.observation[:, 1:], bins[:, 1:], attention_mask=windows.seen[:, 1:])
         return hard_value(torch.cat([step_values, next_values[:, -1:]], 1))
 
 

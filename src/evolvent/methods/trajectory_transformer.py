@@ -223,7 +223,7 @@ def trajectory_transformer(
 
     def loss(rng: np.random.Generator) -> Any:
         tokens, is_visible, is_learned = source.sample(rng, config.train.batch)
-        logits = model(tokens[:, :-1], seen=is_visible[:, :-1])
+        logits = model(tokens[:, :-1], attention_mask=is_visible[:, :-1])
         mask = is_learned[:, 1:] & is_visible[:, :-1]  # the first token of a window is foretold by nothing
         logp = target_logprobs(logits[mask], tokens[:, 1:][mask])
         return weighted_nll(logp, weight.expand(mask.shape)[mask]), mask.sum()

@@ -90,7 +90,7 @@ class GatoModel(nn.Module):
         """
         step_position = step_position.clamp(max=self.shape.longest - 1)
         stream = F.dropout(self.embed(rows) + self.place(step_position), self.shape.dropout, self.training)
-        logits: Tensor = self.head(self.trunk(stream, seen=attention_mask))
+        logits: Tensor = self.head(self.trunk(stream, attention_mask=attention_mask))
         return logits
 
     @torch.no_grad()

@@ -126,7 +126,7 @@ class MultiAgentTransformer(TeamModel):
         self.check(inputs)
         x: Tensor = self.observe(inputs.observation)
         if self.encoder is not None:
-            x = self.encoder(x, seen=inputs.alive)
+            x = self.encoder(x, attention_mask=inputs.alive)
         return x if inputs.alive is None else x * inputs.alive[..., None]
 
     def values(self, inputs: TeamInputs) -> Tensor:
@@ -161,7 +161,7 @@ class MultiAgentTransformer(TeamModel):
     def _decode(self, tokens: Tensor, representation: Tensor, attention_mask: Tensor | None) -> Tensor:
         if self.decoder is None:
             return representation
-        decoded: Tensor = self.decoder(self.embed(tokens), representation, seen=attention_mask)
+        decoded: Tensor = self.decoder(self.embed(tokens), representation, attention_mask=attention_mask)
         return decoded
 
     def _shifted_actions(self, inputs: TeamInputs, actions: Tensor | None) -> Tensor:

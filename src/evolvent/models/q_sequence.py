@@ -109,7 +109,8 @@ class QSequence(nn.Module):
         stream = torch.cat([self.embed_observation(observation)[:, :, None], embedded_bins], 2).flatten(1, 2)
         tokens_per_step = 1 + shape.dims
         hidden = self.trunk(
-            stream, seen=None if attention_mask is None else attention_mask.repeat_interleave(tokens_per_step, 1)
+            stream,
+            attention_mask=None if attention_mask is None else attention_mask.repeat_interleave(tokens_per_step, 1),
         )
         dim_hidden = hidden.view(batch, steps, tokens_per_step, -1)[:, :, : shape.dims]
         return torch.einsum("bkdw,dnw->bkdn", dim_hidden, self.heads) + self.offset
@@ -119,5 +120,5 @@ class QSequence(nn.Module):
         """Chooses the newest step's bins `[B, d]`, each the best given the earlier ones: d passes."""
         bins = bins.clone()
         for dim in range(self.shape.dims):
-            bins[:, -1, dim] = self(observation, bins, seen=attention_mask)[:, -1, dim].argmax(-1)
+            bins[:, -1, dim] = self(observation, bins, attention_mask=attention_mask)[:, -1, dim].argmax(-1)
         return bins[:, -1]

@@ -120,7 +120,8 @@ class DecisionModel(nn.Module):
         tokens_per_step = len(parts)
         stream = F.dropout(self.norm(stream.flatten(1, 2)), shape.dropout, self.training)
         hidden = self.trunk(
-            stream, seen=None if attention_mask is None else attention_mask.repeat_interleave(tokens_per_step, 1)
+            stream,
+            attention_mask=None if attention_mask is None else attention_mask.repeat_interleave(tokens_per_step, 1),
         )
         outputs: Tensor = self.head(hidden[:, tokens_per_step - 2 :: tokens_per_step])
         if shape.actions:

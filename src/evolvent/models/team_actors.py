@@ -89,7 +89,9 @@ class TeamActors(TeamModel):
     def values(self, inputs: TeamInputs) -> Tensor:
         self.check(inputs)
         if self.encoder is not None:
-            values: Tensor = self.critic(self.encoder(self.observe(inputs.observation), seen=inputs.alive)).squeeze(-1)
+            values: Tensor = self.critic(
+                self.encoder(self.observe(inputs.observation), attention_mask=inputs.alive)
+            ).squeeze(-1)
             return values
         observation = inputs.observation
         if inputs.state is not None and self.shape.state:

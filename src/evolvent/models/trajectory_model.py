@@ -96,7 +96,7 @@ class TrajectoryModel(nn.Module):
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
         if attention_mask is not None:
             positions = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
-        return self._compute_logits(self.trunk(self._embed(tokens, positions, 0), seen=attention_mask), 0)
+        return self._compute_logits(self.trunk(self._embed(tokens, positions, 0), attention_mask=attention_mask), 0)
 
     @torch.no_grad()
     def continue_transition(self, tokens: Tensor, draws: Tensor, *, top_p: float) -> Tensor:

@@ -93,7 +93,7 @@ def annotate_on_cluster(
     Raises:
         Errors of `annotate`. EndpointError: the cluster is gone, or it lost an annotator four times.
     """
-    annotate_options = {"vocabulary": vocabulary, "teacher_k": teacher_k, "batch_tokens": batch_tokens}
+    annotate_options = {"vocabulary": vocabulary, "teacher_k": teacher_k, "max_tokens_per_forward": batch_tokens}
     annotate(policy, (), **annotate_options)  # type: ignore[arg-type]  # refuses here, before anything travels
     return _annotate_windows(
         policy, iter(sequences), annotate_options, ray=ray, placement=placement or Placement(), threads=threads
