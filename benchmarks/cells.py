@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from evolvent.bench.results import hold_lock
+from evolvent.bench.results import claimed
 from evolvent.errors import ConfigError, Locked, Problem
 from evolvent.files import write_atomic
-from evolvent.stats import crossed_interval
+from evolvent.stats import crossed
 from evolvent.trajectory import sample_rng
 
 __all__ = ["each", "interval", "keep", "kept", "once", "quiet", "refuse"]
@@ -39,7 +39,7 @@ def keep(folder: Path, key: str, row: Mapping[str, Any]) -> None:
 def once(folder: Path, key: str, digest: str, make: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Make a cell and keep it; None where the folder has it, or another process is making it."""
     try:
-        with hold_lock(folder / "locks" / f"cell-{key}", wait_s=0):
+        with claimed(folder / "locks" / f"cell-{key}", wait_s=0):
             path = folder / f"cell-{key}.json"
             if path.exists() and json.loads(path.read_text(encoding="utf-8"))["digest"] == digest:
                 return None
@@ -92,8 +92,6 @@ def interval(
     Args:
         other: what is taken off; None: `own` are shares, whose ends stay within 0 and 1.
     """
-    found = crossed_interval(
-        own, [[0.0] * len(kinds)] * len(own) if other is None else other, kinds=kinds, rng=sample_rng(name)
-    )
+    found = crossed(own, [[0.0] * len(kinds)] * len(own) if other is None else other, kinds=kinds, rng=sample_rng(name))
     ends = (found.mean, found.low, found.high) if found.low == found.low else (found.mean,) * 3
     return [round(end if other is not None else min(max(end, 0.0), 1.0), 4) for end in ends]

@@ -30,11 +30,11 @@ from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.token_sequences import flatten
 from evolvent.models.policy import Policy
-from evolvent.rl.trainer import RLConfig
+from evolvent.rl.trainer import PracticeConfig
 from evolvent.rollout.collect import collect
 from evolvent.rollout.episode import Limits
 from evolvent.run import Run
-from evolvent.scale.initial import collect_demonstrations, make_policy
+from evolvent.scale.initial import demonstrations, policy_for
 from evolvent.store.ledger import read_rows
 from evolvent.trajectory import Json, Start, Task, canonical_json, sample_rng, sample_seed
 from evolvent.worlds.base import World
@@ -162,13 +162,13 @@ class Protocol:
         scale: of the budgets, for a quick run. panel: tasks of each panel at the end.
     """
 
-    practice: RLConfig = field(
-        default_factory=lambda: RLConfig(
-            iterations=5000, tasks_per_iteration=32, group_size=4, ppo_epochs=2, minibatches=2, save_every=5000
+    practice: PracticeConfig = field(
+        default_factory=lambda: PracticeConfig(
+            iterations=5000, tasks=32, samples=4, epochs=2, minibatches=2, save_every=5000
         )
     )
     train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(weight_decay=0.0, final_lr_ratio=1.0, max_grad_norm=0.5, batch_tokens=4096)
+        default_factory=lambda: TrainConfig(weight_decay=0.0, final_lr=1.0, clip=0.5, batch_tokens=4096)
     )
     clone: TrainConfig = CLONE
     rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
@@ -233,13 +233,13 @@ def _cloned(protocol: Protocol, name: str, seed: int) -> Policy:
     starts = [Start(task) for task in [*said, *chosen[: place.random - len(said)]]]
     shown = list(collect({world.name: world}, starts, Random(), engine=None, seed=seed))
     shown.sort(key=lambda one: one.id)  # they come in order of completion
-    shown += collect_demonstrations([world], chosen[place.random :], seed=seed) if place.expert else []
-    policy = make_policy([world], seed=seed)
+    shown += demonstrations([world], chosen[place.random :], seed=seed) if place.expert else []
+    policy = policy_for([world], seed=seed)
     flat = flatten(shown, policy.dialect, instructions=lambda task: "", context=policy.context)
     config = protocol.clone.model_copy(update={"tokens": max(1, round(place.tokens * protocol.scale))})
     learner = Learner(policy, weighted_nll, config, seed=sample_seed("credit start", seed) % 2**31)
-    learner.fit(flat.sequences)
-    return learner.policy.next_version()
+    learner.fit(flat.parts)
+    return learner.policy.advanced()
 
 
 def weights_digest(policy: Policy) -> str:
@@ -263,7 +263,7 @@ def run_cell(protocol: Protocol, folder: Path, cell: Cell) -> dict[str, Any]:
     policy, most = start_of(protocol, folder, cell.world, cell.seed), round(place.env_steps * protocol.scale)
     began, digest, way, note = time.process_time(), weights_digest(policy), WAYS[cell.method], ""
     train = protocol.train.model_copy(update={"lr": cell.rate})
-    verbs = Budgeted({world.name: world}, slots=_SLOTS, max_tokens=protocol.max_tokens, rl_train=train)
+    verbs = Budgeted({world.name: world}, slots=_SLOTS, max_tokens=protocol.max_tokens, practising=train)
     verbs.most = most
     with tempfile.TemporaryDirectory() as scratch, Run(Path(scratch), verbs, seed=cell.seed) as run:
         order = sample_rng("credit practice", cell.world, cell.seed).permutation(len(tasks.practised))

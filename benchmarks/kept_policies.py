@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from evolvent.bench.results import hold_lock
+from evolvent.bench.results import claimed
 from evolvent.files import plain_json
 from evolvent.models.policy import Policy, load_policy
 
@@ -27,7 +27,7 @@ def policy_once(folder: Path, name: str, make: Callable[[], tuple[Policy, Mappin
         Locked: another process has been making it for half an hour.
     """
     place = _place(folder, name)
-    with hold_lock(folder / "locks" / name, wait_s=_WAIT_S):
+    with claimed(folder / "locks" / name, wait_s=_WAIT_S):
         if not place.exists():
             place.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=place.parent) as scratch:

@@ -36,9 +36,9 @@ from benchmarks.cells import interval, keep, kept, refuse
 from benchmarks.openr_cells import ARMS, LEARNING, TASKS, Cell, Protocol, run_arms
 from benchmarks.reporting import about, command_line, finish, write
 from benchmarks.search_bases import FOLDER as BASES
-from evolvent.errors import unknown_name_problem
-from evolvent.reward.labelling import LabellingConfig
-from evolvent.rl.trainer import RLConfig
+from evolvent.errors import unknown
+from evolvent.reward.labelling import Labelling
+from evolvent.rl.trainer import PracticeConfig
 
 FOLDER = Path(__file__).parent / "results" / "openr"
 PROTOCOL = Protocol()
@@ -46,9 +46,9 @@ QUICK = Protocol(
     seeds=(0,),
     tasks=6,
     samples=2,
-    labelling=LabellingConfig(kind="shepherd", count=2),
+    labelling=Labelling(kind="shepherd", count=2),
     labels=100,
-    practice=RLConfig(iterations=2, tasks_per_iteration=4, group_size=2, ppo_epochs=1, minibatches=1, save_every=1000),
+    practice=PracticeConfig(iterations=2, tasks=4, samples=2, epochs=1, minibatches=1, save_every=1000),
     paths=2,
     votes=3,
     panel=6,
@@ -146,9 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", nargs="+", type=int, help="of everything")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the cells are")
     options = parser.parse_args(arguments)
-    wrong = [
-        unknown_name_problem("task", task, TASKS, location="--tasks") for task in options.tasks if task not in TASKS
-    ]
+    wrong = [unknown("task", task, TASKS, where="--tasks") for task in options.tasks if task not in TASKS]
     refuse(wrong)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

@@ -14,17 +14,17 @@ from typing import Any
 
 from benchmarks.prm_bases import RECIPES, policy_of, took
 from benchmarks.search_bases import Base, panel, shown_of, world_of
-from evolvent.bench.results import hold_lock
+from evolvent.bench.results import claimed
 from evolvent.errors import ConfigError
 from evolvent.learn.config import TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
-from evolvent.methods.openr import OpenRConfig, openr
+from evolvent.methods.openr import OpenR, openr
 from evolvent.models.policy import Policy
-from evolvent.reward.labelling import LabellingConfig
-from evolvent.rl.trainer import RLConfig
+from evolvent.reward.labelling import Labelling
+from evolvent.rl.trainer import PracticeConfig
 from evolvent.run import Evaluation, Run
-from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
+from evolvent.scale.local_backend import LocalVerbs, Panel
 from evolvent.search.settings import SearchConfig
 from evolvent.store.ledger import read_rows
 from evolvent.trajectory import Task, canonical_json, sample_seed
@@ -59,21 +59,21 @@ class Protocol:
     seeds: tuple[int, ...] = (0, 1, 2)
     tasks: int = 40
     samples: int = 8
-    labelling: LabellingConfig = field(default_factory=lambda: LabellingConfig(kind="omega", count=8, rollouts=48))
+    labelling: Labelling = field(default_factory=lambda: Labelling(kind="omega", count=8, rollouts=48))
     labels: int = 4_000
     online: str = "grpo"
     reward: str = "gain"
     outcome: float = 1.0
     offline: str = "rft"
     per_task: int = 2
-    practice: RLConfig = field(
-        default_factory=lambda: RLConfig(
-            iterations=8, tasks_per_iteration=16, group_size=4, ppo_epochs=2, minibatches=2, save_every=1000
+    practice: PracticeConfig = field(
+        default_factory=lambda: PracticeConfig(
+            iterations=8, tasks=16, samples=4, epochs=2, minibatches=2, save_every=1000
         )
     )
     lr: float = 2e-4
     fitting: TrainConfig = field(
-        default_factory=lambda: TrainConfig(lr=1e-3, batch_tokens=1536, weight_decay=0.01, warmup_steps=10)
+        default_factory=lambda: TrainConfig(lr=1e-3, batch_tokens=1536, weight_decay=0.01, warmup_updates=10)
     )
     lr_scale: float = 0.5
     paths: int = 8
@@ -87,11 +87,11 @@ class Protocol:
         """The recipes of the policies: the deductions of `benchmarks.prm`, and word problems."""
         return RECIPES[self.quick]
 
-    def config(self, arm: str, task: str, *, tokens: int | None = None) -> OpenRConfig:
+    def config(self, arm: str, task: str, *, tokens: int | None = None) -> OpenR:
         """The settings of the method in an arm; tokens: that are learned offline."""
         labelling = self.labelling.model_copy(update={"max_tokens": self.bases[task].max_tokens})
         practice = self.practice.model_copy(update={"iterations": max(1, self.practice.iterations // 2)})
-        return OpenRConfig.model_validate(
+        return OpenR.model_validate(
             {
                 "samples": self.samples,
                 "labelling": labelling,
@@ -170,22 +170,22 @@ def run_arms(
     place = folder / "runs" / f"openr-{protocol.digest}-{task}-{seed}"
     recipe, policy = protocol.bases[task], policy_of(task, seed, bases, bases=protocol.bases)
     world = world_of(task, bases=protocol.bases)
-    panels = EvaluationPanel(split=protocol.split, tiers=(recipe.tier,), limit=protocol.panel)
+    panels = Panel(split=protocol.split, tiers=(recipe.tier,), limit=protocol.panel)
     online = protocol.fitting.model_copy(
         update={"lr": protocol.lr, "final_lr": 1.0, "warmup_updates": 0, "clip": 0.5, "batch_tokens": 4096}
     )
-    verbs = LocalBackend(
+    verbs = LocalVerbs(
         {world.name: world},
         protocol.fitting,
         panels,
         _SLOTS,
         recipe.max_tokens,
-        rl_train=online,
+        practising=online,
         optimizer=OptimizerConfig(),
     )
     known = {cell.arm: dict(row) for cell, row in rows.items() if (cell.task, cell.seed) == (task, seed)}
     with (
-        hold_lock(folder / "locks" / place.name, wait_s=60.0),
+        claimed(folder / "locks" / place.name, wait_s=60.0),
         Run(place, verbs, seed=seed, settings=verbs.settings()) as run,
     ):
         arms = _Arms(protocol, run, policy, task, seed, panel(task, "train", protocol.tasks, bases=protocol.bases))
@@ -202,7 +202,7 @@ def run_arms(
                 "digest": protocol.digest,
                 **_right(found),
                 "stages": [row["name"] for row in spent],
-                **_spent(spent, epochs=protocol.practice.ppo_epochs),
+                **_spent(spent, epochs=protocol.practice.epochs),
                 "base": took(task, seed, bases, bases=protocol.bases)["cpu_s"],
             }
             note(Cell(task, seed, arm), known[arm])
@@ -225,7 +225,7 @@ class _Arms:
         if arm == "base":
             return run.evaluate(self.policy, 0)
         if arm == "majority":
-            return run.evaluate(self.policy, 0, search=asked.majority(self.task))
+            return run.evaluate(self.policy, 0, how=asked.majority(self.task))
         if arm == "imitated":
             shown = shown_of(self.task, self.seed, bases=asked.bases)
             again = run.fit(self.policy, shown, weighted_nll, tokens=learned, lr_scale=asked.lr_scale)
@@ -236,7 +236,7 @@ class _Arms:
         if arm not in ("guided", "all"):
             return run.evaluate(policy)
         last = 1 if arm == "guided" else config.practice.iterations + 1  # as `openr` counts: it has played this already
-        return run.arm("guided").evaluate(policy, last, search=config.search, value_model=judge)
+        return run.arm("guided").evaluate(policy, last, how=config.search, judge=judge)
 
 
 def _right(found: Sequence[Evaluation]) -> Row:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.page_tables import BENCHES, Bench, Figure
-from evolvent.bench.verdict import read_summary, to_json
+from evolvent.bench.verdict import as_json, read_summary
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -44,7 +44,7 @@ def page(folder: Path = RESULTS) -> str:
 def study_section(title: str, name: str, folder: Path) -> str:
     """A controlled study: every arm with its interval, the difference that decides, its verdict, seeds and versions."""
     frozen = json.loads((folder / "study.json").read_text(encoding="utf-8"))["study"]
-    found = to_json(read_summary(folder))
+    found = as_json(read_summary(folder))
     primary = found["primary"]
     lines = [f"## {title}", "", f"    python -m benchmarks.{name}", "", found["sentence"], ""]
     lines += [f"| arm | what it is | success | minus {primary['control']} |", "|---|---|---|---|"]

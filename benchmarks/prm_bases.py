@@ -57,7 +57,7 @@ class Proofs(Deduction):
 
     def make(self, task: Task) -> QuestionEnv:
         """An Env whose verdict is that of `proof_grade`."""
-        return QuestionEnv(task, self.question(task).text, partial(self.grade_proof, task))
+        return QuestionEnv(task, self.question(task).text, partial(self.proof_grade, task))
 
 
 _PROOFS = replace(
@@ -117,7 +117,7 @@ def _made(task: str, seed: int, bases: Mapping[str, Base]) -> tuple[Policy, dict
     shown = shown_of(task, seed, bases=bases)
     flat = flatten(shown, policy.dialect, instructions=lambda _: world.instructions, context=policy.context)
     learner = Learner(policy, weighted_nll, base.train.model_copy(update={"tokens": base.tokens}), seed=own)
-    report = learner.fit(flat.sequences)
+    report = learner.fit(flat.parts)
     note = {
         "task": task,
         "seed": seed,
@@ -128,4 +128,4 @@ def _made(task: str, seed: int, bases: Mapping[str, Base]) -> tuple[Policy, dict
         "loss": round(float(np.mean(report.losses[-50:])), 4),
         "cpu_s": round(time.process_time() - began, 1),
     }
-    return learner.policy.next_version(), note
+    return learner.policy.advanced(), note

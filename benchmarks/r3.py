@@ -32,10 +32,10 @@ from benchmarks.cells import each, kept, once, quiet, refuse
 from benchmarks.r3_cells import run_cell
 from benchmarks.r3_protocol import METHODS, PANELS, Cell, Protocol, panel
 from benchmarks.reporting import about, command_line, finish, write
-from evolvent.errors import ConfigError, Problem, unknown_name_problem
-from evolvent.methods.r3 import R3Config
-from evolvent.rl.trainer import RLConfig
-from evolvent.stats import crossed_interval
+from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.methods.r3 import R3
+from evolvent.rl.trainer import PracticeConfig
+from evolvent.stats import crossed
 from evolvent.trajectory import Task, sample_rng
 
 RESULTS = Path(__file__).parent / "results" / "r3"
@@ -52,7 +52,7 @@ QUICK = Protocol(
     rates=(1e-3,),
     imitated=(1e-3,),
     tuned=("arithmetic",),
-    r3=R3Config(practice=RLConfig(iterations=40, tasks_per_iteration=16, group_size=1, save_every=40, critic="own")),
+    r3=R3(practice=PracticeConfig(iterations=40, tasks=16, samples=1, save_every=40, critic="own")),
 )
 
 
@@ -174,7 +174,7 @@ def interval(
         return [[float(row[at]) for at in used] for row in rows]
 
     tasks = [tasks[at] for at in used]
-    found = crossed_interval(
+    found = crossed(
         scores(own),
         scores(other) or [[0.0] * len(tasks)] * len(own),
         kinds=[f"{name}: {one.kind}" for name, one in tasks],
@@ -285,7 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     tasks = options.tasks or (["arithmetic"] if options.quick else [*PANELS])
     seeds = options.seeds or ([0, 1] if options.quick else [0, 1, 2])
-    wrong = [unknown_name_problem("panel", task, PANELS, location="--tasks") for task in tasks if task not in PANELS]
+    wrong = [unknown("panel", task, PANELS, where="--tasks") for task in tasks if task not in PANELS]
     if used := sorted({*seeds} & {*PROTOCOL.development}):
         wrong.append(Problem("--seeds", f"{used} choose the rates", "give other seeds"))
     refuse(wrong)

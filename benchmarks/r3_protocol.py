@@ -21,10 +21,10 @@ from benchmarks.looking_up import look_up
 from benchmarks.prm_bases import Proofs
 from benchmarks.search_heads import look_alike
 from evolvent.learn.learner import TrainConfig
-from evolvent.methods.r3 import R3Config
+from evolvent.methods.r3 import R3
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import ROPE_THETA, SIZES
-from evolvent.rl.trainer import RLConfig
+from evolvent.rl.trainer import PracticeConfig
 from evolvent.trajectory import Task, canonical_json, sample_seed
 from evolvent.worlds.base import World
 from evolvent.worlds.countdown import Countdown
@@ -38,7 +38,7 @@ __all__ = ["METHODS", "MODELS", "PANELS", "Cell", "Panel", "Protocol", "panel", 
 
 METHODS = ("sft", "outcome", "staged", "mixed")
 Heads = Callable[[Policy], None]
-IMITATING = TrainConfig(lr=3e-3, betas=(0.9, 0.95), batch_tokens=1024, final_lr_ratio=1.0)
+IMITATING = TrainConfig(lr=3e-3, betas=(0.9, 0.95), batch_tokens=1024, final_lr=1.0)
 
 
 @dataclass(frozen=True)
@@ -97,14 +97,14 @@ MODELS: Mapping[str, tuple[type[PretrainedConfig], type[PreTrainedModel], dict[s
 """The smallest embedded size, a Llama of twice the weights, and another architecture."""
 
 
-MIXED = R3Config(
+MIXED = R3(
     kl=0.01,
-    gae_lambda=1.0,
-    practice=RLConfig(
+    lam=1.0,
+    practice=PracticeConfig(
         iterations=2000,
-        tasks_per_iteration=128,
-        group_size=1,
-        ppo_epochs=1,
+        tasks=128,
+        samples=1,
+        epochs=1,
         minibatches=2,
         temperature=0.7,
         save_every=2000,
@@ -112,8 +112,8 @@ MIXED = R3Config(
         critic_lr=1e-3,
     ),
 )
-PRACTISING = TrainConfig(weight_decay=0.0, warmup_steps=0, final_lr_ratio=1.0, max_grad_norm=1.0, batch_tokens=4096)
-AGAIN = TrainConfig(betas=(0.9, 0.95), batch_tokens=1024, final_lr_ratio=1.0)
+PRACTISING = TrainConfig(weight_decay=0.0, warmup_updates=0, final_lr=1.0, clip=1.0, batch_tokens=4096)
+AGAIN = TrainConfig(betas=(0.9, 0.95), batch_tokens=1024, final_lr=1.0)
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Protocol:
     imitated: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
     development: tuple[int, ...] = (100,)
     tuned: tuple[str, ...] = ("arithmetic", "deduction")
-    r3: R3Config = MIXED
+    r3: R3 = MIXED
     train: TrainConfig = PRACTISING
     again: TrainConfig = AGAIN
 

@@ -33,9 +33,9 @@ from benchmarks.reporting import about, command_line, finish, write
 from benchmarks.search_bases import panel
 from benchmarks.search_quality_cells import loop_cell, run_cell
 from benchmarks.search_quality_protocol import METHODS, TASKS, Cell, Protocol
-from evolvent.errors import unknown_name_problem
+from evolvent.errors import unknown
 from evolvent.files import write_atomic
-from evolvent.stats import crossed_interval, paired_interval
+from evolvent.stats import crossed, paired
 from evolvent.trajectory import sample_rng
 
 RESULTS = Path(__file__).parent / "results" / "search"
@@ -97,7 +97,7 @@ def interval(kept: Cells, own: Sequence[Cell], other: Sequence[Cell] = ()) -> li
     kinds = [task.kind for task in panel(own[0].task, "test", kept.protocol.panel, bases=kept.protocol.bases)]
     sides = [[kept.kept[cell]["values"] for cell in side] for side in (own, other)]
     against = sides[1] or [[0.0] * len(kinds)] * len(own)
-    found = crossed_interval(sides[0], against, kinds=kinds, rng=sample_rng("search quality"))
+    found = crossed(sides[0], against, kinds=kinds, rng=sample_rng("search quality"))
     ends = (found.mean, found.low, found.high) if found.low == found.low else (found.mean,) * 3
     return [round(end, 4) for end in ends]
 
@@ -211,7 +211,7 @@ def _over_seeds(gains: Sequence[float]) -> list[float]:
     """[mean, low, high] of one number a seed: Student's t; of one seed its number alone."""
     if len(gains) < 2:
         return [gains[0]] * 3
-    found = paired_interval(gains, [0.0] * len(gains), rng=sample_rng("loops"))
+    found = paired(gains, [0.0] * len(gains), rng=sample_rng("loops"))
     return [round(end, 4) for end in (found.mean, found.low, found.high)]
 
 
@@ -249,7 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     protocol = QUICK if options.quick else PROTOCOL
     tasks = options.tasks or (["countdown"] if options.quick else [*TASKS])
-    wrong = [unknown_name_problem("task", task, TASKS, location="--tasks") for task in tasks if task not in TASKS]
+    wrong = [unknown("task", task, TASKS, where="--tasks") for task in tasks if task not in TASKS]
     refuse(wrong)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

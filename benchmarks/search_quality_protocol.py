@@ -67,7 +67,7 @@ class Protocol:
     pairs: int = 1500
     judge_tokens: int = 200_000
     train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(lr=2e-3, batch_tokens=1536, weight_decay=0.01, warmup_steps=20)
+        default_factory=lambda: TrainConfig(lr=2e-3, batch_tokens=1536, weight_decay=0.01, warmup_updates=20)
     )
     loop_tasks: int = 2400
     loop_computed: int = 350

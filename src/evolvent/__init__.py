@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from evolvent.agents.plain import Expert, Random, Script
     from evolvent.config import Config
     from evolvent.engine.asks import SampleAsk, Sampling, ScoreAsk
-    from evolvent.engine.driver import run_jobs
+    from evolvent.engine.driver import drive
     from evolvent.engine.local import LocalEngine
     from evolvent.errors import ConfigError, EvolventError
     from evolvent.learn.learner import Learner, TrainConfig
     from evolvent.learn.objectives import Objective, weighted_nll
-    from evolvent.methods.agentevol import AgentEvolConfig, agentevol
+    from evolvent.methods.agentevol import AgentEvol, agentevol
     from evolvent.models.policy import Policy, load_policy, tiny_policy
     from evolvent.rollout.collect import collect
     from evolvent.run import Run
-    from evolvent.scale.initial import collect_demonstrations, make_policy
+    from evolvent.scale.initial import demonstrations, policy_for
     from evolvent.scale.local_backend import local_run
     from evolvent.store.store import Store
     from evolvent.trajectory import Annotation, Generation, Score, Start, Step, Task, Trajectory
@@ -37,16 +37,16 @@ _HOMES = {
     "agents.plain": ("Expert", "Random", "Script"),
     "config": ("Config",),
     "engine.asks": ("SampleAsk", "Sampling", "ScoreAsk"),
-    "engine.driver": ("run_jobs",),
+    "engine.driver": ("drive",),
     "engine.local": ("LocalEngine",),
     "errors": ("ConfigError", "EvolventError"),
     "learn.learner": ("Learner", "TrainConfig"),
     "learn.objectives": ("Objective", "weighted_nll"),
-    "methods.agentevol": ("AgentEvolConfig", "agentevol"),
+    "methods.agentevol": ("AgentEvol", "agentevol"),
     "models.policy": ("Policy", "load_policy", "tiny_policy"),
     "rollout.collect": ("collect",),
     "run": ("Run",),
-    "scale.initial": ("collect_demonstrations", "make_policy"),
+    "scale.initial": ("demonstrations", "policy_for"),
     "scale.local_backend": ("local_run",),
     "store.store": ("Store",),
     "trajectory": ("Annotation", "Generation", "Score", "Start", "Step", "Task", "Trajectory"),
@@ -59,7 +59,7 @@ _HOME = {name: f"evolvent.{module}" for module, names in _HOMES.items() for name
 
 __version__ = "0.1.0"
 __all__ = [
-    "AgentEvolConfig",
+    "AgentEvol",
     "Annotation",
     "Config",
     "ConfigError",
@@ -91,12 +91,12 @@ __all__ = [
     "World",
     "agentevol",
     "collect",
-    "collect_demonstrations",
+    "demonstrations",
+    "drive",
     "load_policy",
     "local_run",
-    "make_policy",
+    "policy_for",
     "report",
-    "run_jobs",
     "tiny_policy",
     "weighted_nll",
 ]

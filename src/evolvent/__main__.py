@@ -1,4 +1,4 @@
-"""The command line, for `python -m evolvent` and `torchrun -m evolvent`."""
+"""`python -m evolvent`, and so `torchrun -m evolvent`: the command line."""
 
 from evolvent.cli.main import main
 

@@ -10,7 +10,7 @@ import pytest
 
 from evolvent.cli.console import console_for
 from evolvent.cli.progress import Planned, Progress, Watched, minutes
-from evolvent.run import RunStage
+from evolvent.run import Stage
 
 
 class Terminal(io.StringIO):
@@ -29,8 +29,8 @@ def begun(verb: str) -> tuple[str, str, None]:
     return verb, f"evolve round 1 {verb}", None
 
 
-def stage(verb: str, *, log=lambda values: None) -> RunStage:
-    return RunStage(f"{verb}-1", verb, "evolve", 1, Path("x"), 0, None, log)
+def stage(verb: str, *, log=lambda values: None) -> Stage:
+    return Stage(f"{verb}-1", verb, "evolve", 1, Path("x"), 0, None, log)
 
 
 PLAN = (Planned("fit", 1000), Planned("evaluate", 50), Planned("collect", 200), Planned("fit", 500))

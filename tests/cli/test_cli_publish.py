@@ -22,7 +22,7 @@ from evolvent.cli.main import main
 from evolvent.cli.publish import license_of
 from evolvent.cli.publishing import whole_folder
 from evolvent.errors import NoSpace, StoreUnavailable
-from evolvent.scale.local_backend import PanelConfig
+from evolvent.scale.local_backend import Panel
 
 NO_NETWORK = """
 import socket
@@ -39,13 +39,11 @@ def made(tmp_path_factory):
     world = ev.Lookup()
     tasks = world.tasks("train", "seen")
     learner = ev.TrainConfig(lr=5e-3, batch_tokens=256)
-    with ev.local_run(folder, [world], seed=0, train=learner, panel=PanelConfig(limit=3)) as run:
-        policy = run.fit(
-            ev.make_policy([world]), ev.collect_demonstrations([world], tasks[:4]), ev.weighted_nll, tokens=300
-        )
+    with ev.local_run(folder, [world], seed=0, train=learner, panel=Panel(limit=3)) as run:
+        policy = run.fit(ev.policy_for([world]), ev.demonstrations([world], tasks[:4]), ev.weighted_nll, tokens=300)
         run.evaluate(policy, 0)
         for number in run.rounds(1):
-            policy = run.fit(policy, ev.collect_demonstrations([world], tasks[4:6]), ev.weighted_nll, tokens=100)
+            policy = run.fit(policy, ev.demonstrations([world], tasks[4:6]), ev.weighted_nll, tokens=100)
             run.evaluate(policy, number)
         policy.save(folder / "model")
     return folder

@@ -120,7 +120,7 @@ def test_a_policy_by_size_and_from_a_run(tmp_path):
     world = registry.world("lookup")
     fresh = registry.policy("xs", [world], seed=3)
     for number, arm in enumerate(("base", "evolve", "control")):
-        fresh = fresh.next_version()
+        fresh = fresh.advanced()
         fresh.save(tmp_path / "stages" / f"{number}-fit" / "policy")
         with (tmp_path / "stages.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps({"verb": "fit", "name": f"{number}-fit", "arm": arm}) + "\n")

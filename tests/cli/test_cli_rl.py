@@ -8,7 +8,7 @@ import pytest
 
 from evolvent.cli.main import main
 from evolvent.cli.train_rl import METHODS
-from evolvent.rl.trainer import PolicyTrainer
+from evolvent.rl.trainer import Practice
 
 FEW = (
     "--worlds",
@@ -61,14 +61,14 @@ def test_every_method_runs_from_the_command_line(tmp_path, capsys, name):
 
 
 def test_a_stopped_run_goes_on_as_its_own_method(tmp_path, capsys, monkeypatch):
-    improve = PolicyTrainer.update
+    improve = Practice.improve
 
     def stops(self, seen, credit, **more):
         if self.iteration == 2:
             raise KeyboardInterrupt
         improve(self, seen, credit, **more)
 
-    monkeypatch.setattr(PolicyTrainer, "update", stops)
+    monkeypatch.setattr(Practice, "improve", stops)
     run = tmp_path / "run"
     words = ("--rl.practice.save_every", 1, "--rl.practice.critic", "own")
     code, _, error = told(capsys, "train", "rl", "--method", "ntpo", *FEW, *words, "--to", run)

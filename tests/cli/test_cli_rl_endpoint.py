@@ -43,7 +43,7 @@ def train(*words):
 def test_an_endpoint_plays_and_takes_the_weights(tmp_path, dialect):
     """A server of ours speaks both; SGLang's weights bear a label, and it is asked whether they are served."""
     base, weights = tmp_path / "base", tmp_path / "weights"
-    ev.make_policy([ev.Lookup()], seed=0).save(base)
+    ev.policy_for([ev.Lookup()], seed=0).save(base)
     weights.mkdir()
     with command("--policy", base, "--reload", weights, OMP_NUM_THREADS="1") as server:
         there = ("--endpoint", server.url, "--hand_over", weights, "--policy", base, "--dialect", dialect)
@@ -56,7 +56,7 @@ def test_an_endpoint_plays_and_takes_the_weights(tmp_path, dialect):
 
 def test_a_server_without_the_routes_of_its_dialect_is_told(tmp_path):
     base, weights = tmp_path / "base", tmp_path / "weights"
-    ev.make_policy([ev.Lookup()], seed=0).save(base)
+    ev.policy_for([ev.Lookup()], seed=0).save(base)
     weights.mkdir()
     with command("--policy", base, "--reload", weights, OMP_NUM_THREADS="1") as server:
         there = ("--endpoint", server.url, "--hand_over", weights, "--policy", base, "--model", "base")

@@ -49,8 +49,8 @@ def beginner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("policies")
     made = list(worlds(["deduction"]).values())
     with ev.local_run(folder / "run", made, train=ev.TrainConfig(lr=5e-3, batch_tokens=512)) as run:
-        shown = ev.collect_demonstrations(made, made[0].tasks("train", "seen")[:60])
-        policy = run.fit(ev.make_policy(made), shown, ev.weighted_nll, tokens=8000)
+        shown = ev.demonstrations(made, made[0].tasks("train", "seen")[:60])
+        policy = run.fit(ev.policy_for(made), shown, ev.weighted_nll, tokens=8000)
     replace(policy, value_head=fresh_head(policy.model.config.hidden_size, seed=0)).save(folder / "beginner")
     return folder / "beginner"
 

@@ -12,7 +12,7 @@ from evolvent.belief.stopping import Agreement, Decided
 from evolvent.cli.main import main
 from evolvent.cli.search import detectors, stopped_lines
 from evolvent.errors import ConfigError
-from evolvent.view.searches import SearchRow, parse_search_row
+from evolvent.view.searches import SearchRow, search_row
 
 WORDS = [
     "search",
@@ -80,7 +80,7 @@ def test_detectors_of_votes():
 
 
 def row(task: str, method: str, *, success: bool | None, generated: int, stopped: str = "") -> SearchRow:
-    found = parse_search_row(
+    found = search_row(
         {
             "world": "w",
             "task": task,

@@ -13,7 +13,7 @@ from websockets.sync.client import connect
 
 from evolvent.cli.console import console_for
 from evolvent.cli.serve import COMMAND, FACES, Serve, run
-from evolvent.config import list_settings
+from evolvent.config import knobs
 from evolvent.errors import ConfigError
 from tests.serve.command import command
 from tests.serve.served import until
@@ -89,7 +89,7 @@ def test_every_mistake_at_once(tmp_path, monkeypatch):
 
 
 def test_every_setting_is_described_and_every_face_named():
-    assert all(knob.description for knob in list_settings(Serve))
+    assert all(knob.description for knob in knobs(Serve))
     assert COMMAND.main == "worlds" and list(FACES) == ["native", "agentgym", "openenv", "mcp"]
 
 

@@ -59,7 +59,7 @@ def words(data: Path, run: object, *more: object) -> list[str]:
 def whole(data):
     """A training that nobody interrupted, with all its checkpoints, and snapshots."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "_POLL_S", 0.0)
+        patch.setattr(training, "_LOOK_S", 0.0)
         assert main(words(data, data / "whole", "--keep.snapshots", "true", "--keep.last", 10)) == 0
     return data / "whole"
 

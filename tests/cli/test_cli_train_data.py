@@ -8,10 +8,10 @@ from safetensors.numpy import load_file
 
 from evolvent.cli.main import main
 from evolvent.cli.train_data_sources import Calls, Demonstrations
-from evolvent.curate.irrelevance import sample_to_row
+from evolvent.curate.irrelevance import row_of
 from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.models.policy import load_policy, tiny_policy
-from evolvent.scale.local_backend import LocalBackend
+from evolvent.scale.local_backend import LocalVerbs
 from tests.learn.byte_policy import byte_policy
 
 THINGS, PLACES = ("rain", "mail", "song", "train"), ("oslo", "rome", "bern")
@@ -34,7 +34,7 @@ def tool(thing):
 
 def calls(place):
     return [
-        sample_to_row(
+        row_of(
             CallSample(
                 f"{place}/{one}",
                 (Message("user", f"the {one} of {place}"),),
@@ -88,7 +88,7 @@ def test_from_data_to_policy_and_on_after_a_stop(name, stop, place, monkeypatch,
         assert found["before"].keys() == found["after"].keys() and " before, " in said
     else:
         assert "round 1: " in said and "of 4 sources learned" in said
-    fit, fitted = LocalBackend.fit, []
+    fit, fitted = LocalVerbs.fit, []
 
     def until(self, *data, **more):
         fitted.append(1)
@@ -97,7 +97,7 @@ def test_from_data_to_policy_and_on_after_a_stop(name, stop, place, monkeypatch,
         return fit(self, *data, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(LocalBackend, "fit", until)
+        patch.setattr(LocalVerbs, "fit", until)
         assert train(name, "--to", "cut") == 130
     assert f"train {name} --resume cut" in capsys.readouterr().err and not (place / "cut" / "model").exists()
     assert main(["train", name, "--resume", "cut"]) == 0

@@ -13,8 +13,8 @@ import torch
 from evolvent.cli import planning
 from evolvent.cli.main import main
 from evolvent.errors import HashMismatch
-from evolvent.learn.forward import compute_outputs
-from evolvent.learn.loader import LearnableSequences
+from evolvent.learn.forward import outputs
+from evolvent.learn.loader import Learnable
 from evolvent.learn.packing import collate_padded
 from evolvent.learn.tokens import TokenFile
 from evolvent.models.policy import load_policy, tiny_policy
@@ -116,10 +116,10 @@ def test_dpo_begins_at_its_reference(evolvent, source):
 def values(policy, parts) -> torch.Tensor:
     """What the head says at the target of every sequence."""
     policy.model.value_head = policy.value_head
-    found = LearnableSequences(parts, together=1, vocabulary=len(policy.tokenizer), context=policy.context + 1)
+    found = Learnable(parts, together=1, words=len(policy.tokenizer), context=policy.context + 1)
     batch = collate_padded(found, [[index] for index in range(len(found))])
     with torch.inference_mode():
-        said = compute_outputs(policy.model, batch, needs=("values",)).values
+        said = outputs(policy.model, batch, needs=("values",)).values
     assert said is not None
     return said
 

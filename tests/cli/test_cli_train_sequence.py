@@ -14,9 +14,9 @@ from evolvent.cli.main import main
 from evolvent.cli.train_sequence import run
 from evolvent.errors import ConfigError, SampleInvalid, StoreUnavailable
 from evolvent.methods.decision_transformer import load_conditioned
-from evolvent.methods.q_transformer import load_q_transformer
+from evolvent.methods.q_transformer import load_autoregressive
 from evolvent.methods.trajectory_transformer import load_planner
-from evolvent.offline.state import SequenceCheckpoint
+from evolvent.offline.state import Keeping
 
 pytest.importorskip("gymnasium")
 TINY = ["--learn.train.updates", "12", "--learn.train.batch", "8", "--learn.width", "16", "--learn.layers", "1"]
@@ -53,7 +53,7 @@ def test_a_decision_transformer_is_asked_for_returns(tmp_path):
     [
         ("bc", load_conditioned),
         ("tt", load_planner),
-        ("qt", load_q_transformer),
+        ("qt", load_autoregressive),
     ],
 )
 def test_who_cannot_be_asked_is_measured_once(method, load, tmp_path):
@@ -67,19 +67,19 @@ def test_who_cannot_be_asked_is_measured_once(method, load, tmp_path):
 def test_a_stopped_run_goes_on_to_the_same_policy(tmp_path, monkeypatch):
     words = ["--method", "odt", "pendulum", "--keep_every", "5", "--learn.rounds", "2", "--learn.updates", "3", *SHORT]
     said([*words, "--to", str(tmp_path / "whole")])
-    write, explored = SequenceCheckpoint.write, train_sequence._explored
+    write, explored = Keeping.write, train_sequence._explored
     asked: list[int] = []
 
     def stops(self, model, optimizer):
         write(self, model, optimizer)
-        if self.resume(model, optimizer, first=0).done == stop:
+        if self.taken_up(model, optimizer, first=0).done == stop:
             raise KeyboardInterrupt
 
     def counted(folder, place, seed, actor, number):
         asked.append(number)
         return explored(folder, place, seed, actor, number)
 
-    monkeypatch.setattr(SequenceCheckpoint, "write", stops)
+    monkeypatch.setattr(Keeping, "write", stops)
     monkeypatch.setattr(train_sequence, "_explored", counted)
     stop = 5
     with pytest.raises(KeyboardInterrupt):

@@ -23,7 +23,7 @@ import pytest
 from evolvent.agents.plain import Random
 from evolvent.errors import EnvLost
 from evolvent.rollout.collect import collect
-from evolvent.rollout.evaluate import summarize_outcomes
+from evolvent.rollout.evaluate import outcome_rows
 from evolvent.serve.remote.world import RemoteWorld
 from evolvent.trajectory import Score, Start
 from evolvent.worlds.crafting import Crafting
@@ -137,7 +137,7 @@ def test_a_collection_goes_on_without_the_lost_episodes():
     assert all(trajectory.ended_by == "error" and trajectory.error.kind == "EnvLost" for trajectory in lost)
     assert all(trajectory.score == Score(None, None, None) for trajectory in lost)
     assert {one.id: one for one in done if one.task.world == "crafting"} == wanted
-    rows = {row.world: row for row in summarize_outcomes(done)}
+    rows = {row.world: row for row in outcome_rows(done)}
     assert rows["maze"].mean is None and rows["maze"].errors == 8, "no mean over what could not be scored"
     assert rows["crafting"].errors == 0
 

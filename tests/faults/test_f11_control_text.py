@@ -15,14 +15,14 @@ from evolvent.cli.console import console_for, table
 from evolvent.errors import EvolventError, WorldError
 from evolvent.models.dialects import Chat
 from evolvent.rollout.collect import collect
-from evolvent.serve.app import build_app
-from evolvent.serve.catalogue import TaskIndex
+from evolvent.serve.app import build
+from evolvent.serve.catalogue import Catalogue
 from evolvent.serve.local import LocalHost
-from evolvent.serve.native.http import NativeDialect
+from evolvent.serve.native.http import NativeFace
 from evolvent.serve.remote.world import RemoteWorld
 from evolvent.store.store import Store
 from evolvent.trajectory import Start
-from evolvent.view.escape import mark_hidden
+from evolvent.view.escape import marked
 from evolvent.web import Access
 from tests.models.test_dialects import CHATML, byte_tokenizer
 from tests.serve.native_peer import NativePeer, serving
@@ -42,7 +42,7 @@ HALVES = ("\ud800", "a \udfff b", "\udc00\ud800 turned round")
 class Hostile(ev.TextWorld):
     """Says what it is told to say."""
 
-    name, horizon, instructions, run_in_thread = "hostile", 3, "say anything", False
+    name, horizon, instructions, blocking = "hostile", 3, "say anything", False
 
     def specs(self):
         return [{"says": says} for says in HOSTILE]
@@ -57,7 +57,7 @@ class Hostile(ev.TextWorld):
 @pytest.fixture(scope="module")
 def url():
     worlds = {"hostile": Hostile()}
-    app = build_app(LocalHost(worlds), TaskIndex(worlds), access=Access(), dialects=[NativeDialect()])
+    app = build(LocalHost(worlds), Catalogue(worlds), access=Access(), faces=[NativeFace()])
     with serving(app, "on") as url:
         yield url
 
@@ -84,7 +84,7 @@ def test_it_becomes_no_control_token_and_moves_no_terminal(said):
     control = set(chat._tokenizer.all_special_ids)
     count = [index for index in chat.turn("abc", stopped=True) if index in control]
     assert [index for index in chat.turn(said, stopped=True) if index in control] == count
-    page = str(mark_hidden(said))
+    page = str(marked(said))
     assert "<script>" not in page and not any(ord(one) < 32 and one not in "\n\t" for one in page)
     console = console_for(io.StringIO(), {"COLUMNS": "200"})
     console.print(table(console, ["said"], [[said]]))

@@ -10,7 +10,7 @@ import torch
 from small_training import same, train
 
 from evolvent.errors import NonFinite
-from evolvent.learn.learner import UpdateMetrics
+from evolvent.learn.learner import Metrics
 from evolvent.learn.objectives import Objective, Outputs, weighted_nll
 from evolvent.learn.packing import Batch
 
@@ -29,7 +29,7 @@ def failing(at: Callable[[int], bool], amount: float) -> Objective:
 
 @pytest.mark.parametrize("amount", [float("nan"), float("inf"), float("-inf")])
 def test_a_bad_update_is_skipped_counted_and_named(amount: float) -> None:
-    seen: list[UpdateMetrics] = []
+    seen: list[Metrics] = []
     report, weights = train(None, objective=failing(lambda call: call == 3, amount), on_update=seen.append, updates=6)
     assert [m.update for m in seen if m.skipped] == [3] and report.updates == 6
     ((update, trajectories),) = report.skipped
@@ -51,7 +51,7 @@ def test_a_skipped_update_leaves_the_weights() -> None:
 
 def test_too_many_in_a_row_stop_and_name_the_last_good_checkpoint(tmp_path: Path) -> None:
     bad = failing(lambda call: call in (2, 3, 5, 6, 7, 8), float("nan"))
-    seen: list[UpdateMetrics] = []
+    seen: list[Metrics] = []
     with pytest.raises(NonFinite, match=r"3 updates in a row.*number 7.*trajectories t\d+.*update-000000006") as caught:
         train(tmp_path, objective=bad, on_update=seen.append, every=2, updates=20, patience=3)
     assert len(seen) == 7 and "lower train.lr" in str(caught.value)

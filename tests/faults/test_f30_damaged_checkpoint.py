@@ -11,7 +11,7 @@ import torch
 from small_training import small_config, small_parts, small_policy, train
 
 from evolvent.errors import CheckpointError, HashMismatch, Incomplete, ShapeMismatch, StateMissing
-from evolvent.learn.checkpoint import CheckpointContent, Checkpointer
+from evolvent.learn.checkpoint import Checkpointer, Saved
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import weighted_nll
 
@@ -40,7 +40,7 @@ def rewritten(source: Path, target: Path, change: Callable[[dict[str, dict[str, 
     assert saved is not None
     tensors = {group: dict(content) for group, content in saved.tensors.items()}
     change(tensors)
-    Checkpointer(target).save(3, CheckpointContent(tensors, saved.values))
+    Checkpointer(target).save(3, Saved(tensors, saved.values))
 
 
 def test_a_missing_file(trained: Path, tmp_path: Path) -> None:

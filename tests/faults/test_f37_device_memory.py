@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from evolvent.errors import DeviceMemory
-from evolvent.learn.forward import report_memory_errors
+from evolvent.learn.forward import fitting
 from evolvent.models.policy import load_policy
 from tests.faults import sums
 from tests.faults.launched import Launched
@@ -56,7 +56,7 @@ def test_it_is_told_with_its_shape_and_the_knob_helps(data, tmp_path):
 
 
 def test_other_errors_pass_as_they_are():
-    with pytest.raises(RuntimeError, match="mat1 and mat2"), report_memory_errors((2, 3), "less"):
+    with pytest.raises(RuntimeError, match="mat1 and mat2"), fitting((2, 3), "less"):
         torch.ones(2, 3) @ torch.ones(2, 3)
-    with pytest.raises(DeviceMemory, match=r"\(2, 3\); less"), report_memory_errors((2, 3), "less"):
+    with pytest.raises(DeviceMemory, match=r"\(2, 3\); less"), fitting((2, 3), "less"):
         raise torch.OutOfMemoryError("CUDA out of memory")

@@ -17,7 +17,7 @@ import evolvent as ev
 from evolvent.errors import EvolventError, HashMismatch, Incomplete, UnsafeFile
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.policy import load_policy
-from evolvent.serve.openai.reload import load_replacement
+from evolvent.serve.openai.reload import handed_over
 from evolvent.worlds.plume.grids import read_grid
 from evolvent.worlds.web_replay.records import read_ranks
 
@@ -59,7 +59,7 @@ def test_a_model_folder_with_pickled_weights(model, trap, name):
     with pytest.raises(UnsafeFile, match=r"convert them where you trust them: model\.save_pretrained"):
         load_policy(model)
     with pytest.raises(UnsafeFile):
-        load_replacement(model.parent, "model", ev.tiny_policy(["go", "left"], context=32))
+        handed_over(model.parent, "model", ev.tiny_policy(["go", "left"], context=32))
 
 
 @pytest.mark.parametrize("name", ["policy.pt", "policy.bin"])

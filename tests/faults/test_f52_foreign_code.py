@@ -14,7 +14,7 @@ import evolvent as ev
 from evolvent.cli.planning import model_config
 from evolvent.errors import EvolventError, UnsafeFile
 from evolvent.models.policy import load_policy
-from evolvent.serve.openai.reload import load_replacement
+from evolvent.serve.openai.reload import handed_over
 
 KNOBS = Path(__file__).parents[1] / "style" / "knobs.json"
 
@@ -47,7 +47,7 @@ def test_a_model_with_code_is_refused(bringing, model_type):
     with pytest.raises(UnsafeFile, match=r"brings its own model code.*modeling_own"):
         load_policy(bringing)
     with pytest.raises(UnsafeFile):
-        load_replacement(bringing.parent, "model", ev.tiny_policy(["go", "left"], context=32))
+        handed_over(bringing.parent, "model", ev.tiny_policy(["go", "left"], context=32))
 
 
 def test_the_commands_refuse_it(bringing, command):

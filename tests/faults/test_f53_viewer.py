@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.viewer_browser import opened_tab
 from evolvent.store.store import Store
-from evolvent.trajectory import Annotation, AnnotationTarget, Generation, Score, Step, Task, Trajectory
+from evolvent.trajectory import Annotation, Generation, Place, Score, Step, Task, Trajectory
 from tests.faults.test_f53_hostile_report import attacks, counting_server, hostile_run
 
 sys.path.append(str(Path(__file__).parents[1] / "view"))
@@ -48,8 +48,8 @@ def hostile_folder(folder: Path, texts: list[str]) -> Path:
                 meta={text: every},
             )
             store.append(one)
-            store.annotate(Annotation(one.id, text, AnnotationTarget(0, 0, None, 1), 0.5))
-            store.annotate(Annotation(one.id, "step", AnnotationTarget(0), text))
+            store.annotate(Annotation(one.id, text, Place(0, 0, None, 1), 0.5))
+            store.annotate(Annotation(one.id, "step", Place(0), text))
     (run / "trees").mkdir()
     tree = {"parent": [-1, 0], "action": ["", every], "kind": ["", every], "title": every, "ended_by": every}
     row = {"world": every, "task": every, "method": every, "answer": every, "budget": 3, "of": every, "tree": tree}
@@ -131,7 +131,7 @@ def test_f53_windows_of_a_list_are_escaped_too(hostile):
 def test_f53_in_a_browser_nothing_runs_and_nothing_is_asked_for(hostile, chromium):
     server, asked = hostile
     with opened_tab(chromium) as tab:
-        tab.go(server.add_door)
+        tab.go(server.door)
         for path in pages_of(server):
             tab.go(server.url + path)
             assert tab.value("document.title").endswith(": evolvent"), path

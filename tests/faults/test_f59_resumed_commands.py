@@ -106,9 +106,7 @@ def sheet(run: Path) -> object:
 
 def searches(run: Path) -> object:
     """Table, episodes, what the detector thought after every step, and what is drawn."""
-    said = sorted(
-        (one.trajectory, one.target.step, one.value) for one in Store.open(run / "trajectories").annotations()
-    )
+    said = sorted((one.trajectory, one.place.step, one.value) for one in Store.open(run / "trajectories").annotations())
     drawn = {path.name: path.read_bytes() for path in (run / "beliefs").iterdir()}
     assert said and drawn
     return table(run), episodes(run), said, drawn
@@ -162,9 +160,9 @@ SHORT = ("collect", "eval", "bench agent-eval", "train mat", "memory build", "da
 def prepare(folder: Path) -> Path:
     """A policy, recorded episodes, sets of problems, and code with a policy that can read it."""
     made = list(worlds(["lookup"]).values())
-    ev.make_policy(made, size="xs").save(folder / "model")
+    ev.policy_for(made, size="xs").save(folder / "model")
     with Store.open(folder / "shown" / "trajectories", writing=True) as store:
-        for shown in ev.collect_demonstrations(made, made[0].tasks("train", "seen")[:40]):
+        for shown in ev.demonstrations(made, made[0].tasks("train", "seen")[:40]):
             store.append(shown)
     bfcl_mini.build(folder / "bfcl")
     sums.lines(folder / "programs.jsonl", [{"task_id": f"Made/{k}", **PROGRAM} for k in range(2)])

@@ -238,9 +238,9 @@ def prepare(folder: Path) -> Path:
     sums.lines(folder / "kiev.jsonl", calls("kiev"))
     sums.lines(folder / "code.jsonl", CODE)
     made = list(worlds(["lookup"]).values())
-    ev.make_policy(made, size="xs").save(folder / "model")
+    ev.policy_for(made, size="xs").save(folder / "model")
     with Store.open(folder / "shown" / "trajectories", writing=True) as store:
-        for shown in ev.collect_demonstrations(made, made[0].tasks("train", "seen")[:8]):
+        for shown in ev.demonstrations(made, made[0].tasks("train", "seen")[:8]):
             store.append(shown)
     return folder
 

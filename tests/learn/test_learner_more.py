@@ -14,15 +14,15 @@ from small_training import small_config, small_parts, small_policy
 from evolvent.errors import ConfigError
 from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.learner import Learner
-from evolvent.learn.objectives import Objective, value_objective, weighted_nll
+from evolvent.learn.objectives import Objective, value, weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.packing import collate_padded
 from evolvent.learn.parallel.mesh import Mesh, Parallelism
 from evolvent.learn.parallel.ranks import Ranks
-from evolvent.learn.token_sequences import TokenSequence
+from evolvent.learn.token_sequences import Parts
 
 
-def with_returns(parts: list[TokenSequence]) -> list[TokenSequence]:
+def with_returns(parts: list[Parts]) -> list[Parts]:
     return [replace(p, columns={"returns": np.sin(np.arange(len(p))).astype(np.float32)}) for p in parts]
 
 
@@ -32,7 +32,7 @@ def test_a_weight_that_never_had_a_gradient_has_no_state_to_resume(tmp_path: Pat
         policy.model.config.tie_word_embeddings = False
         head = policy.model.get_output_embeddings()
         head.weight = torch.nn.Parameter(head.weight.detach().clone())
-        learner = Learner(policy, value_objective(), small_config(epochs=1), seed=1)
+        learner = Learner(policy, value(), small_config(epochs=1), seed=1)
         keeper = None if folder is None else Checkpointer(folder, every=50)
         parts = with_returns(small_parts(policy, 20))
         return learner.fit(parts, checkpoint=keeper, should_stop=lambda: learner.updates >= stop).losses, learner
@@ -87,8 +87,8 @@ def test_after_an_update_beyond_the_limit_a_backward_changes_nothing(clipping: A
         "far",
         weighted_nll.loss,
         weighted_nll.count,
-        metric_names=("kl",),
-        limit=("kl", 0.1),
+        measured=("kl",),
+        stop=("kl", 0.1),
         stats=lambda outputs, batch: {"kl": (torch.tensor(1.0), 1)},
     )
     learner = Learner(policy, far, small_config(lr=0.3), seed=1, optimizer=OptimizerConfig(name="lomo", clip=clipping))

@@ -15,9 +15,9 @@ from small_training import small_policy
 
 from evolvent.errors import ConfigError, ErrorRecord, SampleInvalid
 from evolvent.learn.packing import collate_packed, collate_padded
-from evolvent.learn.preferences import add_returns, append_outcome_readout, append_readout, build_pairs
-from evolvent.learn.rows import ReadingConfig, read_trajectories
-from evolvent.learn.token_sequences import TokenSequence, flatten
+from evolvent.learn.preferences import outcome_readout, pairs, readout, with_returns
+from evolvent.learn.rows import Reading, read_trajectories
+from evolvent.learn.token_sequences import Parts, flatten
 from evolvent.learn.windows import Intake
 from evolvent.trajectory import Generation, Score, Step, Task, Trajectory
 
@@ -39,7 +39,7 @@ def played(name: str, unit: float | None, *, task: int = 0, group: str | None = 
 
 
 def paired(trajectories: list[Trajectory], **more: Any) -> Any:
-    return build_pairs(trajectories, POLICY.dialect, **{"instructions": lambda task: "", "context": 64, **more})
+    return pairs(trajectories, POLICY.dialect, **{"instructions": lambda task: "", "context": 64, **more})
 
 
 def named(found: Any) -> list[tuple[str, str]]:
@@ -60,7 +60,7 @@ def test_the_better_score_is_chosen_within_a_group_only() -> None:
     found = paired(episodes)
     assert sorted(named(found)) == [("a-1", "a-0"), ("g-5", "g-4")]
     assert (found.ties, found.unscored, found.refused) == (1, 2, [])
-    flat = flatten(episodes[:2], POLICY.dialect, instructions=lambda task: "", context=64).sequences
+    flat = flatten(episodes[:2], POLICY.dialect, instructions=lambda task: "", context=64).parts
     sides = {parts.trajectory: parts for parts in found.parts}
     for parts in flat:
         assert np.array_equal(sides[parts.trajectory].ids, parts.ids)
@@ -130,21 +130,21 @@ def test_wrong_settings_are_listed_together() -> None:
 # ------------------------------------------------------------------ read-outs
 
 
-def flat(trajectory: Trajectory) -> TokenSequence:
-    (parts,) = flatten([trajectory], POLICY.dialect, instructions=lambda task: "", context=64).sequences
+def flat(trajectory: Trajectory) -> Parts:
+    (parts,) = flatten([trajectory], POLICY.dialect, instructions=lambda task: "", context=64).parts
     return parts
 
 
 def test_a_readout_reads_the_state_after_the_last_token() -> None:
     parts = flat(played("a-0", 1.0))
     parts = replace(parts, columns={"reference": np.ones(len(parts), np.float32)})
-    read = append_readout(parts, token=EOS)
+    read = readout(parts, token=EOS)
     assert read.ids.tolist() == [*parts.ids.tolist(), EOS] and read.weight.tolist() == [0.0] * len(parts) + [1.0]
     assert read.feed == len(parts)  # all of it is fed, and not the token after it
     assert not read.written[-1] and read.span[-1] == -1 and read.step[-1] == parts.step[-1]
     assert {getattr(read, name).dtype for name in ("ids", "step", "span")} == {np.dtype(np.int32)}
     assert read.columns["reference"].tolist() == [1.0] * len(parts) + [0.0]
-    longer = append_readout(flat(replace(played("b-1", 0.0), steps=(Step("you", "go"),) * 4)), token=EOS)
+    longer = readout(flat(replace(played("b-1", 0.0), steps=(Step("you", "go"),) * 4)), token=EOS)
     for collate, rows in ((collate_padded, [[0], [1]]), (collate_packed, [[0, 1]])):
         batch = collate([replace(read, columns={}), longer], rows)
         states = batch.ids.flatten()[batch.index]
@@ -153,7 +153,7 @@ def test_a_readout_reads_the_state_after_the_last_token() -> None:
 
 
 def test_outcomes_are_unit_scores_and_the_unscored_are_refused() -> None:
-    read = append_outcome_readout(played("a-0", 0.25), flat(played("a-0", 0.25)), token=EOS)
+    read = outcome_readout(played("a-0", 0.25), flat(played("a-0", 0.25)), token=EOS)
     batch = collate_padded([read], [[0]])
     assert batch.columns["outcome"].tolist() == [0.25] and batch.weights.tolist() == [1.0]
     episodes = [played("a-0", 0.25), played("b-1", None), played("c-2", 2.0), played("d-3", 1.0)]
@@ -162,22 +162,18 @@ def test_outcomes_are_unit_scores_and_the_unscored_are_refused() -> None:
         read_trajectories(
             episodes,
             POLICY,
-            ReadingConfig(),
+            Reading(),
             instructions=lambda task: "",
-            transform=partial(append_outcome_readout, token=EOS),
+            then=partial(outcome_readout, token=EOS),
             intake=tally,
         )
     )
     assert [parts.trajectory for parts in made] == ["a-0", "d-3"] and tally.refused == 2
     assert tally.problems[0].what.startswith("episode 'b-1' is not scored; got None")
-    cutting = ReadingConfig(context=6, overlong="truncate")  # its end is what is judged
+    cutting = Reading(context=6, too_long="truncate")  # its end is what is judged
     assert not list(
         read_trajectories(
-            episodes,
-            POLICY,
-            cutting,
-            instructions=lambda task: "",
-            transform=partial(append_outcome_readout, token=EOS),
+            episodes, POLICY, cutting, instructions=lambda task: "", then=partial(outcome_readout, token=EOS)
         )
     )
 
@@ -192,7 +188,7 @@ def stepped(*rewards: float | None, score: float | None = None, **more: Any) -> 
 
 def test_every_token_of_an_action_has_its_steps_return() -> None:
     episode = stepped(1.0, 0.0, 4.0)
-    parts = add_returns(episode, flat(episode), discount=0.5)
+    parts = with_returns(episode, flat(episode), discount=0.5)
     column = parts.columns["returns"]
     assert column.dtype == np.float32 and column[~parts.written].tolist() == [0.0] * int((~parts.written).sum())
     assert column[parts.written].tolist() == [2.0, 2.0, 2.0, 2.0, 4.0, 4.0]  # a word and its stop token each
@@ -202,7 +198,7 @@ def test_every_token_of_an_action_has_its_steps_return() -> None:
 
 def test_a_score_alone_is_paid_at_the_end() -> None:
     episode = stepped(None, None, score=3.0)
-    parts = add_returns(episode, flat(episode), discount=0.5)
+    parts = with_returns(episode, flat(episode), discount=0.5)
     assert parts.columns["returns"][parts.written].tolist() == [1.5, 1.5, 3.0, 3.0]
 
 
@@ -217,9 +213,9 @@ def test_a_score_alone_is_paid_at_the_end() -> None:
 )
 def test_what_is_not_scored_is_never_0(episode: Trajectory) -> None:
     with pytest.raises(SampleInvalid, match="'t' is not scored"):
-        add_returns(episode, flat(episode))
+        with_returns(episode, flat(episode))
 
 
 def test_truncated_episodes_are_worth_what_they_earned() -> None:
     episode = stepped(1.0, 1.0, ended_by="horizon")
-    assert add_returns(episode, flat(episode)).columns["returns"].max() == 2.0
+    assert with_returns(episode, flat(episode)).columns["returns"].max() == 2.0

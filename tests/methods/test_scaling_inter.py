@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from evolvent.methods.grpo import GRPOConfig, grpo
-from evolvent.methods.scaling_inter import ScalingInterConfig, scaling_inter
+from evolvent.methods.scaling_inter import ScalingInter, scaling_inter
 from tests.rl.acting import Echo, Endless, quick, run_of, small
 
 
@@ -16,8 +16,8 @@ def tasks(world):
 
 def test_episodes_are_as_long_as_their_phase_lets_them(tmp_path):
     world = Endless()
-    config = ScalingInterConfig(
-        kind="reinforce_pp", kl=0.0, horizons=(1, 2, 4), every=2, practice=quick(iterations=7, tasks_per_iteration=3)
+    config = ScalingInter(
+        kind="reinforce_pp", kl=0.0, horizons=(1, 2, 4), every=2, practice=quick(iterations=7, tasks=3)
     )
     with run_of(tmp_path, world) as run:
         scaling_inter(small(world), tasks(world), config=config, run=run)
@@ -30,7 +30,7 @@ def test_episodes_are_as_long_as_their_phase_lets_them(tmp_path):
 
 def test_it_is_measured_with_the_horizon_of_the_world(tmp_path):
     world = Echo()
-    config = ScalingInterConfig(horizons=(1,), every=1, practice=quick(iterations=1))
+    config = ScalingInter(horizons=(1,), every=1, practice=quick(iterations=1))
     with run_of(tmp_path, world) as run:
         scaling_inter(small(world), tasks(world), config=config, run=run)
         measured = [one for one in run.store.trajectories() if "evaluate" in one.id]
@@ -43,11 +43,11 @@ def test_one_phase_as_long_as_an_episode_is_grpo_bit_for_bit(tmp_path):
     for name in ("grpo", "scaled"):
         practice = quick(iterations=3)
         with run_of(tmp_path / name, world) as run:
-            run._compute_key = lambda verb, *arguments: verb  # else the seed of the stage depends on its settings
+            run._key = lambda verb, *arguments: verb  # else the seed of the stage depends on its settings
             if name == "grpo":
                 learned.append(grpo(small(world), tasks(world), config=GRPOConfig(practice=practice), run=run))
             else:
-                config = ScalingInterConfig(horizons=(2,), every=5, practice=practice)
+                config = ScalingInter(horizons=(2,), every=5, practice=practice)
                 learned.append(scaling_inter(small(world), tasks(world), config=config, run=run))
     first, second = (policy.model.state_dict() for policy in learned)
     assert all(torch.equal(first[name], second[name]) for name in first)
@@ -55,7 +55,7 @@ def test_one_phase_as_long_as_an_episode_is_grpo_bit_for_bit(tmp_path):
 
 def test_settings_that_have_no_effect_or_fall_are_refused_together():
     with pytest.raises(ValueError, match=r"fall.*practice.horizon.*practice.overlap.*overlong"):
-        ScalingInterConfig(horizons=(5, 3), overlong=4, practice=quick(horizon=3, prefetch_rollouts=True))
+        ScalingInter(horizons=(5, 3), overlong=4, practice=quick(horizon=3, overlap=True))
     for horizons in ((), (0, 5)):
         with pytest.raises(ValueError, match="horizons"):
-            ScalingInterConfig(horizons=horizons)
+            ScalingInter(horizons=horizons)

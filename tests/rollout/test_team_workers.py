@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from evolvent.errors import ConfigError, EnvLost, ErrorRecord
-from evolvent.methods.mat import MATConfig, mat
+from evolvent.methods.mat import MAT, mat
 from evolvent.rollout.team_workers import ProcessRows
 from evolvent.trajectory import Task
 from evolvent.worlds.teams.rows import Interrupted, LocalRows, RowTeam, episode_seed
@@ -146,10 +146,10 @@ def test_training_goes_on_through_losses_and_interruptions(hosts, tmp_path):
     def made() -> RowTeam:
         return team(hosts(4), 4, ends=5, what="raise", at=4, only=0)
 
-    config = MATConfig(rows=4, steps=7, decisions=140, keep_every=1, update={"minibatches": 1, "epochs": 2})
+    config = MAT(rows=4, steps=7, decisions=140, keep_every=1, update={"minibatches": 1, "epochs": 2})
     whole = mat(config, made())
     with pytest.raises(Stopped):
-        mat(config, made(), folder=tmp_path, on_row=told)
+        mat(config, made(), folder=tmp_path, told=told)
     assert mat(config, made(), folder=tmp_path).history == whole.history
 
 

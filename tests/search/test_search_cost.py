@@ -10,7 +10,7 @@ import torch
 from benchmarks.search_cost import WIDTH, Cell, Models, Ours, Turn, models_of, row_of, shape, tagged
 from benchmarks.search_cost_peers import Opened, PathCopied, Reprefill, differences, refed, rounds_of
 from evolvent.engine.local import LocalEngine
-from evolvent.engine.multi_model import MultiModelEngine
+from evolvent.engine.multi_model import Several
 from evolvent.search.records import SearchResult
 
 SMALL = {
@@ -49,7 +49,7 @@ def fed(result: SearchResult) -> tuple[int, int]:
     """What each model has to be fed for a tree, counted from the tree alone: (policy, judge)."""
     tree, paths = result.tree, texts(result)
     judged = {path[:end] for path in paths[1:] for end in range(1, len(path) + 1)}
-    inner = [node for node in range(1, len(tree)) if tree.is_expanded(node)]
+    inner = [node for node in range(1, len(tree)) if tree.expanded(node)]
     drawn = sum(
         len(tree.states[node].written) - len(tree.states[int(tree.parent[node])].written) - 1
         for node in range(1, len(tree))
@@ -98,7 +98,7 @@ def test_problems_that_run_together_compute_what_each_computes_alone(ours):
 
 def test_rows_that_are_too_few_are_told_by_all_counts(models):
     tight = Ours(models)
-    tight.engine = MultiModelEngine(
+    tight.engine = Several(
         {
             name: LocalEngine(given, slots=2, max_cached_tokens=1)
             for name, given in (("policy", models.policy), ("judge", models.judge))
@@ -129,13 +129,10 @@ def test_a_hook_on_the_model_itself_counts_the_same():
         given.model.model.register_forward_pre_hook(count, with_kwargs=True)
     for cell in (Cell("beam", 40, 4), Cell("descend", 40, 4), Cell("token", 40, 6)):
         before = dict(seen)
-        usages = {
-            name: (ours.engine.engine_of(name).usage.computed, ours.engine.engine_of(name).usage.padded)
-            for name in seen
-        }
+        usages = {name: (ours.engine.of(name).usage.computed, ours.engine.of(name).usage.padded) for name in seen}
         played = ours.play(cell, [next(numbers)])
         for name in seen:
-            usage, (computed, padded) = ours.engine.engine_of(name).usage, usages[name]
+            usage, (computed, padded) = ours.engine.of(name).usage, usages[name]
             assert seen[name] - before[name] == usage.computed - computed + usage.padded - padded > 0
         assert played.hook == 0 and played.usage == played.told <= cell.limit(played.results[0].spent.expansions)
 

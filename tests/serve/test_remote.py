@@ -12,7 +12,7 @@ import evolvent as ev
 from evolvent.agents.plain import Expert, Random, Script
 from evolvent.errors import ConfigError, EnvLost, SessionGone, VersionMismatch
 from evolvent.rollout.collect import collect
-from evolvent.rollout.evaluate import panel_starts, summarize_outcomes
+from evolvent.rollout.evaluate import outcome_rows, panel_starts
 from evolvent.serve.remote.world import RemoteWorld, remote_worlds
 from evolvent.trajectory import Score, Start, Task
 from evolvent.worlds.crafting import Crafting
@@ -73,7 +73,7 @@ def test_what_the_server_says_of_a_world_is_the_world(url, name, transport):
     with RemoteWorld(url, world=name, transport=transport) as world:
         for part in ("name", "version", "instructions", "grammar", "horizon", "reward_range", "tiers"):
             assert getattr(world, part) == getattr(local, part), part
-        assert world.run_in_thread is True
+        assert world.blocking is True
         for split in ("train", "dev", "test"):
             for tier in local.tiers:
                 assert list(world.tasks(split, tier)) == list(local.tasks(split, tier))
@@ -99,8 +99,8 @@ def test_evaluation_gives_the_same_table(url):
     starts = panel_starts({"maze": local}, split="dev")
     with RemoteWorld(url, world="maze") as world:
         assert panel_starts({"maze": world}, split="dev") == starts
-        far = summarize_outcomes(played(world, starts, Expert(), 8)[f"{start.task.id}/0"] for start in starts)
-    assert far == summarize_outcomes(played(local, starts, Expert(), 8)[f"{start.task.id}/0"] for start in starts)
+        far = outcome_rows(played(world, starts, Expert(), 8)[f"{start.task.id}/0"] for start in starts)
+    assert far == outcome_rows(played(local, starts, Expert(), 8)[f"{start.task.id}/0"] for start in starts)
     assert all(row.mean == 1.0 for row in far)
 
 
@@ -119,10 +119,10 @@ def test_scores_are_the_servers(remote):
 def test_equal_questions_are_asked_once(url, peer):
     with RemoteWorld(url, world="crafting") as world:
         task = world.tasks("dev", "seen")[0]
-        peer.receive.clear()
+        peer.heard.clear()
         for _ in range(3):
             world.tasks("dev", "seen"), world.expert(task), world.vocabulary(), world.score((0.0, 1.0), {"a": 1})
-        assert [op for _, op, _ in peer.receive] == ["expert", "vocabulary", "score"]
+        assert [op for _, op, _ in peer.heard] == ["expert", "vocabulary", "score"]
 
 
 def test_the_score_is_asked_where_the_episode_ends_not_where_all_are_driven(url, peer):
@@ -195,10 +195,10 @@ def test_foreign_tasks_are_refused_before_anything_is_sent(remote):
 
 def test_a_task_that_is_in_no_panel_is_sent_whole(peer, remote):
     task = Task("crafting", remote.version, {"made": "up"})
-    peer.receive.clear()
+    peer.heard.clear()
     with pytest.raises(ConfigError):
         remote.make(task).reset()
-    sent = [body["task"] for _, op, body in peer.receive if op in ("create", "refused")]
+    sent = [body["task"] for _, op, body in peer.heard if op in ("create", "refused")]
     assert sent == [
         task.id,
         {
@@ -223,7 +223,7 @@ def test_steps_that_wait_at_the_same_moment_travel_together(url, peer):
         envs = [world.make(task) for _ in range(8)]
         for env in envs:
             env.reset()
-        peer.receive.clear()
+        peer.heard.clear()
         meet, wrong = threading.Barrier(len(envs)), []
 
         def play(index):
@@ -241,7 +241,7 @@ def test_steps_that_wait_at_the_same_moment_travel_together(url, peer):
         for thread in threads:
             thread.join()
         assert not wrong
-        sizes = [len(body["steps"]) for _, op, body in peer.receive if op == "steps"]
+        sizes = [len(body["steps"]) for _, op, body in peer.heard if op == "steps"]
         assert sum(sizes) + peer.ops("step") == 96
         assert peer.ops("steps") + peer.ops("step") < 96 and max(sizes) > 1
         for env in envs:
@@ -251,7 +251,7 @@ def test_steps_that_wait_at_the_same_moment_travel_together(url, peer):
 def test_slow_worlds_are_not_stepped_together(url, peer):
     """A batch is answered when its slowest step is: where steps may be slow, everybody waits for their own only."""
     with RemoteWorld(url, world="echo") as world:
-        peer.receive.clear()
+        peer.heard.clear()
         script = Script(lambda _, task: ["no", "no", task.spec["word"]])
         done = played(world, starts_of(Echo(), 3), script, 32)
         assert len(done) > 3 and all(trajectory.success for trajectory in done.values())

@@ -136,10 +136,10 @@ def test_a_late_answer_is_not_taken_for_the_answer_to_something_else(peer, url):
         near.reset()
         for action in ["move up", "move down", "move left", "move right"] * 50:
             assert other.step(action)[:4] == near.step(action)[:4]
-            if len(peer.format_later) == 0:
+            if len(peer.later) == 0:
                 break
             threading.Event().wait(0.02)
-        assert not peer.format_later, "the late answer came between these steps"
+        assert not peer.later, "the late answer came between these steps"
         with pytest.raises(EnvLost, match="lost before"):
             late.step("move up")
 

@@ -61,7 +61,7 @@ def test_every_address_is_closed(server, why):
 
 def test_the_door_gives_a_cookie_and_hides_the_token(server):
     with bare(server) as client:
-        answer = client.get(server.add_door.removeprefix(server.url))
+        answer = client.get(server.door.removeprefix(server.url))
         assert answer.status_code == 303 and answer.headers["location"] == "/"
         cookie = answer.headers["set-cookie"]
         assert "HttpOnly" in cookie and "SameSite=Lax" in cookie

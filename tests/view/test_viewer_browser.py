@@ -35,7 +35,7 @@ def tab(browser):
     assert browser.troubles() == []
     asked = [url for url in browser.requested() if not url.startswith(("http://127.0.0.1:", "data:"))]
     assert asked == []
-    browser.interact("about:blank")
+    browser.go("about:blank")
 
 
 def corner(picture):
@@ -66,60 +66,60 @@ def many(tmp_path_factory):
 
 
 def test_a_hundred_thousand(tab, many):
-    tab.interact(many.add_door)
-    assert many.add_door not in tab.value("location.href"), "the token is gone from the address"
+    tab.go(many.door)
+    assert many.door not in tab.value("location.href"), "the token is gone from the address"
     tab.click(".runs th a")
-    tab.end_totals("!!document.querySelector('.scripted .tabs')")
+    tab.until("!!document.querySelector('.scripted .tabs')")
     tab.click(".tabs a[href$='/trajectories']")
-    tab.end_totals("document.getElementById('found')?.textContent === '100,000'")
+    tab.until("document.getElementById('found')?.textContent === '100,000'")
     assert tab.value("document.querySelector('.rows').getAttribute('aria-rowcount')") == str(MANY + 1)
     assert 20 < len(shown(tab)) <= 400, "only what is near stands in the page"
     high = tab.value("document.getElementById('viewport').scrollHeight")
     assert abs(high - MANY * 36) < 200
 
     tab.value("document.getElementById('viewport').scrollTop = 50000 * 36")
-    tab.end_totals("!!document.querySelector('tr[data-place=\"50010\"]')")
+    tab.until("!!document.querySelector('tr[data-place=\"50010\"]')")
     top = tab.value("document.querySelector('tr[data-place=\"50010\"]').getBoundingClientRect().top")
     assert 0 < top < 900 and 20 < len(shown(tab)) <= 400
 
     tab.press("G")
-    tab.end_totals("document.activeElement.closest('tr')?.dataset.place === '99999'")
+    tab.until("document.activeElement.closest('tr')?.dataset.place === '99999'")
     tab.press("k")
-    tab.end_totals("document.activeElement.closest('tr')?.dataset.place === '99998'")
+    tab.until("document.activeElement.closest('tr')?.dataset.place === '99998'")
 
     tab.press("/")
     tab.type("Chrysalis")
-    tab.end_totals("document.getElementById('found').textContent === '1,000 of 100,000'")
+    tab.until("document.getElementById('found').textContent === '1,000 of 100,000'")
     assert "q=Chrysalis" in tab.value("location.search")
     tab.press("Enter")
-    tab.end_totals("document.activeElement.closest('tr')?.dataset.place === '0'")
+    tab.until("document.activeElement.closest('tr')?.dataset.place === '0'")
     tab.press("j")
-    tab.end_totals("document.activeElement.closest('tr')?.dataset.place === '1'")
+    tab.until("document.activeElement.closest('tr')?.dataset.place === '1'")
     tab.press("Enter")
-    tab.end_totals("!!document.querySelector('.scripted .turns')")
+    tab.until("!!document.querySelector('.scripted .turns')")
     first = tab.value("location.href")
     assert "chrysalis" in tab.value("document.querySelector('.turns').innerText")
     tab.press("n")
-    tab.end_totals(f"location.href !== {json.dumps(first)} && !!document.querySelector('.scripted .turns')")
+    tab.until(f"location.href !== {json.dumps(first)} && !!document.querySelector('.scripted .turns')")
     assert "chrysalis" in tab.value("document.querySelector('.turns').innerText")
     tab.press("u")
-    tab.end_totals("document.getElementById('found')?.textContent === '1,000 of 100,000'")
+    tab.until("document.getElementById('found')?.textContent === '1,000 of 100,000'")
     assert tab.value("document.getElementById('search').value") == "Chrysalis"
 
 
 def test_a_filter_and_an_order_by_hand(tab, many):
-    tab.interact(many.add_door)
-    tab.interact(f"{many.url}/run/{many.key('large')}/trajectories")
-    tab.end_totals("document.getElementById('found').textContent === '100,000'")
+    tab.go(many.door)
+    tab.go(f"{many.url}/run/{many.key('large')}/trajectories")
+    tab.until("document.getElementById('found').textContent === '100,000'")
     tab.value(
         "const s = document.querySelector('select[name=outcome]'); s.value = 'unscored';"
         "s.dispatchEvent(new Event('change', { bubbles: true }))"
     )
-    tab.end_totals("document.getElementById('found').textContent === '2,000 of 100,000'")
+    tab.until("document.getElementById('found').textContent === '2,000 of 100,000'")
     tab.value("document.querySelector('select[name=sort]').value = 'length-'")
     tab.value("document.querySelector('select[name=sort]').dispatchEvent(new Event('change', { bubbles: true }))")
-    tab.end_totals("location.search.includes('sort=length-')")
-    tab.end_totals("document.querySelector('#rows tr[data-row] td:nth-child(5)').textContent === '8'")
+    tab.until("location.search.includes('sort=length-')")
+    tab.until("document.querySelector('#rows tr[data-row] td:nth-child(5)').textContent === '8'")
 
 
 @pytest.fixture
@@ -132,77 +132,77 @@ def runs(tmp_path):
 
 
 def test_runs_are_marked_by_keys_and_compared(tab, runs):
-    tab.interact(runs.add_door)
-    tab.end_totals("document.querySelectorAll('.runs [data-row]').length === 3")
+    tab.go(runs.door)
+    tab.until("document.querySelectorAll('.runs [data-row]').length === 3")
     for key in ("j", "x", "j", "j", "x"):
         tab.press(key)
     assert tab.value("document.querySelectorAll('.runs input:checked').length") == 2
     tab.press("g")
     assert tab.value("[...document.querySelectorAll('.runs [data-row]')].findIndex(r => r.matches('.at'))") == 0
     tab.click(".actions button")
-    tab.end_totals("document.querySelector('.scripted h1')?.innerText === 'Two runs'")
+    tab.until("document.querySelector('.scripted h1')?.innerText === 'Two runs'")
     assert tab.value("document.querySelectorAll('svg.chart').length") >= 3
     tab.press("u")
-    tab.end_totals("location.pathname === '/'")
+    tab.until("location.pathname === '/'")
 
 
 def test_help_and_the_theme(tab, runs):
-    tab.interact(runs.add_door)
+    tab.go(runs.door)
     tab.press("?")
     assert tab.value("document.getElementById('help').open") is True
     tab.press("j")
     assert tab.value("document.querySelector('.at')") is None, "behind the dialog nothing moves"
     tab.press("Escape")
-    tab.end_totals("!document.getElementById('help').open")
+    tab.until("!document.getElementById('help').open")
     light = corner(tab.picture())
     tab.shape(1280, 900, dark=True)
     dark = corner(tab.picture())
     assert min(light) > 230 and max(dark) < 40, "the system's choice"
     tab.shape(1280, 900)
     tab.press("t")
-    tab.end_totals("document.documentElement.matches('.scripted[data-theme=dark]')")
+    tab.until("document.documentElement.matches('.scripted[data-theme=dark]')")
     assert corner(tab.picture()) == dark, "the reader's choice, on a light system"
-    tab.interact(f"{runs.url}/boards")
+    tab.go(f"{runs.url}/boards")
     assert tab.value("document.documentElement.dataset.theme") == "dark"
     tab.shape(1280, 900, dark=True)
     tab.press("t")
-    tab.end_totals("document.documentElement.matches('.scripted[data-theme=light]')")
+    tab.until("document.documentElement.matches('.scripted[data-theme=light]')")
     assert corner(tab.picture()) == light
     tab.press("t")
-    tab.end_totals("!document.documentElement.dataset.theme")
+    tab.until("!document.documentElement.dataset.theme")
 
 
 def test_a_run_that_goes_on(tab, runs, tmp_path):
-    tab.interact(runs.add_door)
+    tab.go(runs.door)
     key = runs.key("stored")
-    tab.interact(f"{runs.url}/run/{key}/trajectories")
-    tab.end_totals("document.getElementById('found').textContent === '120'")
+    tab.go(f"{runs.url}/run/{key}/trajectories")
+    tab.until("document.getElementById('found').textContent === '120'")
     tab.value("window.same = true")
     with Store.open(tmp_path / "stored" / "trajectories", writing=True) as store:
         store.append(played("s/later/0"))
         store.flush()
-        tab.end_totals("document.getElementById('found').textContent === '121'")
+        tab.until("document.getElementById('found').textContent === '121'")
     assert tab.value("window.same") is True, "not loaded anew"
     assert tab.value("document.getElementById('live').innerText") == "live"
 
 
 def test_what_is_unfolded_stays_so(tab, runs, tmp_path):
-    tab.interact(runs.add_door)
+    tab.go(runs.door)
     key = runs.key("first")
-    tab.interact(f"{runs.url}/run/{key}")
+    tab.go(f"{runs.url}/run/{key}")
     last = "[...document.querySelectorAll('[data-part] details')].at(-1)"
     tab.value(f"{last}.open = true, window.same = true")
     info = tmp_path / "first" / "run.json"
     info.write_text(info.read_text().replace("evolve-crafting-lookup", "another name"))
-    tab.end_totals("document.querySelector('h1').innerText === 'another name'")
+    tab.until("document.querySelector('h1').innerText === 'another name'")
     assert tab.value(f"window.same && {last}.open") is True
 
 
 def test_a_viewer_that_is_gone_is_told_of(tab, tmp_path):
     write_run(tmp_path / "first", rounds=1, tasks=4)
     with viewed(tmp_path) as server:
-        tab.interact(server.door)
-    tab.end_totals("document.getElementById('live').innerText === 'the viewer does not answer'")
+        tab.go(server.door)
+    tab.until("document.getElementById('live').innerText === 'the viewer does not answer'")
     tab.events.clear()  # what failed to load was meant to
 
 
@@ -212,19 +212,19 @@ def test_colours_are_switched_by_a_key(tab, tmp_path):
     row = {"iteration": 1, "episodes": [{"trajectory": one.id, "turns": [{"step": 1, "tokens": tokens}]}]}
     (stored(tmp_path / "rl", [one]) / "credit.json").write_text(json.dumps([row]))
     with viewed(tmp_path) as server:
-        tab.interact(server.door)
-        tab.interact(f"{server.url}/run/{server.key('rl')}/trajectory?id={one.id}")
+        tab.go(server.door)
+        tab.go(f"{server.url}/run/{server.key('rl')}/trajectory?id={one.id}")
         for label in ("credit", "value", "log-probability"):
             tab.press("c")
             told = f"document.querySelector('#colours [aria-current]')?.innerText === '{label}'"
-            tab.end_totals(f"{told} && document.documentElement.matches('.scripted')")
+            tab.until(f"{told} && document.documentElement.matches('.scripted')")
         tab.press("j")
         tab.press("j")
         assert tab.value("document.querySelector('.turns .at').id") == "turn-2"
 
 
 def test_without_the_script_lists_have_pages(tab, runs):
-    tab.interact(runs.add_door)
+    tab.go(runs.door)
     tab.call("Emulation.setScriptExecutionDisabled", value=True)
     try:
         tab.call("Page.navigate", url=f"{runs.url}/run/{runs.key('stored')}/trajectories")
@@ -248,7 +248,7 @@ def visible(tab):
 
 @pytest.mark.parametrize("width", [390, 820, 1600])
 def test_no_page_is_wider_than_its_window(tab, runs, width):
-    tab.interact(runs.add_door)
+    tab.go(runs.door)
     tab.shape(width, 844)
     base, first, second = (f"/run/{runs.key(name)}" for name in ("stored", "first", "second"))
     pages = (
@@ -261,5 +261,5 @@ def test_no_page_is_wider_than_its_window(tab, runs, width):
         f"/compare?run={first[5:]}&run={second[5:]}",
     )
     for page in pages:
-        tab.interact(runs.url + page)
+        tab.go(runs.url + page)
         assert tab.value("document.documentElement.scrollWidth") <= width, page

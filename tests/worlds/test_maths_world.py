@@ -146,7 +146,7 @@ def test_tasks_of_other_rows_are_refused(tmp_path):
 def test_what_cannot_be_graded_is_not_scored(tmp_path, monkeypatch):
     pytest.importorskip("math_verify")
     path = write(tmp_path / "test.jsonl", [ROOT])
-    with MathsGrader(wall_s=2.0, max_processes=1) as grader:
+    with MathsGrader(wall_s=2.0, most=1) as grader:
         world = Maths(path, grader=grader)
         task = world.tasks("test", "all")[0]
         env = world.make(task)
@@ -157,7 +157,7 @@ def test_what_cannot_be_graded_is_not_scored(tmp_path, monkeypatch):
         with pytest.raises(SessionGone):
             env.step("7")
     world.close()
-    with MathsGrader(wall_s=60.0, max_processes=1) as grader:  # what can be graded may take long on a busy machine
+    with MathsGrader(wall_s=60.0, most=1) as grader:  # what can be graded may take long on a busy machine
         world = Maths(path, grader=grader)
         assert play_actions(world, task, ["\\boxed{\\sqrt{8}}"])
         assert check_env(lambda: world.make(task), choose=lambda rng, info: "\\boxed{5}") == []

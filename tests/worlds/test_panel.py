@@ -27,7 +27,7 @@ from evolvent.worlds.household.world import HouseholdWorld
 from evolvent.worlds.kitchen.world import Kitchen
 from evolvent.worlds.lookup import Lookup
 from evolvent.worlds.maze import Maze
-from evolvent.worlds.panel import Candidate, Panels, Sizes, check_names, choose_split, deal, digest
+from evolvent.worlds.panel import Candidate, Panels, Sizes, check_names, deal, digest, place
 from evolvent.worlds.preference.world import Preference
 from evolvent.worlds.reasoning.arithmetic import Arithmetic
 from evolvent.worlds.reasoning.entailment import Entailment
@@ -116,18 +116,18 @@ def test_deal_fills_panels_in_order_and_keeps_kinds_few() -> None:
 def test_untrained_tiers_have_no_training_tasks() -> None:
     panels = deal("toy", "1", numbers("combo"), sizes=Sizes(train=10, dev=20, test=40), tiers=("combo",))
     assert [len(panels[split, "combo"]) for split in SPLITS] == [0, 20, 40]
-    places = Counter(choose_split("toy", candidate) for candidate in numbers("longer"))
+    places = Counter(place("toy", candidate) for candidate in numbers("longer"))
     assert set(places) == {"dev", "test"}
     assert 900 < places["dev"] < 1100  # a third of 3,000
 
 
 def test_split_is_80_10_10_and_depends_on_the_key_alone() -> None:
-    places = [choose_split("toy", candidate) for candidate in numbers()]
+    places = [place("toy", candidate) for candidate in numbers()]
     assert 2300 < places.count("train") < 2500
     assert 240 < places.count("dev") < 360
-    again = [choose_split("toy", Candidate({"other": n}, "k", "evo", f"key {n}")) for n in range(3000)]
+    again = [place("toy", Candidate({"other": n}, "k", "evo", f"key {n}")) for n in range(3000)]
     assert again == places
-    assert [choose_split("other", candidate) for candidate in numbers()] != places
+    assert [place("other", candidate) for candidate in numbers()] != places
 
 
 def test_equal_keys_are_dealt_once() -> None:

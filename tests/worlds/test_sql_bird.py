@@ -163,7 +163,7 @@ def play(world: SqlWorld, task: Task, text: str):
 def test_experts_win_everywhere(folder):
     world = SqlWorld.from_bird(folder)
     protocol: World = world
-    assert (protocol.name, protocol.tiers, protocol.horizon, protocol.run_in_thread) == ("bird", ("seen",), 1, True)
+    assert (protocol.name, protocol.tiers, protocol.horizon, protocol.blocking) == ("bird", ("seen",), 1, True)
     assert protocol.vocabulary() is None
     panels = {split: world.tasks(split, "seen") for split in ("train", "dev", "test")}
     assert len(panels["test"]) == len(DEV)
@@ -344,7 +344,7 @@ def test_a_part_alone_and_without_folders(folder):
     with pytest.raises(ConfigError, match="unknown tier"):
         world.tasks("test", "evo")
     with pytest.raises(ConfigError, match="mean something"):
-        world.rename(world.tasks("test", "seen")[0], None)
+        world.renamed(world.tasks("test", "seen")[0], None)
 
 
 def test_nothing_is_written_into_the_folder(folder):

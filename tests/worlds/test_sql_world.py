@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from evolvent.errors import ConfigError, InvalidAction, SessionGone, VersionMismatch
 from evolvent.trajectory import Task
 from evolvent.worlds.audit import audit
-from evolvent.worlds.base import SPLITS, TIERS, Forkable, SupportsRenaming, World
+from evolvent.worlds.base import SPLITS, TIERS, Forkable, Renamable, World
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.grammar import Parsed
 from evolvent.worlds.panel import Sizes, digest
@@ -70,9 +70,9 @@ def wrong_in(env, world: SqlWorld, task: Task) -> str:
 
 def test_it_is_a_world_that_forks_and_renames():
     world: World = WORLD
-    assert isinstance(world, SupportsRenaming)
+    assert isinstance(world, Renamable)
     assert isinstance(begin()[0], Forkable)
-    assert (world.name, world.horizon, world.tiers, world.run_in_thread) == ("sql", 1, TIERS, False)
+    assert (world.name, world.horizon, world.tiers, world.blocking) == ("sql", 1, TIERS, False)
 
 
 def test_every_expert_wins_in_short_episodes_of_known_words():
@@ -263,7 +263,7 @@ def test_the_rule_of_bird_forgives_repetition():
 def test_renamed_tasks_are_other_tasks_of_the_same_key():
     rng = random.Random(0)
     for task in WORLD.tasks("train", "seen")[:20]:
-        other = WORLD.rename(task, rng)
+        other = WORLD.renamed(task, rng)
         assert other.id != task.id
         assert WORLD.key(other) == WORLD.key(task)
         assert (other.kind, other.tier, other.split) == (task.kind, task.tier, task.split)

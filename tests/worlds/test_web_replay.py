@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from evolvent.errors import ConfigError, InvalidAction, SessionGone, UnsafeFile, VersionMismatch, WorldError
-from evolvent.grade.web_actions import ScoringRules, WebAction, score_step
+from evolvent.grade.web_actions import Rules, WebAction, score_step
 from evolvent.trajectory import Step, Task, Trajectory
 from evolvent.worlds.base import SPLITS
 from evolvent.worlds.check import check_env
@@ -101,7 +101,7 @@ def test_the_fixture_has_fifty_pages() -> None:
     assert not [target for target in targets if target.unscorable]
     assert {target.operation for target in targets} == {"CLICK", "TYPE", "SELECT"}
     # what happens in the data happens here: misses, exact successes that are impossible, two right elements, brackets
-    assert 0 < sum(target.is_missed for target in targets) <= sum(target.is_hidden for target in targets) < 15
+    assert 0 < sum(target.missed for target in targets) <= sum(target.hidden for target in targets) < 15
     assert any(len(target.positives) > 1 for target in targets)
     assert any("]" in target.value for target in targets)
 
@@ -177,7 +177,7 @@ def test_histories(tmp_path: Path, history: Any, told: str | None) -> None:
 
 def test_values_may_hold_back_quotes(tmp_path: Path) -> None:
     steps = [action(f"u{at}", [12], [11], op="TYPE", value=value) for at, value in enumerate(("a`b", "x `y` z", "`q`"))]
-    world = world_of(tmp_path, [row("t", *steps)], rules=ScoringRules(step_success="exact"))
+    world = world_of(tmp_path, [row("t", *steps)], rules=Rules(step_success="exact"))
     _, rewards, score = played(world, only(world), list(world.expert(only(world))))
     assert rewards == [1.0, 1.0, 1.0] and score.success is True
 
@@ -185,15 +185,15 @@ def test_values_may_hold_back_quotes(tmp_path: Path) -> None:
 def test_exact_success_may_be_impossible(tmp_path: Path) -> None:
     """The first right element, 12, is ranked behind the first three, the second is not; of all five both are."""
     for top_k, impossible in ((3, True), (5, False)):
-        world = world_of(tmp_path, [TWO], RANKS, top_k=top_k, rules=ScoringRules("exact"))
+        world = world_of(tmp_path, [TWO], RANKS, top_k=top_k, rules=Rules("exact"))
         target = world.targets(only(world))[0]
-        assert (target.is_missed, target.is_hidden) == (False, impossible)
+        assert (target.missed, target.hidden) == (False, impossible)
         score = score_step(WebAction("CLICK", "12"), target, world.rules)
         assert (score.success, score.impossible) == (float(not impossible), impossible)
     world = world_of(tmp_path, [TWO], RANKS, top_k=1)
-    assert world.targets(only(world))[0].is_missed
+    assert world.targets(only(world))[0].missed
     assert played(world, only(world), ["CLICK [12]", "TYPE [23] [a [b] c]"])[1] == [0.0, 1.0]
-    skipping = world_of(tmp_path, [TWO], RANKS, top_k=1, rules=ScoringRules(miss="skip"))
+    skipping = world_of(tmp_path, [TWO], RANKS, top_k=1, rules=Rules(miss="skip"))
     score = played(skipping, only(skipping), ["CLICK [12]", "TYPE [23] [a [b] c]"])[2]
     assert (score.success, score.raw, score.unit) == (False, 1.0, 1.0)
 
@@ -206,11 +206,7 @@ def test_only_what_is_on_the_page_is_shown(tmp_path: Path) -> None:
         ranks = {"t_u1": {one: int(one != first) * 3 for one in ("11", "12", "99")}}
         world = world_of(tmp_path, [found], ranks, top_k=1)
         (target,) = world.targets(only(world))
-        assert (target.shown_ids, target.is_missed, target.unscorable) == (
-            {"12"} - ({"12"} if missed else set()),
-            missed,
-            "",
-        )
+        assert (target.shown, target.missed, target.unscorable) == ({"12"} - ({"12"} if missed else set()), missed, "")
 
 
 def parquet_file(path: Path, ranks: dict[str, dict[str, int]]) -> Path:
@@ -260,7 +256,7 @@ def test_without_ranks_every_candidate_is_shown(tmp_path: Path) -> None:
     for rank, one in enumerate([*own["actions"][0]["neg_candidates"], *own["actions"][0]["pos_candidates"]]):
         one["rank"] = rank
     world = world_of(tmp_path, [own], top_k=4)
-    assert world.targets(only(world))[0].shown_ids == {"11", "12", "13", "14"}
+    assert world.targets(only(world))[0].shown == {"11", "12", "13", "14"}
 
 
 def broken(part: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
@@ -355,12 +351,12 @@ def test_experts_environments_and_words() -> None:
     known = set(WORLD.vocabulary() or ())
     for task in TASKS:
         targets = WORLD.targets(task)
-        plan = WORLD.explain(task)
+        plan = WORLD.explained(task)
         assert [step.action for step in plan] == list(WORLD.expert(task))
         assert all(step.thought for step in plan)
         seen, rewards, score = played(WORLD, task, [step.action for step in plan])
-        assert rewards == [float(not target.is_missed) for target in targets]
-        assert score.success == (not any(target.is_missed for target in targets))
+        assert rewards == [float(not target.missed) for target in targets]
+        assert score.success == (not any(target.missed for target in targets))
         for text in (*seen, *(f"{step.thought} {step.action}" for step in plan)):
             assert known.issuperset(words_of(text))
     for task in TASKS[:3]:
@@ -385,17 +381,17 @@ def test_evaluation_of_trajectories() -> None:
     whole = [Trajectory(task.id, task, tuple(Step("", text) for text in WORLD.expert(task))) for task in TASKS]
     found = WORLD.evaluate(whole)
     targets = [target for task in TASKS for target in WORLD.targets(task)]
-    missed = sum(target.is_missed for target in targets)
+    missed = sum(target.missed for target in targets)
     assert (found.steps, found.missed, found.scored) == (50, missed, 50)
     assert found.micro.success == pytest.approx(1 - missed / 50)
-    skipped = WORLD.evaluate(whole, rules=ScoringRules(miss="skip"))
+    skipped = WORLD.evaluate(whole, rules=Rules(miss="skip"))
     assert (skipped.micro.success, skipped.macro.success, skipped.scored) == (1.0, 1.0, 50 - missed)
     assert skipped.task_success == found.task_success
-    exact = WORLD.evaluate(whole, rules=ScoringRules("exact"))
-    assert exact.impossible == sum(target.is_hidden for target in targets) >= missed
+    exact = WORLD.evaluate(whole, rules=Rules("exact"))
+    assert exact.impossible == sum(target.hidden for target in targets) >= missed
     short = [Trajectory(one.id, one.task, one.steps[:1]) for one in whole]
     assert WORLD.evaluate(short).micro.success == pytest.approx(
-        sum(not WORLD.targets(task)[0].is_missed for task in TASKS) / 50
+        sum(not WORLD.targets(task)[0].missed for task in TASKS) / 50
     )
 
 

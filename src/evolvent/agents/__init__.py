@@ -1,1 +1,1 @@
-"""Agents, which turn observations into actions."""
+"""Agents: what turns observations into actions."""

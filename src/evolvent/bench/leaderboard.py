@@ -1,4 +1,4 @@
-"""A leaderboard from the result files of many players, ranked on the panels that they share."""
+"""A leaderboard from the results files of many players: who did what on the panels that they share."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from evolvent.bench.suite import PanelResult, Sheet, overall_success
+from evolvent.bench.suite import Measured, Sheet, overall
 from evolvent.errors import ConfigError
 from evolvent.stats import Interval
 
-__all__ = ["build_leaderboard"]
+__all__ = ["board"]
 
 _Pin = tuple[str, int]  # digest of the tasks, steps of an episode
 
 
-def build_leaderboard(sheets: Sequence[Sheet]) -> dict[str, Any]:
-    """Builds the leaderboard as plain data (JSON values), best first.
+def board(sheets: Sequence[Sheet]) -> dict[str, Any]:
+    """The leaderboard as plain data (JSON values), best first.
 
-    A panel is identified by its tasks and its horizon as most sheets have them. Results on other tasks of the same
-    name are
-    listed under `other` and not ranked; only players of every panel get an overall rate.
+    A panel is pinned by its tasks and its horizon as most sheets have them. What a sheet did on other tasks of the same
+    name is listed under `other` and not ranked; an overall rate is given only to who played every pinned panel.
 
     Returns:
         worlds: [{name, panels}]; horizons: panel -> steps; players: [{name, kind, about, created, seed, overall,
@@ -31,11 +30,11 @@ def build_leaderboard(sheets: Sequence[Sheet]) -> dict[str, Any]:
     """
     if not sheets:
         raise ConfigError("no results to show", value=0, expected="at least one results file of agent-eval")
-    pins = _majority_panels(sheets)
+    pins = _pins(sheets)
     worlds: dict[str, list[str]] = {}
     for name in pins:
         worlds.setdefault(name.rpartition("/")[0], []).append(name)
-    players = [_player_row(sheet, pins, worlds) for sheet in sheets]
+    players = [_player(sheet, pins, worlds) for sheet in sheets]
     players.sort(key=lambda one: (one["overall"] is None, -(one["overall"] or {"mean": 0.0})["mean"], one["name"]))
     return {
         "worlds": [{"name": world, "panels": panels} for world, panels in worlds.items()],
@@ -44,8 +43,8 @@ def build_leaderboard(sheets: Sequence[Sheet]) -> dict[str, Any]:
     }
 
 
-def _majority_panels(sheets: Sequence[Sheet]) -> dict[str, _Pin]:
-    """Maps each panel to the tasks and horizon of most sheets; the first among equally many."""
+def _pins(sheets: Sequence[Sheet]) -> dict[str, _Pin]:
+    """Panel -> what most sheets mean by it; of equally many the first."""
     votes: dict[str, Counter[_Pin]] = {}
     for sheet in sheets:
         for row in sheet.panels:
@@ -53,46 +52,45 @@ def _majority_panels(sheets: Sequence[Sheet]) -> dict[str, _Pin]:
     return {name: counted.most_common(1)[0][0] for name, counted in sorted(votes.items())}
 
 
-def _player_row(sheet: Sheet, pins: dict[str, _Pin], worlds: dict[str, list[str]]) -> dict[str, Any]:
-    ranked_panels = {row.name: row for row in sheet.panels if pins[row.name] == (row.digest, row.horizon)}
-    overall_rate = overall_success(list(ranked_panels.values())) if len(ranked_panels) == len(pins) else None
+def _player(sheet: Sheet, pins: dict[str, _Pin], worlds: dict[str, list[str]]) -> dict[str, Any]:
+    same = {row.name: row for row in sheet.panels if pins[row.name] == (row.digest, row.horizon)}
+    whole = overall(list(same.values())) if len(same) == len(pins) else None
     return {
         "name": sheet.player.name,
         "kind": sheet.player.kind,
         "about": dict(sheet.player.about),
         "created": sheet.created,
         "seed": sheet.seed,
-        "overall": _interval_to_dict(overall_rate),
-        "played": len(ranked_panels),
+        "overall": _rate(whole),
+        "played": len(same),
         "of": len(pins),
         "cells": {
-            world: _world_cell([ranked_panels[name] for name in names if name in ranked_panels], num_panels=len(names))
+            world: _cell([same[name] for name in names if name in same], of=len(names))
             for world, names in worlds.items()
         },
         "tokens": {
-            name: sum(getattr(row, name) for row in ranked_panels.values())
-            for name in ("generated", "computed", "prompted")
+            name: sum(getattr(row, name) for row in same.values()) for name in ("generated", "computed", "prompted")
         },
-        "wall_s": sum(row.wall_s for row in ranked_panels.values()),
+        "wall_s": sum(row.wall_s for row in same.values()),
         "errors": sum(row.errors for row in sheet.panels),
-        "other": [row.name for row in sheet.panels if row.name not in ranked_panels],
+        "other": [row.name for row in sheet.panels if row.name not in same],
     }
 
 
-def _world_cell(rows: Sequence[PanelResult], *, num_panels: int) -> dict[str, Any] | None:
-    """Returns the cell of a world for one player, None where the player played none of its panels."""
+def _cell(rows: Sequence[Measured], *, of: int) -> dict[str, Any] | None:
+    """A world of one player, None where it played none of its panels."""
     if not rows:
         return None
     units = [row.unit for row in rows]
-    known_units = [unit for unit in units if unit is not None]
-    unit = sum(known_units) / len(known_units) if len(known_units) == len(units) else None
+    known = [unit for unit in units if unit is not None]
+    unit = sum(known) / len(known) if len(known) == len(units) else None
     return {
-        **(_interval_to_dict(overall_success(rows)) or dict.fromkeys(("mean", "low", "high"))),
+        **(_rate(overall(rows)) or dict.fromkeys(("mean", "low", "high"))),
         "played": len(rows),
-        "of": num_panels,
+        "of": of,
         "unit": unit,
     }
 
 
-def _interval_to_dict(interval: Interval | None) -> dict[str, float] | None:
-    return None if interval is None else {"mean": interval.mean, "low": interval.low, "high": interval.high}
+def _rate(found: Interval | None) -> dict[str, float] | None:
+    return None if found is None else {"mean": found.mean, "low": found.low, "high": found.high}

@@ -187,7 +187,7 @@ def resumed(
     """
     done: dict[str, Trajectory] = {}
     tries: Counter[str] = Counter()
-    for one in store.trajectories(filters={"world": world.name}):
+    for one in store.trajectories(where={"world": world.name}):
         name = one.id.partition("~")[0]
         tries[name] += 1
         if one.error is None:

@@ -13,16 +13,7 @@ from typing import Literal
 from pydantic import Field
 from rich.console import Console, RenderableType
 
-from evolvent.bench.suite import (
-    PanelResult,
-    PanelSpec,
-    Player,
-    Sheet,
-    list_panels,
-    overall_success,
-    read_sheet,
-    summarize_panel,
-)
+from evolvent.bench.suite import Contest, Measured, Player, Sheet, contests, measure, overall, read_sheet
 from evolvent.cli.agent_options import PlayedByOverWorlds, Playing, kept, playing
 from evolvent.cli.console import rate, table
 from evolvent.cli.progress import Progress
@@ -33,7 +24,7 @@ from evolvent.rollout.collect import collect
 from evolvent.rollout.episode import Limits
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, trajectory_name
-from evolvent.view.escape import clip, show_hidden
+from evolvent.view.escape import clip, plain
 from evolvent.worlds.panel import digest
 
 __all__ = ["COMMAND", "AgentEval", "run"]
@@ -68,7 +59,7 @@ def run(words: Sequence[str], console: Console) -> int:
         return 0
     config = given.config
     made = worlds(config.worlds)
-    panels = list_panels(
+    panels = contests(
         made, split=config.split, tiers=config.tiers, limit=config.limit, own_horizons=config.horizons == "own"
     )
     with playing(config, made, verb=COMMAND.verb) as by:
@@ -86,9 +77,9 @@ def run(words: Sequence[str], console: Console) -> int:
         sheet.write(config.sheet)
     console.print(_table(console, sheet))
     for message, count in lost.most_common(3):
-        console.print(show_hidden(f"{count} not scored, {clip(message, 300)}"), soft_wrap=True)
+        console.print(plain(f"{count} not scored, {clip(message, 300)}"), soft_wrap=True)
     console.print(_sentence(sheet), soft_wrap=True)
-    console.print(show_hidden(f"results {config.sheet or file}"), soft_wrap=True)
+    console.print(plain(f"results {config.sheet or file}"), soft_wrap=True)
     return 1 if any(row.errors for row in sheet.panels) else 0
 
 
@@ -100,7 +91,7 @@ def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def _finished(file: Path, panels: Sequence[PanelSpec]) -> tuple[PanelResult, ...]:
+def _finished(file: Path, panels: Sequence[Contest]) -> tuple[Measured, ...]:
     """The rows that an interrupted evaluation left: as many as are first of the panels and have every score."""
     if not file.exists():
         return ()
@@ -115,10 +106,10 @@ def _lost(store: Store) -> Counter[str]:
     return Counter(f"{error.kind}: {error.message.partition('; got ')[0]}" for error in last.values() if error)
 
 
-def _measured(panel: PanelSpec, by: Playing, store: Store, *, progress: Progress, config: AgentEval) -> PanelResult:
+def _measured(panel: Contest, by: Playing, store: Store, *, progress: Progress, config: AgentEval) -> Measured:
     """Play what the store does not hold yet of one panel; seconds and tokens are those of this panel alone."""
     own = {task.id for task in panel.tasks}
-    kept_before = [one for one in store.trajectories(filters={"world": panel.world.name}) if one.task.id in own]
+    kept_before = [one for one in store.trajectories(where={"world": panel.world.name}) if one.task.id in own]
     done = [one for one in kept_before if one.error is None]
     known = {one.task.id for one in done}
     tries = Counter(one.task.id for one in kept_before)
@@ -143,7 +134,7 @@ def _measured(panel: PanelSpec, by: Playing, store: Store, *, progress: Progress
     with closing(episodes) as played:
         done += kept(played, store, progress, count=len(todo), label=panel.name)
     now, wall_s = by.spent(), round(time.monotonic() - began, 3)
-    return summarize_panel(
+    return measure(
         panel,
         done,
         wall_s=wall_s,
@@ -177,10 +168,10 @@ def _table(console: Console, sheet: Sheet) -> RenderableType:
 
 
 def _sentence(sheet: Sheet) -> str:
-    whole = overall_success(sheet.panels)
+    whole = overall(sheet.panels)
     worlds = len({row.world for row in sheet.panels})
     if whole is None:
         return "no overall success: episodes of a panel could not be scored"
     ends, over = f"[{rate(whole.low)} to {rate(whole.high)}]", f"{worlds} world{'s' * (worlds > 1)}"
     how = "the mean over worlds of the mean over their panels"
-    return f"{show_hidden(sheet.player.name)}: {rate(whole.mean)} {ends} over {over}, {how}"
+    return f"{plain(sheet.player.name)}: {rate(whole.mean)} {ends} over {over}, {how}"

@@ -10,11 +10,11 @@ from pydantic import Field, field_validator
 
 from evolvent.config import Config
 from evolvent.errors import ConfigError
-from evolvent.scale.ray_cluster import parse_cluster
+from evolvent.scale.ray_cluster import where
 from evolvent.worlds.base import World
 
 if TYPE_CHECKING:
-    from evolvent.scale.ray_players import PlayerPool
+    from evolvent.scale.ray_players import Players
 
 __all__ = ["HERE", "Placed", "placed"]
 
@@ -33,14 +33,14 @@ class Placed(Config):
     def _a_place(cls, on: str) -> str:
         try:
             if on != HERE:
-                parse_cluster(on)
+                where(on)
         except ConfigError as error:
             raise ValueError("; ".join(f"{problem.what} ({problem.hint})" for problem in error.problems)) from error
         return on
 
 
 @contextmanager
-def placed(on: str, names: Sequence[str], worlds: Mapping[str, World], *, threads: int) -> Iterator[PlayerPool | None]:
+def placed(on: str, names: Sequence[str], worlds: Mapping[str, World], *, threads: int) -> Iterator[Players | None]:
     """The players of a cluster, let go at the end; None where it is here.
 
     Args:
@@ -55,8 +55,8 @@ def placed(on: str, names: Sequence[str], worlds: Mapping[str, World], *, thread
     from evolvent.cli.registry import needs_train
 
     needs_train("playing on a cluster")
-    from evolvent.scale.ray_players import WorldFactory, open_players
+    from evolvent.scale.ray_players import Making, players
 
-    making = WorldFactory("evolvent.cli.registry:worlds", (list(names),))
-    with open_players(parse_cluster(on), making, worlds, threads=threads) as crew:
+    making = Making("evolvent.cli.registry:worlds", (list(names),))
+    with players(where(on), making, worlds, threads=threads) as crew:
         yield crew

@@ -13,10 +13,10 @@ from rich.console import Console
 
 from evolvent.cli.console import table
 from evolvent.cli.parsing import Parser, choose, verbs_help
-from evolvent.view.escape import show_hidden
+from evolvent.view.escape import plain
 
 if TYPE_CHECKING:
-    from evolvent.bench.compare import Comparison, ComparisonRow
+    from evolvent.bench.compare import Comparison, Row
 
 __all__ = ["run"]
 
@@ -78,17 +78,17 @@ def _leaderboard(words: Sequence[str], console: Console) -> int:
     parser.add("files", type=Path, nargs="+", help="results files, or folders of agent-eval runs")
     parser.add("--to", type=Path, metavar="FILE", default=Path("leaderboard.html"), help="the page to write")
     found = parser.read(words)
-    from evolvent.bench.leaderboard import build_leaderboard
+    from evolvent.bench.leaderboard import board
     from evolvent.bench.suite import read_sheet
     from evolvent.files import write_atomic
-    from evolvent.view.leaderboard import leaderboard_page, tabulate_leaderboard
+    from evolvent.view.leaderboard import leaderboard_page, leaderboard_rows
 
     files = [file / "agent-eval.json" if file.is_dir() else file for file in found.files]
-    data = build_leaderboard([read_sheet(file) for file in files])
+    data = board([read_sheet(file) for file in files])
     write_atomic(found.to, leaderboard_page(data))
-    columns, rows = tabulate_leaderboard(data)
+    columns, rows = leaderboard_rows(data)
     console.print(table(console, columns, rows, numbers=columns[1:]))
-    console.print(f"page {show_hidden(str(found.to))}", soft_wrap=True)
+    console.print(f"page {plain(str(found.to))}", soft_wrap=True)
     return 0
 
 
@@ -98,9 +98,9 @@ def _compare(words: Sequence[str], console: Console) -> int:
         parser.add(name, metavar=name.upper(), help="RUN, RUN:ARM, RUN:ARM@ROUND, STUDY:ARM or STUDY:ARM@SEED")
     parser.add("--json", action="store_true", help="print JSON instead of the table")
     found = parser.read(words)
-    from evolvent.bench.compare import compare_results, read_result
+    from evolvent.bench.compare import compare, read_side
 
-    compared = compare_results(read_result(found.a), read_result(found.b))
+    compared = compare(read_side(found.a), read_side(found.b))
     if found.json:
         console.print(json.dumps(_plain(compared), indent=1), soft_wrap=True)
         return 0
@@ -109,12 +109,12 @@ def _compare(words: Sequence[str], console: Console) -> int:
     rows.append(_cells(compared.overall, "all", "panels"))
     console.print(table(console, columns, rows, numbers=columns[2:5]))
     for line in (f"A {compared.a}", f"B {compared.b}", *compared.notes, *_alone(compared)):
-        console.print(show_hidden(line), soft_wrap=True)
+        console.print(plain(line), soft_wrap=True)
     console.print(_rule(compared), soft_wrap=True)
     return 0
 
 
-def _cells(row: ComparisonRow, world: str, tier: str) -> tuple[object, ...]:
+def _cells(row: Row, world: str, tier: str) -> tuple[object, ...]:
     if row.a is None or row.b is None or row.difference is None:
         return world, tier, row.tasks, None, None, row.withheld
     one = row.difference
@@ -139,7 +139,7 @@ def _rule(compared: Comparison) -> str:
 def _plain(compared: Comparison) -> dict[str, object]:
     """The comparison as JSON values; an interval without ends has null."""
 
-    def plain_row(row: ComparisonRow) -> dict[str, object]:
+    def plain_row(row: Row) -> dict[str, object]:
         one = row.difference
         ends = (
             None
@@ -169,12 +169,12 @@ def _study(words: Sequence[str], console: Console) -> int:
     parser.add("--json", action="store_true", help="print JSON; a page only with --to")
     parser.add("--to", type=Path, metavar="FILE", help="the page to write (default: FOLDER/study.html)")
     found = parser.read(words)
-    from evolvent.bench.verdict import read_summary, to_json
+    from evolvent.bench.verdict import as_json, read_summary
     from evolvent.files import write_atomic
     from evolvent.view.study import study_page, study_table
 
     folder: Path = found.folder
-    data = to_json(read_summary(folder))
+    data = as_json(read_summary(folder))
     to: Path | None = found.to or (None if found.json else folder / "study.html")
     if to is not None:
         to = to / "study.html" if to.is_dir() else to
@@ -183,5 +183,5 @@ def _study(words: Sequence[str], console: Console) -> int:
         console.print(json.dumps(data, indent=1), soft_wrap=True)
         return 0
     console.print(study_table(data, width=console.width))
-    console.print(f"page {show_hidden(str(to))}", soft_wrap=True)
+    console.print(f"page {plain(str(to))}", soft_wrap=True)
     return 0

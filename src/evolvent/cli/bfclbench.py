@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import Field
 from rich.console import Console
 
-from evolvent.bench.bfcl import CategoryRow, MaskedBfcl, category_rows, compute_totals, masking_loss
+from evolvent.bench.bfcl import MaskedBfcl, Row, lost_to_names, rows, totals
 from evolvent.cli.agent_options import PlayedBy, Playing, playing, resumed
 from evolvent.cli.console import table
 from evolvent.cli.progress import Progress
@@ -22,7 +22,7 @@ from evolvent.files import plain_json, write_atomic
 from evolvent.stats import Interval
 from evolvent.store.store import Store
 from evolvent.trajectory import Start
-from evolvent.view.escape import show_hidden
+from evolvent.view.escape import plain
 from evolvent.worlds.bfcl.items import BAD_ITEMS, CATEGORIES, MULTI_TURN
 from evolvent.worlds.bfcl.world import Bfcl
 
@@ -78,14 +78,14 @@ def run(words: Sequence[str], console: Console) -> int:
                     for one in (world, other)
                     if one is not None
                 ]
-    found, masked = category_rows(sides[0]), category_rows(sides[1]) if other is not None else ()
-    lost = masking_loss(*sides) if other is not None else None
+    found, masked = rows(sides[0]), rows(sides[1]) if other is not None else ()
+    lost = lost_to_names(*sides) if other is not None else None
     _write(folder / "bfcl.json", config, by, found=found, masked=masked, lost=lost, problems=world.problems)
     _show(console, found, masked, lost)
     for problem in world.problems[:5]:
-        console.print(show_hidden(str(problem)), soft_wrap=True)
-    console.print(show_hidden(f"results {folder / 'bfcl.json'}"), soft_wrap=True)
-    return 1 if any(row.ungraded for row in (*found, *masked)) else 0
+        console.print(plain(str(problem)), soft_wrap=True)
+    console.print(plain(f"results {folder / 'bfcl.json'}"), soft_wrap=True)
+    return 1 if any(row.lost for row in (*found, *masked)) else 0
 
 
 def _held(by: Playing) -> Playing:
@@ -127,14 +127,14 @@ def _write(
     config: BfclBench,
     by: Playing,
     *,
-    found: Sequence[CategoryRow],
-    masked: Sequence[CategoryRow],
+    found: Sequence[Row],
+    masked: Sequence[Row],
     lost: Interval | None,
     problems: Sequence[Problem],
 ) -> None:
     spent = by.spent()
     sides = {
-        name: {row.category: [row.correct, row.items, row.ungraded] for row in side}
+        name: {row.category: [row.right, row.items, row.lost] for row in side}
         for name, side in (("plain", found), ("masked", masked))
     }
     row = {
@@ -144,7 +144,7 @@ def _write(
         "seed": config.seed,
         "constrained": config.constrained,
         **sides,
-        "totals": compute_totals(found),
+        "totals": totals(found),
         "bad_items": dict(BAD_ITEMS),
         "problems": [str(one) for one in problems],
         "lost_to_names": None if lost is None else [lost.mean, lost.low, lost.high],
@@ -154,7 +154,7 @@ def _write(
     write_atomic(path, plain_json(row) + "\n")
 
 
-def _show(console: Console, found: Sequence[CategoryRow], masked: Sequence[CategoryRow], lost: Interval | None) -> None:
+def _show(console: Console, found: Sequence[Row], masked: Sequence[Row], lost: Interval | None) -> None:
     renamed = {row.category: row for row in masked}
     columns = ("category", "items", "right, %", "in other names, %", "not judged")
     lines = []
@@ -164,13 +164,13 @@ def _show(console: Console, found: Sequence[CategoryRow], masked: Sequence[Categ
             (
                 row.category,
                 row.items,
-                _percent(row.accuracy),
-                None if other is None else _percent(other.accuracy),
-                row.ungraded or None,
+                _percent(row.share),
+                None if other is None else _percent(other.share),
+                row.lost or None,
             )
         )
     console.print(table(console, columns, lines, numbers=columns[1:]))
-    said = ", ".join(f"{name.replace('_', '-')} {100 * value:.1f}" for name, value in compute_totals(found).items())
+    said = ", ".join(f"{name.replace('_', '-')} {100 * value:.1f}" for name, value in totals(found).items())
     console.print(f"totals of the leaderboard: {said} (agentic tasks are not here and count 0)", soft_wrap=True)
     if lost is not None:
         ends = "" if isnan(lost.low) else f" [{100 * lost.low:+.1f}, {100 * lost.high:+.1f}]"

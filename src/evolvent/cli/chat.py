@@ -18,12 +18,12 @@ from evolvent.cli.console import open_console
 from evolvent.cli.parsing import Parser
 from evolvent.cli.registry import POLICIES, needs_train, policy
 from evolvent.errors import ConfigError, EvolventError, Problem
-from evolvent.serve.listen import listen, listening_url
-from evolvent.view.escape import show_hidden
-from evolvent.web import App, build_access
+from evolvent.serve.listen import listen, url_of
+from evolvent.view.escape import plain
+from evolvent.web import App, bound_to
 
 if TYPE_CHECKING:
-    from evolvent.agents.speaker import Conversation, PolicyChat, PolicySource
+    from evolvent.agents.speaker import Conversation, Source, Speaker
 
 __all__ = ["run"]
 
@@ -75,46 +75,46 @@ def run(words: Sequence[str], console: Console) -> int:
     needs_train("evolvent chat")
     import torch
 
-    from evolvent.agents.speaker import Conversation, PolicyChat
+    from evolvent.agents.speaker import Conversation, Speaker
     from evolvent.engine.asks import Sampling
 
     torch.set_num_threads(found.threads)
     sampling = Sampling(found.temperature, top_p=found.top_p)
-    speaker = PolicyChat(_source(found), sampling=sampling, max_tokens=found.max_tokens, seed=found.seed)
+    speaker = Speaker(_source(found), sampling=sampling, max_tokens=found.max_tokens, seed=found.seed)
     start = Conversation(found.system)
     if found.page:
         return _page(found, speaker, start, console=console)
     if found.once is not None:
-        said = speaker.reply(start, found.once)
+        said = speaker.say(start, found.once)
         _tell(open_console(stderr=True), said.notes)  # what a script reads is the reply alone
-        console.print(show_hidden(said.reply), soft_wrap=True)
+        console.print(plain(said.reply), soft_wrap=True)
         return 0
     return _terminal(speaker, start, console)
 
 
-def _source(found: argparse.Namespace) -> PolicySource:
+def _source(found: argparse.Namespace) -> Source:
     """Who speaks: a run's newest snapshot or model, or the one policy of a folder.
 
     Raises:
         ConfigError: no such folder. CheckpointError and others: a policy that cannot be loaded.
     """
-    from evolvent.agents.speaker import FixedSource, NamedPolicy, SnapshotSource
+    from evolvent.agents.speaker import Fixed, Following, Voice
 
     folder = Path(found.policy)
     if found.policy in POLICIES or not folder.is_dir():
         hint = "the folder of a run, or of a model"
         raise ConfigError([Problem("policy", f"there is nobody to talk to at {found.policy!r}", hint)])
     if (folder / "snapshots").is_dir():
-        return SnapshotSource(folder, found.device, found.context)
+        return Following(folder, found.device, found.context)
     chosen = replace(policy(found.policy, []), limit=found.context)
     chosen.model.to(found.device)
-    return FixedSource(NamedPolicy(chosen, folder.resolve().name))
+    return Fixed(Voice(chosen, folder.resolve().name))
 
 
 # ---------------------------------------------------------------------- the terminal
 
 
-def _terminal(speaker: PolicyChat, start: Conversation, console: Console) -> int:
+def _terminal(speaker: Speaker, start: Conversation, console: Console) -> int:
     _tell(console, speaker.refresh())
     talk, alone = start, not sys.stdin.isatty()
     while True:
@@ -127,14 +127,14 @@ def _terminal(speaker: PolicyChat, start: Conversation, console: Console) -> int
         if text in ("", _ANEW):
             continue
         try:
-            said = speaker.reply(talk, text)
+            said = speaker.say(talk, text)
         except EvolventError as error:
-            console.print(show_hidden(f"({error})"), soft_wrap=True)
+            console.print(plain(f"({error})"), soft_wrap=True)
             continue
         _tell(console, said.notes)
-        shortened = " (earlier turns did not fit and were left out)" if said.is_shortened else ""
-        cut = " [cut at the limit]" if said.is_cut else ""
-        console.print(show_hidden(f"{said.policy_name} > {said.reply}{cut}{shortened}"), soft_wrap=True)
+        shortened = " (earlier turns did not fit and were left out)" if said.shortened else ""
+        cut = " [cut at the limit]" if said.cut else ""
+        console.print(plain(f"{said.voice} > {said.reply}{cut}{shortened}"), soft_wrap=True)
         console.file.flush()
         talk = talk.after(said)
 
@@ -149,7 +149,7 @@ def _line(console: Console, alone: bool) -> str | None:
 
 def _tell(console: Console, notes: Sequence[str]) -> None:
     for note in notes:
-        console.print(show_hidden(f"-- {note}"), soft_wrap=True)
+        console.print(plain(f"-- {note}"), soft_wrap=True)
     console.file.flush()
 
 
@@ -169,14 +169,14 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def _page(found: argparse.Namespace, speaker: PolicyChat, start: Conversation, *, console: Console) -> int:
-    from evolvent.view.chat import ChatInfo, chat_app
+def _page(found: argparse.Namespace, speaker: Speaker, start: Conversation, *, console: Console) -> int:
+    from evolvent.view.chat import About, chat_app
 
     notes = speaker.refresh()
     leaving = threading.Event()
-    about = ChatInfo(Path(found.policy).resolve().name, _settings(found), _closed_words(speaker))
+    about = About(Path(found.policy).resolve().name, _settings(found), _closed_words(speaker))
     with listen("127.0.0.1", found.port) as bound:
-        access = build_access("127.0.0.1")
+        access = bound_to("127.0.0.1")
         app: App = chat_app(speaker, start, about, access=access, stop=leaving.is_set)
         config = uvicorn.Config(
             app,
@@ -190,7 +190,7 @@ def _page(found: argparse.Namespace, speaker: PolicyChat, start: Conversation, *
             timeout_graceful_shutdown=_GRACE_S,
         )
         _tell(console, notes)
-        console.print(show_hidden(f"talk at {listening_url(bound)} (Ctrl-C ends)"), soft_wrap=True)
+        console.print(plain(f"talk at {url_of(bound)} (Ctrl-C ends)"), soft_wrap=True)
         console.file.flush()
         _Server(config, leaving).run(sockets=[bound])
     return 0
@@ -201,6 +201,6 @@ def _settings(found: argparse.Namespace) -> str:
     return f"temperature {found.temperature:g}{top}, at most {found.max_tokens} tokens"
 
 
-def _closed_words(speaker: PolicyChat) -> int:
+def _closed_words(speaker: Speaker) -> int:
     voice = speaker.voice
     return len(voice.policy.tokenizer) if voice is not None and voice.policy.dialect.name == "words" else 0

@@ -10,19 +10,19 @@ from pathlib import Path
 from pydantic import Field, model_validator
 from rich.console import Console
 
-from evolvent.bench.code import ProblemTally, check_ks, count_samples, mean_pass_at
+from evolvent.bench.code import Tally, check_ks, pass_at, tallies
 from evolvent.cli.agent_options import PlayedBy, Playing, playing, resumed
 from evolvent.cli.console import table
 from evolvent.cli.progress import Progress
 from evolvent.cli.record import Record, new_folder, recorded, versions
 from evolvent.cli.settings import Command, read_given
-from evolvent.errors import ConfigError, HashMismatch, Problem, unknown_name_problem
+from evolvent.errors import ConfigError, HashMismatch, Problem, unknown
 from evolvent.files import plain_json, write_atomic
 from evolvent.store.store import Store
 from evolvent.trajectory import Start
-from evolvent.view.escape import show_hidden
+from evolvent.view.escape import plain
 from evolvent.worlds.code.world import Code
-from evolvent.worlds.manifest import manifests, sha256_of, verify_file
+from evolvent.worlds.manifest import manifests, sha256_of, verified
 
 __all__ = ["COMMAND", "CodeBench", "run"]
 
@@ -48,7 +48,7 @@ class CodeBench(PlayedBy):
         wrong = list(check_ks(self.k, self.samples))
         known = [name for name, one in manifests().items() if one.world == "code"]
         if self.set not in (_ANY, *known):
-            wrong.append(unknown_name_problem("evaluation set", self.set, (_ANY, *known), location="set"))
+            wrong.append(unknown("evaluation set", self.set, (_ANY, *known), where="set"))
         if self.samples > 1 and self.agent != "expert" and not self.temperature:
             wrong.append(
                 Problem("samples", "several samples at temperature 0 are the same one", "give --temperature 0.8")
@@ -74,9 +74,7 @@ def run(words: Sequence[str], console: Console) -> int:
         return 0
     config = given.config
     path = (
-        config.data
-        if config.set == _ANY
-        else verify_file(config.set, config.data, accept_licence=config.accept_licence)
+        config.data if config.set == _ANY else verified(config.set, config.data, accept_licence=config.accept_licence)
     )
     with closing(Code(path)) as world:
         if config.set != _ANY and world.count != manifests()[config.set].items:
@@ -95,19 +93,19 @@ def run(words: Sequence[str], console: Console) -> int:
                         for task in tasks
                         for start in (Start(task, number) for number in range(config.samples))
                     }
-                    counted = count_samples(
+                    counted = tallies(
                         tasks, resumed(world, names, by, store=store, progress=progress, config=config, label="code")
                     )
     row = _row(config, path, world, counted, by)
     write_atomic(folder / "code.json", plain_json(row) + "\n")
     _show(console, config, counted, world)
-    console.print(show_hidden(f"results {folder / 'code.json'}"), soft_wrap=True)
+    console.print(plain(f"results {folder / 'code.json'}"), soft_wrap=True)
     return 1 if any(one.samples < config.samples for one in counted) else 0
 
 
-def _row(config: CodeBench, path: Path, world: Code, counted: Sequence[ProblemTally], by: Playing) -> dict[str, object]:
+def _row(config: CodeBench, path: Path, world: Code, counted: Sequence[Tally], by: Playing) -> dict[str, object]:
     spent = by.spent()
-    found = {str(k): mean_pass_at(counted, k) for k in config.k if any(one.samples >= k for one in counted)}
+    found = {str(k): pass_at(counted, k) for k in config.k if any(one.samples >= k for one in counted)}
     return {
         "player": by.player.name,
         "about": dict(by.player.about),
@@ -130,12 +128,12 @@ def _row(config: CodeBench, path: Path, world: Code, counted: Sequence[ProblemTa
     }
 
 
-def _show(console: Console, config: CodeBench, counted: Sequence[ProblemTally], world: Code) -> None:
+def _show(console: Console, config: CodeBench, counted: Sequence[Tally], world: Code) -> None:
     rows = []
     for k in config.k:
         if not any(one.samples >= k for one in counted):
             continue
-        found = mean_pass_at(counted, k)
+        found = pass_at(counted, k)
         ends = "" if isnan(found.low) else f"{100 * found.low:.1f} to {100 * found.high:.1f}"
         rows.append((f"pass@{k}", found.n, config.samples, f"{100 * found.mean:.1f}", ends))
     columns = ("measure", "problems", "samples", "%", "95 %")

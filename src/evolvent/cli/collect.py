@@ -17,14 +17,14 @@ from evolvent.cli.progress import Progress
 from evolvent.cli.record import Record, new_folder, recorded
 from evolvent.cli.registry import worlds
 from evolvent.cli.settings import Command, read_given
-from evolvent.errors import ConfigError, Problem, unknown_name_problem
+from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.rollout.collect import collect, trajectory_name
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, Task, Trajectory
 from evolvent.worlds.base import World
 
 if TYPE_CHECKING:
-    from evolvent.scale.ray_players import PlayerPool
+    from evolvent.scale.ray_players import Players
 
 __all__ = ["COMMAND", "Collect", "run"]
 
@@ -91,14 +91,14 @@ def run(words: Sequence[str], console: Console) -> int:
 
 
 def _played(
-    worlds: Mapping[str, World], todo: Sequence[Start], by: Playing, config: Collect, players: PlayerPool | None
+    worlds: Mapping[str, World], todo: Sequence[Start], by: Playing, config: Collect, players: Players | None
 ) -> Generator[Trajectory, None, None]:
     """The episodes, played here or on a cluster."""
     if players is None:
         return collect(worlds, todo, by.agent, engine=by.engine, seed=config.seed, slots=config.slots, name=_name)
-    from evolvent.scale.ray_backend import collect_on_cluster
+    from evolvent.scale.ray_backend import collect_on
 
-    return collect_on_cluster(players, todo, by.agent, seed=config.seed, slots=config.slots, prefix=_PREFIX)
+    return collect_on(players, todo, by.agent, seed=config.seed, slots=config.slots, prefix=_PREFIX)
 
 
 def _name(start: Start) -> str:
@@ -107,7 +107,7 @@ def _name(start: Start) -> str:
 
 def _starts(worlds: Mapping[str, World], config: Collect) -> list[Start]:
     known = sorted({tier for world in worlds.values() for tier in world.tiers})
-    problems = [unknown_name_problem("tier", tier, known) for tier in config.tiers if tier not in known]
+    problems = [unknown("tier", tier, known) for tier in config.tiers if tier not in known]
     tasks: list[Task] = []
     for world in worlds.values() if not problems else ():
         for tier in (tier for tier in config.tiers if tier in world.tiers):

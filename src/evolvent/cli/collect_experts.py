@@ -19,7 +19,7 @@ from evolvent.errors import ConfigError, Problem
 from evolvent.rollout.collect import collect
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, Task, trajectory_name
-from evolvent.view.escape import show_hidden
+from evolvent.view.escape import plain
 from evolvent.worlds.base import World
 from evolvent.worlds.goal_templates import WORDINGS
 from evolvent.worlds.wording import Worded
@@ -79,7 +79,7 @@ def run(words: Sequence[str], console: Console) -> int:
     console.print(f"{len(files)} files, {rows:,} rows, digest {digest}", soft_wrap=True)
     if failed:
         console.print(f"{failed} episodes of experts did not succeed and are left out", soft_wrap=True)
-    console.print(show_hidden(f"corpus {folder}"), soft_wrap=True)
+    console.print(plain(f"corpus {folder}"), soft_wrap=True)
     return 1 if failed else 0
 
 
@@ -101,7 +101,7 @@ def _tasks(world: World, config: Corpus) -> list[Task]:
 def _files(folder: Path, world: World, store: Store, *, config: Corpus) -> Iterator[FileRow]:
     """Write the files of a world."""
     wanted = [trajectory_name(Start(task)) for task in _tasks(world, config)]
-    found = {one.id: one for one in store.trajectories(filters={"world": world.name}) if one.success}
+    found = {one.id: one for one in store.trajectories(where={"world": world.name}) if one.success}
     solved = [found[name] for name in wanted if name in found]
     if isinstance(world, Worded):
         yield write_part(folder, "expanded", world, trajectories=solved)

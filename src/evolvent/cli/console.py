@@ -14,7 +14,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from evolvent.view.escape import show_hidden
+from evolvent.view.escape import plain
 
 __all__ = ["console_for", "open_console", "rate", "table"]
 
@@ -65,7 +65,7 @@ def table(
     Args:
         numbers: the columns to align right.
     """
-    cells = [[show_hidden("-" if cell is None else str(cell)) for cell in row] for row in rows]
+    cells = [[plain("-" if cell is None else str(cell)) for cell in row] for row in rows]
     ascii_only = not console.encoding.lower().startswith("utf")
     made = Table(
         box=ASCII if ascii_only else SIMPLE_HEAD,

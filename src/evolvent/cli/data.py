@@ -15,7 +15,7 @@ from evolvent.cli import datacomment, dataselect
 from evolvent.cli.console import table
 from evolvent.cli.parsing import Parser, choose, verbs_help, whole
 from evolvent.errors import ConfigError, Problem, SampleInvalid
-from evolvent.view.escape import clip, show_hidden
+from evolvent.view.escape import clip, plain
 
 __all__ = ["run"]
 
@@ -66,30 +66,30 @@ def _read(parser: Parser, words: Sequence[str], *beside: str) -> argparse.Namesp
     Args:
         beside: endings of the files that are written beside the one that is asked for.
     """
-    from evolvent.curate.origins import check_outputs
+    from evolvent.curate.origins import over_data
 
     found = parser.read(words)
     written = [found.to, *(found.to.with_name(f"{found.to.stem}{ending}") for ending in beside)]
-    if problems := check_outputs(found.data, *written)[:1]:
+    if problems := over_data(found.data, *written)[:1]:
         raise ConfigError(problems)
     return found
 
 
 def _samples(path: Path, refused: list[str]) -> Iterator[Any]:
     """All samples of function calls of a path; rows that are none are told."""
-    from evolvent.curate.irrelevance import row_to_sample
-    from evolvent.curate.origins import read_source
+    from evolvent.curate.irrelevance import read_row
+    from evolvent.curate.origins import read_all
 
-    for number, row in enumerate(read_source(path, refused)):
+    for number, row in enumerate(read_all(path, refused)):
         try:
-            yield row_to_sample(row)
+            yield read_row(row)
         except SampleInvalid as error:
             refused.append(f"row {number}: {error}")
 
 
 def _told(console: Console, refused: Sequence[str]) -> int:
     for line in refused[:_TOLD]:
-        console.print(show_hidden(clip(line, 300)), soft_wrap=True)
+        console.print(plain(clip(line, 300)), soft_wrap=True)
     if refused:
         console.print(f"rows left out: {len(refused)}", soft_wrap=True)
     return 1 if refused else 0
@@ -98,7 +98,7 @@ def _told(console: Console, refused: Sequence[str]) -> int:
 def _card(found: argparse.Namespace, *, made: Sequence[str], digest: str, settings: Mapping[str, Any]) -> None:
     from evolvent.curate.card import write_card
 
-    write_card(found.to, licence=found.licence, source=found.data.name, stages=made, digest=digest, settings=settings)
+    write_card(found.to, licence=found.licence, source=found.data.name, made=made, digest=digest, settings=settings)
 
 
 # ---------------------------------------------------------------------------------------------------- the verbs
@@ -108,16 +108,16 @@ def _stats(words: Sequence[str], console: Console) -> int:
     parser = _parser("stats", "Count what a data set holds.")
     parser.add("--json", action="store_true", help="print JSON instead of the table")
     found = parser.read(words)
-    from evolvent.curate.card import describe, render_histogram, table_rows
-    from evolvent.curate.origins import read_source
+    from evolvent.curate.card import describe, picture, rows_of
+    from evolvent.curate.origins import read_all
 
     refused: list[str] = []
-    stats = describe(read_source(found.data, refused))
+    stats = describe(read_all(found.data, refused))
     if found.json:
         console.print(json.dumps({**asdict(stats), "refused": len(refused)}, indent=1), soft_wrap=True)
         return 1 if refused else 0
-    console.print(table(console, ("", "count"), table_rows(stats)))
-    for line in ("characters of a row, up to", *render_histogram(stats.lengths)):
+    console.print(table(console, ("", "count"), rows_of(stats)))
+    for line in ("characters of a row, up to", *picture(stats.lengths)):
         console.print(line, soft_wrap=True)
     return _told(console, refused)
 
@@ -141,18 +141,18 @@ def _convert(words: Sequence[str], console: Console) -> int:
     count, digest = write_rows(found.to, _converted(found, refused))
     made = [f"read as {found.layout}"]
     _card(found, made=made, digest=digest, settings={"layout": found.layout})
-    console.print(show_hidden(f"{count} rows in {found.to}"), soft_wrap=True)
+    console.print(plain(f"{count} rows in {found.to}"), soft_wrap=True)
     return _told(console, refused)
 
 
 def _converted(found: argparse.Namespace, refused: list[str]) -> Rows:
     if found.layout == "rows":
-        from evolvent.curate.origins import read_source
+        from evolvent.curate.origins import read_all
 
-        return read_source(found.data, refused)
+        return read_all(found.data, refused)
     if found.layout in ("code", "maths"):
         return _lessons(found, refused)
-    from evolvent.curate.irrelevance import sample_to_row
+    from evolvent.curate.irrelevance import row_of
     from evolvent.errors import AccessDenied
     from evolvent.worlds.calls.layouts import read_hammer, read_nexus_raven, read_seal_tools
 
@@ -173,7 +173,7 @@ def _converted(found: argparse.Namespace, refused: list[str]) -> Rows:
         else read_nexus_raven(found.data, found.tools)
     )
     refused += [str(problem) for problem in problems]
-    return map(sample_to_row, samples)
+    return map(row_of, samples)
 
 
 def _lessons(found: argparse.Namespace, refused: list[str]) -> Rows:
@@ -221,7 +221,7 @@ def _mask(words: Sequence[str], console: Console) -> int:
     parser.add("--cache", type=Path, default=Path("runs/data-cache"), help="where finished shards are kept")
     found = _read(parser, words)
     from evolvent.curate.masking import MaskSpec
-    from evolvent.curate.shards import list_shards
+    from evolvent.curate.shards import shards_of
     from evolvent.curate.stages import transform
     from evolvent.curate.transforms import Masking
 
@@ -230,16 +230,16 @@ def _mask(words: Sequence[str], console: Console) -> int:
         found.seed,
         found.epoch,
     )
-    done = transform(list_shards(found.data), [stage], found.to, cache=found.cache, workers=max(found.workers, 1))
+    done = transform(shards_of(found.data), [stage], found.to, cache=found.cache, workers=max(found.workers, 1))
     _card(found, made=["functions and parameters masked"], digest=done.sha256, settings=stage.parameters())
     console.print(
-        show_hidden(
+        plain(
             f"{done.rows} of {done.read} rows in {found.to}; {done.reused} of {done.shards} shards were there already"
         ),
         soft_wrap=True,
     )
-    for line in done.messages[:_TOLD]:
-        console.print(show_hidden(clip(line, 300)), soft_wrap=True)
+    for line in done.told[:_TOLD]:
+        console.print(plain(clip(line, 300)), soft_wrap=True)
     left = sum(done.refused.values())
     if left:
         console.print(f"rows left out: {left}", soft_wrap=True)
@@ -252,18 +252,17 @@ def _irrelevance(words: Sequence[str], console: Console) -> int:
     parser.add("--only", action="store_true", help="write the added requests alone")
     parser.add("--seed", type=whole, default=0, help="all randomness derives from it")
     found = _read(parser, words)
-    from evolvent.curate.irrelevance import mix_irrelevant, write_irrelevance
+    from evolvent.curate.irrelevance import irrelevant, write_irrelevance
 
     refused: list[str] = []
-    mixed = mix_irrelevant(list(_samples(found.data, refused)), found.share, seed=found.seed)
+    mixed = irrelevant(list(_samples(found.data, refused)), found.share, seed=found.seed)
     chosen = mixed.copies if found.only else mixed.samples
     write_irrelevance(found.to, chosen, licence=found.licence, source=found.data.name, report=mixed)
     console.print(
-        show_hidden(f"{len(chosen)} samples in {found.to}, {mixed.num_copies} of {mixed.num_requested} added requests"),
-        soft_wrap=True,
+        plain(f"{len(chosen)} samples in {found.to}, {mixed.made} of {mixed.wanted} added requests"), soft_wrap=True
     )
     for why, count in sorted(mixed.left_out.items()):
-        console.print(show_hidden(f"{count} samples have none: {why.replace('_', ' ')}"), soft_wrap=True)
+        console.print(plain(f"{count} samples have none: {why.replace('_', ' ')}"), soft_wrap=True)
     return _told(console, refused)
 
 
@@ -275,26 +274,22 @@ def _dedup(words: Sequence[str], console: Console) -> int:
     parser.add("--field", action="append", default=[], help="a field that is compared, more than once; none: all texts")
     parser.add("--run", type=whole, default=5, help="tokens of a run (5)")
     found = _read(parser, words, ".dropped.jsonl")
-    from evolvent.curate.duplicates import find_near_duplicates
-    from evolvent.curate.origins import read_source
+    from evolvent.curate.duplicates import near_duplicates
+    from evolvent.curate.origins import read_all
     from evolvent.curate.shards import write_rows
     from evolvent.files import plain_json
 
     refused: list[str] = []
-    rows = list(read_source(found.data, refused))
+    rows = list(read_all(found.data, refused))
     texts = {f"{place:012d}": _compared(row, found.field) for place, row in enumerate(rows)}
-    kept = find_near_duplicates(texts, threshold=found.threshold, run=found.run)
-    _, digest = write_rows(found.to, (rows[int(name)] for name in kept.kept_ids))
-    told = (
-        {"row": int(one.id), "of": int(one.kept_id), "similarity": round(one.similarity, 4)} for one in kept.dropped
-    )
+    kept = near_duplicates(texts, threshold=found.threshold, run=found.run)
+    _, digest = write_rows(found.to, (rows[int(name)] for name in kept.kept))
+    told = ({"row": int(one.id), "of": int(one.of), "similarity": round(one.similarity, 4)} for one in kept.dropped)
     write_rows(found.to.with_name(f"{found.to.stem}.dropped.jsonl"), told)
     settings = {"threshold": found.threshold, "run": found.run, "fields": found.field}
     made = [f"near-duplicates dropped: {len(kept.dropped)} of {len(rows)} rows"]
     _card(found, made=made, digest=digest, settings=settings)
-    console.print(
-        show_hidden(f"{len(kept.kept_ids)} of {len(rows)} rows in {found.to}; {plain_json(settings)}"), soft_wrap=True
-    )
+    console.print(plain(f"{len(kept.kept)} of {len(rows)} rows in {found.to}; {plain_json(settings)}"), soft_wrap=True)
     return _told(console, refused)
 
 

@@ -20,14 +20,14 @@ from rich.console import Console
 
 from evolvent.cli.parsing import Parser, whole
 from evolvent.engine.servers import ServerDialect, endpoint_type
-from evolvent.errors import ConfigError, NothingToLearn, Problem, SampleInvalid, unknown_name_problem
-from evolvent.view.escape import clip, show_hidden
+from evolvent.errors import ConfigError, NothingToLearn, Problem, SampleInvalid, unknown
+from evolvent.view.escape import clip, plain
 
 if TYPE_CHECKING:
     from evolvent.agents.base import Agent
-    from evolvent.curate.commenting import CommentResult, Source
-    from evolvent.curate.kept import ShardResult, ShardSummary
-    from evolvent.curate.notes import CommentLimits
+    from evolvent.curate.commenting import Source, Written
+    from evolvent.curate.kept import Made, Summary
+    from evolvent.curate.notes import Limits
     from evolvent.curate.shards import Row, Shard
     from evolvent.engine.asks import Engine
 
@@ -54,12 +54,12 @@ def run(words: Sequence[str], console: Console) -> int:
     """Comment the code of rows; returns the exit code: 1 where rows were refused or a model gave no answer."""
     found = _read(words)
     from evolvent.curate.card import write_card
-    from evolvent.curate.kept import read_rows
-    from evolvent.curate.notes import CommentLimits
-    from evolvent.curate.shards import list_shards, write_rows
+    from evolvent.curate.kept import joined
+    from evolvent.curate.notes import Limits
+    from evolvent.curate.shards import shards_of, write_rows
 
-    limits = CommentLimits(density=(found.density, 1.0), aligned=found.aligned) if found.filter else None
-    shards = list_shards(found.data, rows=found.shard_rows)
+    limits = Limits(density=(found.density, 1.0), aligned=found.aligned) if found.filter else None
+    shards = shards_of(found.data, rows=found.shard_rows)
     counts: Counter[str] = Counter()
     told: list[str] = []
     files: list[Path] = []
@@ -69,17 +69,17 @@ def run(words: Sequence[str], console: Console) -> int:
             file, summary = _shard(shard, writer, found, settings=settings, limits=limits)
             files.append(file)
             counts.update(summary.counts)
-            told += summary.messages
+            told += summary.told
             if len(shards) > 1:
-                console.print(show_hidden(f"shard {number} of {len(shards)}: {_said(summary.counts)}"), soft_wrap=True)
+                console.print(plain(f"shard {number} of {len(shards)}: {_said(summary.counts)}"), soft_wrap=True)
     if not any(file.stat().st_size for file in files):
         raise NothingToLearn("no row is left", value=_said(counts), expected="rows that pass the filters")
-    kept, digest = write_rows(found.to, read_rows(files))
+    kept, digest = write_rows(found.to, joined(files))
     made = [f"comments written by {writer.name}: {_said(counts)}", *(["filtered"] if found.filter else [])]
-    write_card(found.to, licence=found.licence, source=found.data.name, stages=made, digest=digest, settings=settings)
-    console.print(show_hidden(f"{kept} rows in {found.to}: {_said(counts)}"), soft_wrap=True)
+    write_card(found.to, licence=found.licence, source=found.data.name, made=made, digest=digest, settings=settings)
+    console.print(plain(f"{kept} rows in {found.to}: {_said(counts)}"), soft_wrap=True)
     for line in told[:_TOLD]:
-        console.print(show_hidden(clip(line, 300)), soft_wrap=True)
+        console.print(plain(clip(line, 300)), soft_wrap=True)
     return 1 if counts["refused"] or counts["failed"] else 0
 
 
@@ -103,7 +103,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
     parser.add("--licence", default="unknown", help="of what is written, by its SPDX name, for the card")
     parser.add("--cache", type=Path, default=Path("runs/data-cache"), help="where finished shards are kept")
     found = parser.read(words)
-    from evolvent.curate.origins import check_outputs
+    from evolvent.curate.origins import over_data
 
     problems = []
     if bool(found.policy) == bool(found.endpoint):
@@ -115,7 +115,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
             )
         )
     if found.dialect not in get_args(ServerDialect):
-        problems.append(unknown_name_problem("dialect", found.dialect, get_args(ServerDialect), location="--dialect"))
+        problems.append(unknown("dialect", found.dialect, get_args(ServerDialect), where="--dialect"))
     if found.endpoint and not found.model:
         problems.append(Problem("--model", "no model is named for the endpoint", "--model NAME"))
     if found.to.suffix not in (".jsonl", ".parquet"):
@@ -127,7 +127,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
     for name in ("max_tokens", "slots", "shard_rows"):
         if not getattr(found, name):
             problems.append(Problem(f"--{name}", "got 0", "1 or more"))
-    problems += check_outputs(found.data, found.to)
+    problems += over_data(found.data, found.to)
     if problems:
         raise ConfigError(problems)
     return found
@@ -164,11 +164,11 @@ def _policy(found: argparse.Namespace, sampling: Any, settings: Mapping[str, Any
     from evolvent.agents.language import LanguageAgent
     from evolvent.curate.commenting import Commenting
     from evolvent.engine.fitting import engine_for
-    from evolvent.scale.local_backend import LocalBackend
+    from evolvent.scale.local_backend import LocalVerbs
 
     chosen = policy(found.policy, [Commenting()], seed=found.seed)
     agent = LanguageAgent(chosen, sampling, max_tokens=found.max_tokens)
-    own = {**settings, "policy": LocalBackend({}).origin(chosen)}
+    own = {**settings, "policy": LocalVerbs({}).origin(chosen)}
     return _Writer(agent, engine_for(chosen, slots=found.slots), Path(found.policy).name, own)
 
 
@@ -176,25 +176,20 @@ def _policy(found: argparse.Namespace, sampling: Any, settings: Mapping[str, Any
 
 
 def _shard(
-    shard: Shard,
-    writer: _Writer,
-    found: argparse.Namespace,
-    *,
-    settings: Mapping[str, Any],
-    limits: CommentLimits | None,
-) -> tuple[Path, ShardSummary]:
+    shard: Shard, writer: _Writer, found: argparse.Namespace, *, settings: Mapping[str, Any], limits: Limits | None
+) -> tuple[Path, Summary]:
     """The file of a shard's rows and its counts: as they are kept, or made now."""
     from evolvent.curate.commenting import Commenting
-    from evolvent.curate.kept import cache_path, read_summary, write_shard
+    from evolvent.curate.kept import keep, kept, place
 
-    file = cache_path(found.cache, [FORMAT, Commenting.version, dict(settings), shard.digest, shard.first])
-    return file, read_summary(file) or write_shard(file, _made(shard, writer, found, limits=limits))
+    file = place(found.cache, [FORMAT, Commenting.version, dict(settings), shard.digest, shard.first])
+    return file, kept(file) or keep(file, _made(shard, writer, found, limits=limits))
 
 
-def _made(shard: Shard, writer: _Writer, found: argparse.Namespace, *, limits: CommentLimits | None) -> ShardResult:
+def _made(shard: Shard, writer: _Writer, found: argparse.Namespace, *, limits: Limits | None) -> Made:
     """Ask about all code of a shard, and put the notes in. Rows without code stay; what is no row is left out."""
-    from evolvent.curate.commenting import count_outcomes, find_faults
-    from evolvent.curate.kept import ShardResult
+    from evolvent.curate.commenting import against, counted
+    from evolvent.curate.kept import Made
     from evolvent.curate.shards import read_shard
 
     rows: list[tuple[Row, Source | None]] = []
@@ -209,18 +204,18 @@ def _made(shard: Shard, writer: _Writer, found: argparse.Namespace, *, limits: C
             counts["refused"] += 1
             told.append(f"{shard.path.name}, row {place}: {error}")
     every = {one.source.id: one for one in _asked([one for _, one in rows if one is not None], writer, found)}
-    counts.update(count_outcomes(every.values()))
-    told += [f"{shard.path.name}, row {name}: {one.failure}" for name, one in every.items() if one.failure]
+    counts.update(counted(every.values()))
+    told += [f"{shard.path.name}, row {name}: {one.why}" for name, one in every.items() if one.why]
     made: list[Row] = []
     for row, source in rows:
         one = None if source is None else every[source.id]
         counts["no_code"] += one is None
-        if one is not None and limits is not None and (reasons := find_faults(one, limits)):
+        if one is not None and limits is not None and (reasons := against(one, limits)):
             counts["filtered"] += 1
             counts.update(f"filtered, {reason}" for reason in reasons)
             continue
         made.append(_row(row, one))
-    return ShardResult(made, +counts, told[:_TOLD], final=not counts["failed"])
+    return Made(made, +counts, told[:_TOLD], final=not counts["failed"])
 
 
 def _source(row: Row, name: str) -> Source | None:
@@ -235,12 +230,12 @@ def _source(row: Row, name: str) -> Source | None:
         return None
 
 
-def _asked(sources: Sequence[Source], writer: _Writer, found: argparse.Namespace) -> list[CommentResult]:
+def _asked(sources: Sequence[Source], writer: _Writer, found: argparse.Namespace) -> list[Written]:
     """What the model makes of every source, in their order; equal code is asked about once."""
-    from evolvent.curate.commenting import Commenting, make_start, read_episode
+    from evolvent.curate.commenting import Commenting, start_of, written
     from evolvent.rollout.collect import collect
 
-    starts = [make_start(source) for source in sources]
+    starts = [start_of(source) for source in sources]
     world = Commenting()
     episodes = collect(
         {world.name: world},
@@ -253,12 +248,12 @@ def _asked(sources: Sequence[Source], writer: _Writer, found: argparse.Namespace
     with closing(episodes) as playing:
         played = {one.task.id: one for one in playing}
     return [
-        read_episode(source, played[start.task.id], max_tokens=found.max_tokens)
+        written(source, played[start.task.id], longest=found.max_tokens)
         for source, start in zip(sources, starts, strict=True)
     ]
 
 
-def _row(row: Row, one: CommentResult | None) -> Row:
+def _row(row: Row, one: Written | None) -> Row:
     from evolvent.curate.card import CODE
 
     if one is None:

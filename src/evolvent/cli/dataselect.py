@@ -12,11 +12,11 @@ from rich.console import Console
 
 from evolvent.cli.parsing import Parser, whole
 from evolvent.errors import ConfigError, Problem
-from evolvent.view.escape import clip, show_hidden
+from evolvent.view.escape import clip, plain
 
 if TYPE_CHECKING:
     from evolvent.curate.select import Selection
-    from evolvent.curate.subset import DatasetMeasurements, Measure
+    from evolvent.curate.subset import Known, Measure
     from evolvent.models.policy import Policy
 
 __all__ = ["run"]
@@ -33,24 +33,24 @@ def run(words: Sequence[str], console: Console) -> int:
     """Choose rows and write them; returns the exit code: 1 where rows could not be used."""
     found = _read(words)
     from evolvent.curate.card import write_card
-    from evolvent.curate.origins import read_source
+    from evolvent.curate.origins import read_all
     from evolvent.curate.shards import write_rows
-    from evolvent.curate.subset import iterate_selected, measure_rows, select_rows
+    from evolvent.curate.subset import choose, known_of, written_rows
 
     refused: list[str] = []
     measure = _measure(found)
-    known = measure_rows(
-        read_source(found.data, refused),
+    known = known_of(
+        read_all(found.data, refused),
         measure,
         cache=found.cache,
         block=found.block,
         progress=_progress(console, found.block),
     )
-    count = found.k if found.k is not None else max(1, round(found.share * len(known.row_indices)))
-    chosen = select_rows(known, count, selector=found.by, seed=found.seed, cells=found.cells)
-    wrote, digest = write_rows(found.to, iterate_selected(read_source(found.data, []), known, chosen))
+    count = found.k if found.k is not None else max(1, round(found.share * len(known.places)))
+    chosen = choose(known, count, by=found.by, seed=found.seed, cells=found.cells)
+    wrote, digest = write_rows(found.to, written_rows(read_all(found.data, []), known, chosen))
     told = _told(found.to)
-    _, choice = write_rows(told, iterate_selected((), known, chosen, output="choice"))
+    _, choice = write_rows(told, written_rows((), known, chosen, which="choice"))
     settings = {
         **measure.settings(),
         "by": found.by,
@@ -64,16 +64,16 @@ def run(words: Sequence[str], console: Console) -> int:
         _left(known, chosen, refused),
         f"in which order, for what, and who was left out: {told.name}, SHA-256 {choice}",
     ]
-    write_card(found.to, licence=found.licence, source=found.data.name, stages=made, digest=digest, settings=settings)
+    write_card(found.to, licence=found.licence, source=found.data.name, made=made, digest=digest, settings=settings)
     console.print(
-        show_hidden(
+        plain(
             f"{wrote} of {len(known.digests)} rows in {found.to}, chosen by {found.by}; "
             f"{known.reused} of {known.blocks} blocks were there already"
         ),
         soft_wrap=True,
     )
     for line in [*refused, *(f"row {at}: {why}" for at, why in known.refused.items())][:_TOLD]:
-        console.print(show_hidden(clip(line, 300)), soft_wrap=True)
+        console.print(plain(clip(line, 300)), soft_wrap=True)
     lost = len(refused) + len(known.refused)
     if lost:
         console.print(f"rows that could not be used: {lost}", soft_wrap=True)
@@ -85,19 +85,19 @@ def _told(to: Path) -> Path:
     return to.with_name(f"{to.stem}.choice.jsonl")
 
 
-def _said(found: argparse.Namespace, known: DatasetMeasurements, chosen: Selection) -> str:
+def _said(found: argparse.Namespace, known: Known, chosen: Selection) -> str:
     """What was chosen of what, for the card."""
     why = {"k": "", "empty": ", which are all", "rank": "; what is left adds nothing to them"}[chosen.stopped]
     return (
-        f"{len(chosen.indices)} of {len(known.row_indices)} rows chosen by {found.by}, features: {found.features}, "
+        f"{len(chosen.indices)} of {len(known.places)} rows chosen by {found.by}, features: {found.features}, "
         f"quality: {found.quality}{why}"
     )
 
 
-def _left(known: DatasetMeasurements, chosen: Selection, refused: Sequence[str]) -> str:
+def _left(known: Known, chosen: Selection, refused: Sequence[str]) -> str:
     """Who was left out, for the card."""
     reasons = Counter(why.partition(" (")[0].partition(":")[0][:80] for why in known.refused.values())
-    parts = [f"{len(known.row_indices) - len(chosen.indices)} not chosen"]
+    parts = [f"{len(known.places) - len(chosen.indices)} not chosen"]
     parts += [f"{count} not used, {why}" for why, count in sorted(reasons.items())]
     return "left out: " + "; ".join(parts + ([f"{len(refused)} no rows"] if refused else []))
 
@@ -150,7 +150,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _problems(found: argparse.Namespace) -> list[Problem]:
-    from evolvent.curate.origins import check_outputs
+    from evolvent.curate.origins import over_data
 
     wrong = []
     if (found.k is None) == (found.share is None):
@@ -180,7 +180,7 @@ def _problems(found: argparse.Namespace) -> list[Problem]:
         wrong.append(Problem("--to", f"{found.to.name} is no file of rows", "a name that ends in .jsonl or .parquet"))
     if not found.data.exists():
         wrong.append(Problem("data", f"there is nothing at {found.data}", "name rows, a run or a store"))
-    wrong += check_outputs(found.data, found.to, _told(found.to))[:1]
+    wrong += over_data(found.data, found.to, _told(found.to))[:1]
     for name, least in (("width", 8), ("block", 1), ("cells", 1)):
         if getattr(found, name) < least:
             wrong.append(Problem(f"--{name}", f"got {getattr(found, name)}", f"{least} or more"))
@@ -217,7 +217,7 @@ def _policy(name: str) -> tuple[Policy, str]:
 
     needs_train("evolvent data select --policy")
     from evolvent.models.policy import load_policy
-    from evolvent.scale.local_backend import LocalBackend
+    from evolvent.scale.local_backend import LocalVerbs
 
     if name in POLICIES:
         raise ConfigError(
@@ -230,4 +230,4 @@ def _policy(name: str) -> tuple[Policy, str]:
             ]
         )
     policy = load_policy(model_folder(name))
-    return policy, LocalBackend({}).origin(policy)
+    return policy, LocalVerbs({}).origin(policy)

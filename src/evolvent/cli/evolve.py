@@ -17,11 +17,11 @@ from evolvent.cli.record import Record, new_folder
 from evolvent.cli.registry import policy, world_origins, worlds
 from evolvent.cli.run_setup import Job, PanelConfig, check_panel, opened, playing_on
 from evolvent.cli.settings import Command, OverWorlds, read_given
-from evolvent.errors import ConfigError, Problem, unknown_name_problem
+from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.files import write_atomic
 from evolvent.learn.learner import TrainConfig
-from evolvent.methods.agentevol import EMBEDDED, FORMULATED, PUBLISHED, AgentEvolConfig, agentevol
-from evolvent.scale.initial import collect_demonstrations
+from evolvent.methods.agentevol import EMBEDDED, FORMULATED, PUBLISHED, AgentEvol, agentevol
+from evolvent.scale.initial import demonstrations
 from evolvent.trajectory import Task
 from evolvent.view import read_run, summary
 from evolvent.worlds.audit import audit
@@ -46,18 +46,14 @@ class Evolve(OverWorlds, Placed):
     slots: int = Field(default=384, ge=1, description="episodes open at once")
     max_tokens: int = Field(default=32, ge=1, description="longest action in tokens")
     threads: int = Field(default=1, ge=1, description="threads of torch")
-    method: AgentEvolConfig = Field(default_factory=AgentEvolConfig, description="the method")
+    method: AgentEvol = Field(default_factory=AgentEvol, description="the method")
     train: TrainConfig = Field(default_factory=TrainConfig, description="the learner")
     panel: PanelConfig = Field(default_factory=PanelConfig, description="the measurement")
 
     @field_validator("method")
     @classmethod
-    def _known_worlds(cls, method: AgentEvolConfig) -> AgentEvolConfig:
-        wrong = [
-            unknown_name_problem("world", name, world_origins())
-            for name in method.thresholds
-            if name not in world_origins()
-        ]
+    def _known_worlds(cls, method: AgentEvol) -> AgentEvol:
+        wrong = [unknown("world", name, world_origins()) for name in method.thresholds if name not in world_origins()]
         if wrong:
             raise ValueError("thresholds: " + "; ".join(f"{problem.what} ({problem.hint})" for problem in wrong))
         return method
@@ -121,7 +117,7 @@ def run(words: Sequence[str], console: Console) -> int:
         )
         with opened(job, console) as running:
             write_floors(folder, made, config)
-            taught = collect_demonstrations(list(made.values()), shown, seed=config.seed, namings=config.namings)
+            taught = demonstrations(list(made.values()), shown, seed=config.seed, namings=config.namings)
             best = agentevol(initial, tried, taught, config=config.method, run=running)
             idle = config.method.model_copy(update={"keep": "none", "samples": 0})
             agentevol(initial, tried, taught, config=idle, run=running.arm("control"))
@@ -171,7 +167,7 @@ def stages(config: Evolve, tried: int, panel: int) -> list[Planned]:
     learn = Planned("fit", method.round_tokens or train.tokens)
     measure = Planned("evaluate", panel)
     explore = [Planned("collect", tried * method.samples)] if tried * method.samples else []
-    plan = [*(Planned("fit", tokens or train.tokens) for tokens in method.cloning_tokens), measure]
+    plan = [*(Planned("fit", tokens or train.tokens) for tokens in method.clones), measure]
     return plan + [*explore, learn, measure] * method.iterations + [learn, measure] * method.iterations
 
 

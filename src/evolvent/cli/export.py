@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from evolvent.bench.latency import measure_latencies
+from evolvent.bench.latency import latencies
 from evolvent.cli.console import table
 from evolvent.cli.parsing import Parser, whole
 from evolvent.cli.publish import license_of
@@ -21,14 +21,14 @@ from evolvent.cli.publishing import digests, put, whole_folder
 from evolvent.cli.record import versions
 from evolvent.cli.registry import POLICIES, model_folder, needs_train, policy, worlds
 from evolvent.cli.train_data_sources import Calls, Demonstrations, samples_of
-from evolvent.curate.origins import read_source
+from evolvent.curate.origins import read_all
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import plain_json
-from evolvent.methods.hammer import HammerConfig
-from evolvent.models.adapters import merge_adapter
+from evolvent.methods.hammer import Hammer
+from evolvent.models.adapters import merged
 from evolvent.models.policy import Policy, load_policy
-from evolvent.models.quantized import is_quantized, load_quantized, write_int8_folder
-from evolvent.view.escape import show_hidden
+from evolvent.models.quantized import int8_folder, is_quantized, load_quantized
+from evolvent.view.escape import plain
 
 __all__ = ["run"]
 
@@ -53,10 +53,10 @@ def run(words: Sequence[str], console: Console) -> int:
     torch.set_num_threads(max(found.threads, 1))
     made = worlds(found.worlds) if found.worlds else {}
     chosen = policy(found.policy, list(made.values()))
-    whole_model = merge_adapter(chosen)  # no device knows adapters
+    whole_model = merged(chosen)  # no device knows adapters
     with whole_folder(found.to) as folder:
         whole_model.save(folder / "float")
-        write_int8_folder(folder / "float", folder / "int8")
+        int8_folder(folder / "float", folder / "int8")
         figures = _figures(folder, found, made)
         row = {
             "policy": Path(found.policy).name,
@@ -69,7 +69,7 @@ def run(words: Sequence[str], console: Console) -> int:
         put(folder / "README.md", _card(row, folder))
     columns, rows = _table(figures)
     console.print(table(console, columns, rows, numbers=columns[1:]))
-    console.print(show_hidden(f"written to {found.to}: {', '.join(_KINDS)}, export.json, README.md"), soft_wrap=True)
+    console.print(plain(f"written to {found.to}: {', '.join(_KINDS)}, export.json, README.md"), soft_wrap=True)
     return 0
 
 
@@ -113,11 +113,11 @@ def _figures(folder: Path, found: argparse.Namespace, made: Mapping[str, Any]) -
     """Size, latency and accuracy of both folders."""
     policies = {name: load_policy(folder / name) for name in _KINDS}
     models = {"float": policies["float"].model, "int8": load_quantized(folder / "int8")}
-    spent = measure_latencies(models, prompt=found.prompt, tokens=found.tokens)
+    spent = latencies(models, prompt=found.prompt, tokens=found.tokens)
     samples = samples_of(found.test, []) if found.test is not None else []
-    rows = list(read_source(found.test, [])) if found.test is not None and not samples else []
+    rows = list(read_all(found.test, [])) if found.test is not None and not samples else []
     material = (
-        Calls([], samples, config=HammerConfig(style="snake"), max_tokens=found.max_tokens)
+        Calls([], samples, config=Hammer(style="snake"), max_tokens=found.max_tokens)
         if samples
         else (Demonstrations([], rows, truncate=True))
     )
@@ -140,13 +140,13 @@ def _played(chosen: Policy, made: Mapping[str, Any], asked: argparse.Namespace) 
     from evolvent.engine.asks import GREEDY
     from evolvent.engine.fitting import engine_for
     from evolvent.rollout.collect import collect
-    from evolvent.rollout.evaluate import panel_starts, summarize_outcomes
+    from evolvent.rollout.evaluate import outcome_rows, panel_starts
 
     starts = panel_starts(made, split="test", limit=asked.limit)
     agent = LanguageAgent(chosen, GREEDY, max_tokens=asked.max_tokens)
     played = list(collect(made, starts, agent, engine=engine_for(chosen, slots=64)))
     found: dict[str, list[float] | None] = {}
-    for row in summarize_outcomes(played):
+    for row in outcome_rows(played):
         ends = [row.mean, row.low, row.high]
         found[f"{row.world} {row.tier}"] = [round(one, 4) for one in ends if one is not None] or None
     return found

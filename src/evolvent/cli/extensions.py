@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING
 
-from evolvent.errors import ConfigError, boundary, unknown_name_problem
+from evolvent.errors import ConfigError, boundary, unknown
 from evolvent.plugins import installed_plugins, load_plugin, plugin_type_error
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def grader(name: str) -> Grader:
     """
     known = installed_plugins("graders")
     if name not in known:
-        raise ConfigError([unknown_name_problem("grader", name, known)])
+        raise ConfigError([unknown("grader", name, known)])
     found = load_plugin("grader", known[name])
     if not callable(found):
         raise plugin_type_error("grader", known[name], found, "a function (response, gold) -> Grade")

@@ -21,8 +21,8 @@ from evolvent.cli.console import open_console
 from evolvent.cli.parsing import choose
 from evolvent.cli.registry import needs_train
 from evolvent.errors import ConfigError, EvolventError, Problem, boundary
-from evolvent.logs import FORMAT_VARIABLE, configure, find_secrets, hide_secrets
-from evolvent.view.escape import show_hidden
+from evolvent.logs import FORMAT, configure, hidden, secrets_in
+from evolvent.view.escape import plain
 
 __all__ = ["VERBS", "main"]
 
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     if "--log-json" in words:
-        os.environ[FORMAT_VARIABLE] = "json"  # worker processes inherit it
+        os.environ[FORMAT] = "json"  # worker processes inherit it
     words = [word for word in words if word not in ("--debug", "--log-json")]
     configure(os.environ)
     console, errors = open_console(), open_console(stderr=True)
@@ -68,8 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = _quietly(words, console)
     except EvolventError as error:
         if debug:
-            errors.print(hide_secrets(traceback.format_exc(), find_secrets(os.environ)), soft_wrap=True)
-        errors.print(hide_secrets(_sentence(error), find_secrets(os.environ)), soft_wrap=True)
+            errors.print(hidden(traceback.format_exc(), secrets_in(os.environ)), soft_wrap=True)
+        errors.print(hidden(_sentence(error), secrets_in(os.environ)), soft_wrap=True)
         code = USAGE if isinstance(error, ConfigError) else FAILED
     except KeyboardInterrupt:
         errors.print("interrupted", soft_wrap=True)
@@ -126,9 +126,9 @@ def _usage() -> str:
 
 def _sentence(error: EvolventError) -> str:
     if isinstance(error, ConfigError) and len(error.problems) > 1:
-        lines = "\n".join(f"  {show_hidden(str(problem))}" for problem in error.problems)
+        lines = "\n".join(f"  {plain(str(problem))}" for problem in error.problems)
         return f"error: {len(error.problems)} problems\n{lines}"
-    return "error: " + show_hidden(str(error).replace("\n", " "))
+    return "error: " + plain(str(error).replace("\n", " "))
 
 
 @contextmanager

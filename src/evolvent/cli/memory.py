@@ -15,7 +15,7 @@ from evolvent.cli.console import table
 from evolvent.cli.extensions import encoder
 from evolvent.cli.parsing import Parser, choose, verbs_help, whole
 from evolvent.errors import ConfigError, EvolventError, Problem
-from evolvent.view.escape import clip, show_hidden
+from evolvent.view.escape import clip, plain
 
 if TYPE_CHECKING:
     from evolvent.memory.encoders import Encoder
@@ -89,19 +89,19 @@ def _build(words: Sequence[str], console: Console) -> int:
             raise ConfigError([Problem("--key, --index", f"{found.to} holds a memory already", "they are its own")])
         memory = StepMemory.load(found.to, _encoder(found))
     else:
-        keys = [Key.from_name(name) for name in found.key] or [Key()]
+        keys = [Key.of_name(name) for name in found.key] or [Key()]
         memory = StepMemory(_encoder(found), keys, index=found.index)
     added = memory.add(_episodes(found, refused))
     memory.save(found.to)
-    new = f"{added.episodes} episodes, {added.steps} steps added to {found.to}; {added.num_known} were known"
-    console.print(show_hidden(new), soft_wrap=True)
+    new = f"{added.episodes} episodes, {added.steps} steps added to {found.to}; {added.known} were known"
+    console.print(plain(new), soft_wrap=True)
     for name, count in added.skipped.items():
         if count:
-            console.print(show_hidden(f"{count} steps have no text for the key {name}"), soft_wrap=True)
+            console.print(plain(f"{count} steps have no text for the key {name}"), soft_wrap=True)
     told = [f"encoder {memory.encoder.id}", f"{len(memory)} steps", f"digest {memory.digest}"]
-    console.print(show_hidden(", ".join(told)), soft_wrap=True)
+    console.print(plain(", ".join(told)), soft_wrap=True)
     for line in refused[:_TOLD]:
-        console.print(show_hidden(clip(line, 300)), soft_wrap=True)
+        console.print(plain(clip(line, 300)), soft_wrap=True)
     if refused:
         console.print(f"episodes left out: {len(refused)}", soft_wrap=True)
     return 1 if refused else 0
@@ -110,7 +110,7 @@ def _build(words: Sequence[str], console: Console) -> int:
 def _episodes(found: argparse.Namespace, refused: list[str]) -> Iterable[Demonstration]:
     from evolvent.cli.runs import store_folder
     from evolvent.memory.loaders import read_trad
-    from evolvent.memory.records import make_demonstration
+    from evolvent.memory.records import demonstration
     from evolvent.store.exchange import read_jsonl
     from evolvent.store.store import Store
 
@@ -127,7 +127,7 @@ def _episodes(found: argparse.Namespace, refused: list[str]) -> Iterable[Demonst
             continue
         kind = " ".join(one.task.kind.split()[: found.kind_words or None])
         try:
-            yield make_demonstration(one, kind=kind)
+            yield demonstration(one, kind=kind)
         except EvolventError as error:
             refused.append(str(error))
 
@@ -152,8 +152,8 @@ def _query(words: Sequence[str], console: Console) -> int:
     (hits,) = memory.query(
         [found.text],
         found.k,
-        lookup_key=Key.from_name(found.by) if found.by else None,
-        filters={"kind": found.kind} if found.kind else None,
+        by=Key.of_name(found.by) if found.by else None,
+        where={"kind": found.kind} if found.kind else None,
         distinct=not found.repeat,
     )
     if found.json:

@@ -45,7 +45,7 @@ def remembering(
 
     presets = {"trad": trad.TRAD, "synapse": trad.SYNAPSE, "react": trad.REACT, "rap": trad.RAP}
     chosen = {**presets[shown.system], "k": shown.k, "kind_words": shown.kind_words, "temperature": temperature}
-    config = resolve(trad.TradConfig, preset=chosen if longest is None else {**chosen, "action_tokens": longest})
+    config = resolve(trad.Trad, preset=chosen if longest is None else {**chosen, "action_tokens": longest})
     memory = StepMemory.load(Path(shown.memory or "."), encoder(shown.encoder) if shown.encoder else None)
     about: dict[str, Json] = {
         "system": shown.system,
@@ -53,4 +53,4 @@ def remembering(
         "prompts": prompts_digest(),
         "max_tokens": config.action_tokens,
     }
-    return trad.build_agent(who, config, memory=memory), about
+    return trad.agent_for(who, config, memory=memory), about

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from evolvent.errors import ConfigError, Problem, unknown_name_problem
+from evolvent.errors import ConfigError, Problem, unknown
 
 __all__ = ["method_named"]
 
@@ -34,7 +34,7 @@ def method_named(words: Sequence[str], known: Collection[str], *, usual: str) ->
         return None, rest
     name = usual if name is None else name
     if name not in known:
-        raise ConfigError([unknown_name_problem("method", name, known, location="--method")])
+        raise ConfigError([unknown("method", name, known, where="--method")])
     return name, rest
 
 

@@ -17,7 +17,7 @@ from evolvent.cli.registry import world_origins
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import disk_errors
 from evolvent.plugins import installed_plugins
-from evolvent.view.escape import show_hidden
+from evolvent.view.escape import plain
 
 __all__ = ["run"]
 
@@ -41,11 +41,9 @@ def run(words: Sequence[str], console: Console) -> int:
     folder = found.to or Path(found.name)
     _check(what, found.name, folder)
     written = _write(what, found.name, folder)
+    console.print(f"wrote {plain(str(folder))}: {', '.join(plain(name) for name in written)}", soft_wrap=True)
     console.print(
-        f"wrote {show_hidden(str(folder))}: {', '.join(show_hidden(name) for name in written)}", soft_wrap=True
-    )
-    console.print(
-        f"next   cd {show_hidden(str(folder))} && pip install -e . && python -m pytest && cat README.md", soft_wrap=True
+        f"next   cd {plain(str(folder))} && pip install -e . && python -m pytest && cat README.md", soft_wrap=True
     )
     return 0
 

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from evolvent.errors import ConfigError, Problem, unknown_name_problem
+from evolvent.errors import ConfigError, Problem, unknown
 
 __all__ = ["Parser", "choose", "verbs_help", "whole"]
 
@@ -38,11 +38,7 @@ class Parser(argparse.ArgumentParser):
             ConfigError: unknown options (with the nearest one), wrong values, missing or surplus words.
         """
         given = [word.partition("=")[0] for word in words if _OPTION.match(word)]
-        problems = [
-            unknown_name_problem("option", name, self.known, location=self.prog)
-            for name in given
-            if name not in self.known
-        ]
+        problems = [unknown("option", name, self.known, where=self.prog) for name in given if name not in self.known]
         try:
             found, surplus = self.parse_known_args(list(words))
         except ConfigError as error:
@@ -67,7 +63,7 @@ def choose(prog: str, words: Sequence[str], known: Iterable[str]) -> tuple[str, 
     if not words:
         raise ConfigError([Problem(prog, "got no verb, expected one", f"known: {', '.join(names)}")])
     if words[0] not in names:
-        raise ConfigError([unknown_name_problem("verb", words[0], names, location=prog)])
+        raise ConfigError([unknown("verb", words[0], names, where=prog)])
     return words[0], list(words[1:])
 
 

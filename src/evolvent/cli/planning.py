@@ -17,17 +17,9 @@ from evolvent.cli.console import table
 from evolvent.cli.registry import POLICIES, model_folder, policy, worlds
 from evolvent.cli.train_recipes import Recipe
 from evolvent.errors import ConfigError, EvolventError, Problem, boundary
-from evolvent.learn.forward import resolve_layout
+from evolvent.learn.forward import chosen_layout
 from evolvent.learn.parallel.lay import check_layout
-from evolvent.learn.parallel.memory import (
-    Load,
-    MemoryEstimate,
-    TrainingPlan,
-    build_meta_model,
-    estimate_memory,
-    format_plans,
-    suggest_plans,
-)
+from evolvent.learn.parallel.memory import Load, MemoryEstimate, Plan, estimate, meta_model, nearest_fit, plan_table
 from evolvent.models.adapters import adapt
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy, load_policy
@@ -51,13 +43,13 @@ def plan(config: Recipe, console: Console, *, card: float | None = None) -> int:
     model = _model(config)
     check_layout(model.config, config.parallel, world=config.parallel.mesh.size, adapter=kind_of(model) or "none")
     load = _load(config, model)
-    asked = TrainingPlan(config.parallel, config.optimizer, load, _estimated(model, config, load), "as asked")
+    asked = Plan(config.parallel, config.optimizer, load, _estimated(model, config, load), "as asked")
     named = config.device == "cuda" and torch.cuda.is_available()
     size = round(card * _GIB) if card else _device_bytes(config) if named else 80 * _GIB
-    fitting = suggest_plans(model, config.parallel, config.optimizer, load=load, card=size)
+    fitting = nearest_fit(model, config.parallel, config.optimizer, load=load, card=size)
     fits = any(other.changes == asked.changes for other in fitting)
     unit: Literal["GiB", "MiB"] = "GiB" if asked.estimate.total >= _GIB else "MiB"
-    shown = format_plans([asked] if fits else [asked, *fitting], size, unit=unit)
+    shown = plan_table([asked] if fits else [asked, *fitting], size, unit=unit)
     for line in (*_said(model, config, load), f"memory of a rank in {unit}:"):
         console.print(line)
     shown[0][0] = "kind"
@@ -124,7 +116,7 @@ def _model(config: Recipe) -> Any:
         return load_policy(folder).model.to("meta")
     shape = model_config(config.policy)
     if config.adapter.kind == "none":
-        return build_meta_model(shape)
+        return meta_model(shape)
     from transformers import AutoTokenizer
 
     with boundary(ConfigError, f"the tokenizer in {folder} is not understood"):
@@ -133,7 +125,7 @@ def _model(config: Recipe) -> Any:
 
 
 def _without_weights(shape: Any, given: Policy, config: Recipe) -> Any:
-    bare = replace(given, model=build_meta_model(shape), base=None)
+    bare = replace(given, model=meta_model(shape), base=None)
     return adapt(bare, config.adapter, seed=config.seed).model
 
 
@@ -143,15 +135,15 @@ def _estimated(model: Any, config: Recipe, load: Load) -> MemoryEstimate:
     if not hasattr(base.get_decoder(), "layers"):
         raise ConfigError([Problem("policy", what, "one process trains it all the same")])
     with boundary(ConfigError, what):
-        return estimate_memory(model, config.parallel, config.optimizer, load=load)
+        return estimate(model, config.parallel, config.optimizer, load=load)
 
 
 def _load(config: Recipe, model: Any, *, longest: int | None = None) -> Load:
     """What a rank is fed, at most: rows as long as the longest sequence, or as the policy takes."""
     train, mesh = config.train, config.parallel.mesh
-    most = train.max_forward_tokens
+    most = train.most
     window = int(getattr(model.config, "max_position_embeddings", 0) or _WINDOW)
-    packed = train.layout == "shared" or resolve_layout(model, train.layout) == "packed"  # both have a mask
+    packed = train.layout == "shared" or chosen_layout(model, train.layout) == "packed"  # both have a mask
     tokens = max(1, min(longest or config.context or window, most))
     rows = max(1, most // tokens)
     shares = max(1, train.batch_tokens // mesh.dp)

@@ -17,9 +17,9 @@ from evolvent.cli.registry import POLICIES, model_folder, policy, worlds
 from evolvent.cli.train_recipes import Distill, Given, Recipe
 from evolvent.cli.training_data import holds_episodes, strangers, survey
 from evolvent.errors import ConfigError, EvolventError, MissingExtra, Problem
-from evolvent.learn.optim.make import build_optimizer, check_fused
+from evolvent.learn.optim.make import check_fused, make
 from evolvent.learn.parallel.lay import check_layout
-from evolvent.learn.parallel.stages import min_micro_batches
+from evolvent.learn.parallel.stages import micro_batches
 from evolvent.models.policy import Policy
 from evolvent.worlds.base import World
 
@@ -155,16 +155,9 @@ def _check_optimizer(config: Recipe) -> None:
     """Make it for a small weight; then see whether a fused one could keep its promise."""
     train = config.train
     weight = nn.Parameter(torch.zeros(2, 2))
-    build_optimizer(
-        config.optimizer,
-        [("weight", weight)],
-        lr=train.lr,
-        betas=train.betas,
-        weight_decay=0.0,
-        clip=train.max_grad_norm,
-    )
-    parts = 2 if train.max_tokens_per_forward is not None and train.max_tokens_per_forward < train.batch_tokens else 1
+    make(config.optimizer, [("weight", weight)], lr=train.lr, betas=train.betas, weight_decay=0.0, clip=train.clip)
+    parts = 2 if train.micro_tokens is not None and train.micro_tokens < train.batch_tokens else 1
     parallel = config.parallel
-    problems = check_fused(config.optimizer, min_micro_batches(parallel.schedule, parallel.pp, parts), parallel.pp)
+    problems = check_fused(config.optimizer, micro_batches(parallel.schedule, parallel.pp, parts), parallel.pp)
     if problems:
         raise ConfigError(problems)

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from evolvent.run import Backend, Evaluation, RunStage
+from evolvent.run import Evaluation, Stage, Verbs
 from evolvent.trajectory import Start, Trajectory
-from evolvent.view.escape import show_hidden
+from evolvent.view.escape import plain
 
 __all__ = ["Planned", "Progress", "Watched"]
 
@@ -160,7 +160,7 @@ class Progress:
         left = self.left_s()
         if left:
             parts.append(f"about {minutes(left)} left")
-        return show_hidden(", ".join(parts))
+        return plain(", ".join(parts))
 
     def left_s(self) -> float | None:
         """Seconds until the plan is done, by the rates so far; None until every kind of stage has been seen."""
@@ -186,13 +186,13 @@ def minutes(seconds: float) -> str:
 class Watched(Generic[P]):
     """The verbs of a run, with a progress that is told what they do."""
 
-    def __init__(self, verbs: Backend[P], progress: Progress) -> None:
+    def __init__(self, verbs: Verbs[P], progress: Progress) -> None:
         self._verbs, self._progress = verbs, progress
 
-    def _begin(self, stage: RunStage, size: int | None) -> None:
+    def _begin(self, stage: Stage, size: int | None) -> None:
         self._progress.begin(stage.verb, f"{stage.arm} round {stage.round} {stage.verb}", size)
 
-    def _told(self, stage: RunStage) -> RunStage:
+    def _told(self, stage: Stage) -> Stage:
         def log(values: Mapping[str, Any]) -> None:
             stage.log(values)
             self._progress.note(values)
@@ -200,13 +200,7 @@ class Watched(Generic[P]):
         return replace(stage, log=log)
 
     def collect(
-        self,
-        policy: P,
-        starts: Sequence[Start],
-        stage: RunStage,
-        *,
-        temperature: float = 1.0,
-        horizon: int | None = None,
+        self, policy: P, starts: Sequence[Start], stage: Stage, *, temperature: float = 1.0, horizon: int | None = None
     ) -> Iterator[Trajectory]:
         """Play the starts, and show how far that is."""
         self._begin(stage, len(starts))
@@ -215,26 +209,26 @@ class Watched(Generic[P]):
         self._progress.end()
 
     def search(
-        self, policy: P, starts: Sequence[Start], stage: RunStage, *, search: Any, value_model: P | None = None
+        self, policy: P, starts: Sequence[Start], stage: Stage, *, how: Any, judge: P | None = None
     ) -> Iterator[Trajectory]:
         """Search from the starts, and show how far that is."""
         self._begin(stage, len(starts))
-        yield from self._verbs.search(policy, starts, self._told(stage), search=search, value_model=value_model)
+        yield from self._verbs.search(policy, starts, self._told(stage), how=how, judge=judge)
         self._progress.end()
 
     def label(
-        self, policy: P, data: Sequence[Trajectory], stage: RunStage, *, labeler: Any
+        self, policy: P, data: Sequence[Trajectory], stage: Stage, *, how: Any
     ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         """Label trajectories, and show how far that is."""
         self._begin(stage, len(data))
-        yield from self._verbs.label(policy, data, self._told(stage), labeler=labeler)
+        yield from self._verbs.label(policy, data, self._told(stage), how=how)
         self._progress.end()
 
     def fit(
         self,
         policy: P,
         data: Sequence[Any],
-        stage: RunStage,
+        stage: Stage,
         *,
         objective: Any,
         weight: Callable[[Trajectory], float] | None = None,
@@ -250,7 +244,7 @@ class Watched(Generic[P]):
         return fitted
 
     def evaluate(
-        self, policy: P, stage: RunStage, *, split: str | None = None, **guided: Any
+        self, policy: P, stage: Stage, *, split: str | None = None, **guided: Any
     ) -> tuple[Sequence[Evaluation], Sequence[Mapping[str, Any]]]:
         """Play the panels, and show how far that is."""
         self._begin(stage, None)
@@ -258,10 +252,10 @@ class Watched(Generic[P]):
         self._progress.end()
         return result
 
-    def train_rl(self, policy: P, stage: RunStage, *, spec: Any) -> Any:
+    def practise(self, policy: P, stage: Stage, *, setup: Any) -> Any:
         """Learn by acting, and show how far that is."""
-        self._begin(stage, spec.config.iterations)
-        return self._verbs.train_rl(policy, self._told(stage), spec=spec)
+        self._begin(stage, setup.config.iterations)
+        return self._verbs.practise(policy, self._told(stage), setup=setup)
 
     def save(self, policy: P, folder: Path) -> None:
         """Keep a policy."""

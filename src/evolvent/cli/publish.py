@@ -23,13 +23,13 @@ from evolvent.cli.parsing import Parser, whole
 from evolvent.cli.publishing import Before, before, copy, digests, put, weights_of, whole_folder
 from evolvent.cli.registry import needs_train
 from evolvent.config import redact
-from evolvent.errors import ConfigError, Problem, UnsafePath, find_nearest, unknown_name_problem
-from evolvent.files import TEMPORARY_SUFFIX, disk_errors, plain_json, safe_join
-from evolvent.view.card import build_card, list_missing, strip_folders
+from evolvent.errors import ConfigError, Problem, UnsafePath, nearest, unknown
+from evolvent.files import TEMPORARY, disk_errors, plain_json, safe_join
+from evolvent.view.card import card, missing, placeless
 from evolvent.view.data import ReportData, StageRow, read_run
-from evolvent.view.escape import show_hidden
+from evolvent.view.escape import plain
 from evolvent.view.outcome import main_arm
-from evolvent.view.published import License, PanelLine, PolicyFacts, PublishedPolicy, build_lines, find_lineage
+from evolvent.view.published import License, Line, Published, Weights, lineage, lines
 
 if TYPE_CHECKING:
     from evolvent.models.policy import Policy
@@ -136,7 +136,7 @@ def license_of(name: str | None, problems: list[Problem], *, where: str = "--lic
     own = _OWN_LICENSE.fullmatch(name)
     if own:
         return License(name, "other", own[1].lower())
-    near = find_nearest(name.lower(), known)
+    near = nearest(name.lower(), known)
     hint = f"did you mean {known[near]!r}?" if near else "give an SPDX id such as Apache-2.0, MIT or CC-BY-4.0"
     problems.append(Problem(where, f"unknown licence {name!r}", f"{hint}; your own is LicenseRef-NAME"))
     return None
@@ -160,7 +160,7 @@ def chosen(
     if not fits:
         problems.append(Problem("run", f"{run} holds no policy: its ledger has no finished fit", "train one first"))
     elif arm is not None and arm not in {*arms, main}:
-        problems.append(unknown_name_problem("arm", arm, arms, location="--arm"))
+        problems.append(unknown("arm", arm, arms, where="--arm"))
     elif not asked:
         known = ", ".join(str(number) for number in sorted({row.round for row in own if row.round is not None}))
         what = f"the arm {arm or main!r} has no policy of round {round}"
@@ -212,7 +212,7 @@ def _whole_weights(one: Chosen, to: Path) -> Iterator[tuple[Policy, Path, str]]:
     Raises:
         ConfigError: virtual tokens, which cannot be merged.
     """
-    from evolvent.models.adapters import kind_of, merge_adapter, virtual_tokens
+    from evolvent.models.adapters import kind_of, merged, virtual_tokens
     from evolvent.models.policy import load_policy
 
     policy = load_policy(one.folder, context=None)
@@ -225,20 +225,20 @@ def _whole_weights(one: Chosen, to: Path) -> Iterator[tuple[Policy, Path, str]]:
         raise ConfigError([Problem("run", f"{what}virtual tokens", "publish a run tuned by lora, dora or ia3")])
     with disk_errors(to):
         to.resolve().parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=to.resolve().parent, prefix=f".{to.name}.", suffix=TEMPORARY_SUFFIX) as folder:
-            plain_policy = merge_adapter(policy)
+        with TemporaryDirectory(dir=to.resolve().parent, prefix=f".{to.name}.", suffix=TEMPORARY) as folder:
+            plain_policy = merged(policy)
             plain_policy.save(Path(folder))
             yield plain_policy, Path(folder), kind
 
 
 def _published(
     run: Path, data: ReportData, one: Chosen, *, license: License | None, policy: Policy, adapter: str
-) -> PublishedPolicy:
+) -> Published:
     """What the card says about the policy."""
     config = policy.model.config
     shape = {"layers": "num_hidden_layers", "hidden units": "hidden_size", "attention heads": "num_attention_heads"}
     known = {name: getattr(config, key, None) for name, key in shape.items()}
-    weights = PolicyFacts(
+    weights = Weights(
         type(policy.model).__name__,
         policy.parameters(),
         len(policy.tokenizer),
@@ -250,13 +250,13 @@ def _published(
         adapter,
     )
     name = data.info.name or run.resolve().name
-    return PublishedPolicy(name, data, weights, one.source, one.fit, one.result, license)
+    return Published(name, data, weights, one.source, one.fit, one.result, license)
 
 
-def _write(to: Path, published: PublishedPolicy, source: Path, *, note: dict[str, Any]) -> None:
+def _write(to: Path, published: Published, source: Path, *, note: dict[str, Any]) -> None:
     with whole_folder(to) as folder:
         files = copy(source, folder)
-        files["README.md"] = put(folder / "README.md", build_card(published))
+        files["README.md"] = put(folder / "README.md", card(published))
         if published.license is not None:
             files["LICENSE"] = put(folder / "LICENSE", _license_text(published.license))
         whole = note | {"published": note["published"] | {"files": {name: files[name] for name in sorted(files)}}}
@@ -269,11 +269,11 @@ def _license_text(license: License) -> str:
     return f"SPDX-License-Identifier: {license.spdx}\n\n{own if license.name else listed}"
 
 
-def _note(published: PublishedPolicy, keys: Mapping[str, str], records: Mapping[str, str]) -> dict[str, Any]:
+def _note(published: Published, keys: Mapping[str, str], records: Mapping[str, str]) -> dict[str, Any]:
     """`evolvent.json`: what `load_policy` reads, and under `published` everything that the card rests on."""
     info, fit = published.data.info, published.fit
-    shown = build_lines(published)
-    own = {row.name for row in find_lineage(published)}
+    shown = lines(published)
+    own = {row.name for row in lineage(published)}
     return {
         "format": 1,
         "dialect": published.weights.dialect,
@@ -288,12 +288,12 @@ def _note(published: PublishedPolicy, keys: Mapping[str, str], records: Mapping[
                 "created": info.created,
                 "state": info.state,
                 "arms": list(info.arms),
-                "command": [strip_folders(word) for word in info.command],
+                "command": [placeless(word) for word in info.command],
                 "versions": _settings(info.versions),
                 "settings": _settings(info.config),
             },
             "policy": {
-                "source": strip_folders(published.source),
+                "source": placeless(published.source),
                 "result": published.result,
                 "arm": published.arm,
                 "round": fit.round if fit else None,
@@ -316,7 +316,7 @@ def _note(published: PublishedPolicy, keys: Mapping[str, str], records: Mapping[
                 for row in published.data.stages
             ],
             "results": [_result(line) for line in shown],
-            "missing": list_missing(published, shown),
+            "missing": missing(published, shown),
             "records": dict(records),
         },
     }
@@ -326,7 +326,7 @@ def _whole(values: Mapping[str, float]) -> dict[str, float]:
     return {name: int(value) if value.is_integer() and value < 2**53 else value for name, value in values.items()}
 
 
-def _result(line: PanelLine) -> dict[str, Any]:
+def _result(line: Line) -> dict[str, Any]:
     row, one = line.result, line.difference
     apart = (
         None
@@ -357,7 +357,7 @@ def _result(line: PanelLine) -> dict[str, Any]:
     }
 
 
-def _panel_digest(line: PanelLine) -> str:
+def _panel_digest(line: Line) -> str:
     """A digest of the ids of the tasks that were played: two results of one digest played the same tasks."""
     return hashlib.sha256(json.dumps(sorted(task for task, _, _ in line.result.outcomes)).encode()).hexdigest()[:24]
 
@@ -370,7 +370,7 @@ def _settings(value: Any, depth: int = 0) -> Any:
         return redact({key: _settings(item, depth + 1) for key, item in value.items()})
     if isinstance(value, list):
         return "(nested deeper)" if depth == _DEEPEST else [_settings(item, depth + 1) for item in value]
-    return strip_folders(value) if isinstance(value, str) else value
+    return placeless(value) if isinstance(value, str) else value
 
 
 def _keys(run: Path) -> dict[str, str]:
@@ -409,8 +409,8 @@ def _check_replaced(to: Path, there: Before | None, identity: str, *, force: boo
         problems.append(Problem("--to", f"{to} was published from this run before", "--force replaces it"))
 
 
-def _tell(console: Console, to: Path, published: PublishedPolicy) -> None:
-    fit, measured = published.fit, build_lines(published)
+def _tell(console: Console, to: Path, published: Published) -> None:
+    fit, measured = published.fit, lines(published)
     unknown_fit = "of a stage that the ledger does not tell" if published.data.stages else ""
     about = [f"arm {fit.arm}, round {fit.round}" if fit else unknown_fit]
     about += ["what the run ended with"] if published.result else []
@@ -420,4 +420,4 @@ def _tell(console: Console, to: Path, published: PublishedPolicy) -> None:
         said.append("warning: no licence stated, so the card says `license: other` (give --license SPDX)")
     said += [f"note: {note}" for note in published.data.notes]
     for line in said:
-        console.print(show_hidden(line), soft_wrap=True)
+        console.print(plain(line), soft_wrap=True)

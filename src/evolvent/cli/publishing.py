@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evolvent.errors import Problem, UnsafeFile
-from evolvent.files import TEMPORARY_SUFFIX, disk_errors, ensure_space, sync_folder
+from evolvent.files import TEMPORARY, disk_errors, ensure_space, sync_folder
 
 __all__ = ["Before", "before", "copy", "digests", "put", "weights_of", "whole_folder"]
 
@@ -75,7 +75,7 @@ def whole_folder(to: Path) -> Iterator[Path]:
     """
     to = to.resolve()
     mark = secrets.token_hex(4)
-    fresh, old = (to.with_name(f".{to.name}.{what}-{mark}{TEMPORARY_SUFFIX}") for what in ("new", "old"))
+    fresh, old = (to.with_name(f".{to.name}.{what}-{mark}{TEMPORARY}") for what in ("new", "old"))
     done = False
     try:
         with disk_errors(to):

@@ -18,8 +18,8 @@ from evolvent.cli.console import open_console
 from evolvent.config import Config, as_dict, redact, to_toml
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import disk_errors, write_atomic
-from evolvent.logs import log_run
-from evolvent.view.escape import show_hidden
+from evolvent.logs import about
+from evolvent.view.escape import plain
 
 __all__ = ["RUNS", "Record", "new_folder", "recorded", "versions"]
 
@@ -87,12 +87,12 @@ def recorded(folder: Path, record: Record) -> Iterator[None]:
     _write(folder, record, "running")
     state: State = "failed"
     try:
-        with log_run(folder.name):
+        with about(folder.name):
             yield
         state = "finished"
     except (KeyboardInterrupt, SystemExit):
         state = "interrupted"
-        words = show_hidden(f"go on with: {record.program} {record.verb} --resume {folder}")
+        words = plain(f"go on with: {record.program} {record.verb} --resume {folder}")
         open_console(stderr=True).print(words, soft_wrap=True)
         raise
     finally:

@@ -17,7 +17,7 @@ from evolvent.errors import (
     VocabularyMismatch,
     WorldError,
     boundary,
-    unknown_name_problem,
+    unknown,
 )
 from evolvent.plugins import describe_origin, installed_plugins
 from evolvent.store.ledger import read_rows
@@ -73,7 +73,7 @@ def world(name: str) -> World:
     base, colon, option = name.partition(":")
     others = {} if base in EMBEDDED else _installed()
     if base not in EMBEDDED and base not in others:
-        raise ConfigError([unknown_name_problem("world", name, world_origins())])
+        raise ConfigError([unknown("world", name, world_origins())])
     if colon and (base in others or not EMBEDDED[base][1]):
         raise ConfigError([Problem(name, f"the world {base!r} takes no option, got {option!r}", f"use {base!r}")])
     if base in EMBEDDED:
@@ -143,9 +143,9 @@ def policy(name: str, worlds: Sequence[World], *, seed: int = 0) -> Policy:
         VocabularyMismatch: a policy of whole words that does not know those of the worlds.
     """
     if name in POLICIES:
-        from evolvent.scale.initial import make_policy
+        from evolvent.scale.initial import policy_for
 
-        return make_policy(worlds, size=name, seed=seed)
+        return policy_for(worlds, size=name, seed=seed)
     from evolvent.models.policy import load_policy
 
     loaded = load_policy(model_folder(name))

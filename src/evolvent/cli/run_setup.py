@@ -24,10 +24,10 @@ from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.models.policy import Policy
 from evolvent.rollout.evaluate import panel_starts
 from evolvent.run import Evaluation, Run
-from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
-from evolvent.scale.ray_backend import RayBackend
+from evolvent.scale.local_backend import LocalVerbs, Panel
+from evolvent.scale.ray_backend import RayVerbs
 from evolvent.view import report
-from evolvent.view.escape import show_hidden
+from evolvent.view.escape import plain
 from evolvent.worlds.base import World
 
 __all__ = ["Job", "PanelConfig", "check_panel", "opened", "playing_on", "results_table", "write_report"]
@@ -39,9 +39,9 @@ class PanelConfig(Config):
     split: Literal["train", "dev", "test"] = Field(default="test", description="the split whose panels are played")
     limit: int = Field(default=200, ge=1, description="most tasks of a panel")
 
-    def panel(self, *, temperature: float = 0.0) -> EvaluationPanel:
+    def panel(self, *, temperature: float = 0.0) -> Panel:
         """The panels as the run's verbs take them; by default the likeliest token is played."""
-        return EvaluationPanel(self.split, None, self.limit, temperature)
+        return Panel(self.split, None, self.limit, temperature)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Job:
     worlds: Mapping[str, World]
     record: Record
     train: TrainConfig | None = None
-    panel: EvaluationPanel | None = None
+    panel: Panel | None = None
     slots: int = 192
     max_tokens: int = 32
     threads: int = 1
@@ -73,16 +73,16 @@ class Job:
     optimizer: OptimizerConfig | None = None
     choose: bool = False
     deciding: bool = False
-    verbs: Callable[..., LocalBackend] = LocalBackend
+    verbs: Callable[..., LocalVerbs] = LocalVerbs
 
 
 @contextmanager
 def playing_on(
     on: str, names: Sequence[str], worlds: Mapping[str, World], *, threads: int
-) -> Iterator[Callable[..., LocalBackend]]:
+) -> Iterator[Callable[..., LocalVerbs]]:
     """What makes the verbs of a job: they play here, or on a cluster (see `placed`); they learn here."""
     with placed(on, names, worlds, threads=threads) as players:
-        yield LocalBackend if players is None else partial(RayBackend, players=players)
+        yield LocalVerbs if players is None else partial(RayVerbs, players=players)
 
 
 @contextmanager
@@ -92,13 +92,13 @@ def opened(job: Job, console: Console) -> Iterator[Run[Policy]]:
     verbs = job.verbs(
         job.worlds,
         job.train or TrainConfig(),
-        job.panel or EvaluationPanel(),
+        job.panel or Panel(),
         slots=job.slots,
         max_tokens=job.max_tokens,
-        rl_train=job.practising,
+        practising=job.practising,
         optimizer=job.optimizer or OptimizerConfig(),
-        restrict_to_admissible=job.choose,
-        action_level=job.deciding,
+        choose=job.choose,
+        deciding=job.deciding,
     )
     progress = Progress(console, job.plan)
     watched: Watched[Policy] = Watched(verbs, progress)
@@ -117,7 +117,7 @@ def write_report(folder: Path) -> None:
         with boundary(EvolventError, "a fault in drawing it"):
             report(folder, folder / "report.html")
     except EvolventError as error:
-        open_console(stderr=True).print(show_hidden(f"no report was written: {error}"), soft_wrap=True)
+        open_console(stderr=True).print(plain(f"no report was written: {error}"), soft_wrap=True)
 
 
 def check_panel(worlds: Mapping[str, World], panel: PanelConfig) -> int:

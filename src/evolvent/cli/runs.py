@@ -15,11 +15,11 @@ from evolvent.cli.parsing import Parser, choose, verbs_help
 from evolvent.cli.record import RUNS
 from evolvent.cli.runs_transfer import run_pull, run_push
 from evolvent.cli.tracking import run_track
-from evolvent.errors import ConfigError, Problem, StoreUnavailable, unknown_name_problem
+from evolvent.errors import ConfigError, Problem, StoreUnavailable, unknown
 from evolvent.files import atomic_writer, disk_errors
 from evolvent.store.store import Store
 from evolvent.trajectory import Trajectory
-from evolvent.view.escape import clip, show_hidden
+from evolvent.view.escape import clip, plain
 
 __all__ = ["FORMATS", "run", "store_folder"]
 
@@ -90,7 +90,7 @@ def _list(words: Sequence[str], console: Console) -> int:
     if rows:
         console.print(table(console, ("run", "state", "method", "seed", "created"), rows, numbers=("seed",)))
     else:
-        console.print(f"no runs in {show_hidden(str(folder))}")
+        console.print(f"no runs in {plain(str(folder))}")
     return 0
 
 
@@ -106,11 +106,11 @@ def _show(words: Sequence[str], console: Console) -> int:
         _show_episode(Store.open(store_folder(found.run)).get(found.trajectory), console)
         return 0
     for name in (name for name in ("state", "method", "seed", "created") if name in said):
-        console.print(f"{name:8} {show_hidden(str(said[name]))}", soft_wrap=True)
+        console.print(f"{name:8} {plain(str(said[name]))}", soft_wrap=True)
     for name in (name for name in ("model", "report.html") if (found.run / name).exists()):
-        console.print(f"{name.partition('.')[0]:8} {show_hidden(str(found.run / name))}", soft_wrap=True)
+        console.print(f"{name.partition('.')[0]:8} {plain(str(found.run / name))}", soft_wrap=True)
     for name, text in _practised(found.run):
-        console.print(f"{name:8} {show_hidden(text)}", soft_wrap=True)
+        console.print(f"{name:8} {plain(text)}", soft_wrap=True)
     counts: dict[tuple[str, ...], Counter[str]] = {}
     for trajectory in _episodes(found.run):
         stage, slash, _ = trajectory.id.rpartition(f"/{trajectory.task.id}")
@@ -118,7 +118,7 @@ def _show(words: Sequence[str], console: Console) -> int:
         stage = stage.partition("/")[0]  # iterations of a practice are one stage
         where = (stage if slash else "-", f"{task.world}/{task.tier}/{task.split}")
         count = counts.setdefault(where, Counter())
-        count.update(episodes=1, steps=len(trajectory.steps), tokens=trajectory.count_generated_tokens())
+        count.update(episodes=1, steps=len(trajectory.steps), tokens=trajectory.generated())
         count.update({f"success {trajectory.success}": 1})
     columns = ("stage", "panel", "played", "success", "steps", "tokens")
     rows = [
@@ -141,15 +141,15 @@ def _show(words: Sequence[str], console: Console) -> int:
 def _practised(run: Path) -> Iterator[tuple[str, str]]:
     """Of a run that practised: how far it came, and the first sign of why it does not learn."""
     from evolvent.view.data import read_run
-    from evolvent.view.reinforcement import format_number, summarize_training
+    from evolvent.view.reinforcement import practised, told
 
-    found = summarize_training(read_run(run))
+    found = practised(read_run(run))
     if found is None:
         return
     goal = f" of {found.goal}" if found.goal else ""
     parts = [found.method, f"{found.iterations}{goal} iterations"]
     if found.success is not None:
-        parts.append(f"success {format_number('success', found.success.last)} in the last {found.ends}")
+        parts.append(f"success {told('success', found.success.last)} in the last {found.ends}")
     yield "practice", ", ".join(parts)
     for one in found.readings[: min(found.beyond, 1)]:
         yield "sign", f"{one.sign.title} {one.shown} (trouble {one.limit}): {one.sign.means}"
@@ -178,7 +178,7 @@ def _show_episode(trajectory: Trajectory, console: Console) -> None:
         lines += [clip(str(step.observation), 2000), *([f"# {step.thought}"] if step.thought else [])]
         lines.append(f"> {step.action}" + ("" if not step.reward else f"   reward {step.reward:g}"))
     lines += [clip(str(trajectory.final_observation), 2000), f"success {trajectory.success}"]
-    console.print("\n".join(show_hidden(line) for line in lines), soft_wrap=True)
+    console.print("\n".join(plain(line) for line in lines), soft_wrap=True)
 
 
 def _format(name: str | None, path: Path, known: Sequence[str]) -> str:
@@ -189,7 +189,7 @@ def _format(name: str | None, path: Path, known: Sequence[str]) -> str:
     if chosen in known:
         return chosen
     if name:
-        raise ConfigError([unknown_name_problem("format", chosen, known, location="--format")])
+        raise ConfigError([unknown("format", chosen, known, where="--format")])
     raise ConfigError([Problem("--format", f"the name of {path} does not tell it", f"give {', '.join(known)}")])
 
 
@@ -204,7 +204,7 @@ def _export(words: Sequence[str], console: Console) -> int:
     store = Store.open(store_folder(found.run))
     where = {**({"success": True} if found.success else {}), **({"world": found.world} if found.world else {})}
     count = _write(store, found.to, _format(found.format, found.to, FORMATS), where=where)
-    console.print(f"{count} episodes to {show_hidden(str(found.to))}", soft_wrap=True)
+    console.print(f"{count} episodes to {plain(str(found.to))}", soft_wrap=True)
     return 0
 
 
@@ -219,14 +219,14 @@ def _write(store: Store, to: Path, format: str, *, where: Mapping[str, Any]) -> 
         "agenttraj": exchange.write_agenttraj,
         "csv": exchange.write_csv,
     }
-    return writers[format](store.trajectories(filters=where), to)
+    return writers[format](store.trajectories(where=where), to)
 
 
 def _write_parquet(store: Store, to: Path, where: Mapping[str, Any]) -> int:
     """`trajectories.parquet` in the folder `to`; returns the number of its rows."""
     import pyarrow.parquet as pq
 
-    batches = store.scan(filters=where)
+    batches = store.scan(where=where)
     first = next(batches, None)
     if first is None:
         raise StoreUnavailable(f"{store.path} has no episodes to export", value=dict(where) or None)
@@ -264,7 +264,7 @@ def _import(words: Sequence[str], console: Console) -> int:
             store.append(trajectory)
             count += 1
     for error in bad:
-        console.print(f"left out: {show_hidden(str(error))}", soft_wrap=True)
+        console.print(f"left out: {plain(str(error))}", soft_wrap=True)
     console.print(f"{count} episodes imported, {len(bad)} rows left out", soft_wrap=True)
     return 1 if bad else 0
 
@@ -273,8 +273,5 @@ def _recover(words: Sequence[str], console: Console) -> int:
     parser = Parser("evolvent runs recover", "Put a run's store in order after a kill; says what was kept.")
     parser.add("run", type=Path, help="the folder of a run")
     done = Store.open(store_folder(parser.read(words).run)).recover()
-    console.print(
-        f"{done.num_finished} episodes kept, {done.num_interrupted} interrupted, {done.dropped_bytes} torn "
-        f"bytes dropped"
-    )
+    console.print(f"{done.kept} episodes kept, {done.interrupted} interrupted, {done.dropped_bytes} torn bytes dropped")
     return 0

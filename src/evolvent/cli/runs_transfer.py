@@ -15,10 +15,10 @@ from rich.text import Text
 from evolvent.cli.parsing import Parser, whole
 from evolvent.cli.progress import minutes
 from evolvent.errors import ConfigError, Problem
-from evolvent.view.escape import show_hidden
+from evolvent.view.escape import plain
 
 if TYPE_CHECKING:
-    from evolvent.store.objects_push import TransferProgress
+    from evolvent.store.objects_push import Moved
 
 __all__ = ["run_pull", "run_push"]
 
@@ -37,17 +37,17 @@ def run_push(words: Sequence[str], console: Console) -> int:
     parser.add("--workers", type=whole, default=_WORKERS, help=f"transfers at once ({_WORKERS})")
     found = parser.read(words)
     _some(found.workers)
-    from evolvent.store.objects_place import parse_storage_url
-    from evolvent.store.objects_push import push_copy
+    from evolvent.store.objects_place import place_of
+    from evolvent.store.objects_push import publish
 
-    place = parse_storage_url(found.address)
+    place = place_of(found.address)
     with _shown(console) as shown:
-        done = push_copy(
+        done = publish(
             found.run, place, replace=found.replace, check=found.check, workers=found.workers, progress=shown.note
         )
     files = len(done.manifest.files)
     console.print(
-        show_hidden(
+        plain(
             f"{files} files, {_size(done.manifest.size)} at {place.address}; "
             f"sent {done.objects} objects, {_size(done.bytes)}"
         ),
@@ -64,17 +64,16 @@ def run_pull(words: Sequence[str], console: Console) -> int:
     parser.add("--workers", type=whole, default=_WORKERS, help=f"transfers at once ({_WORKERS})")
     found = parser.read(words)
     _some(found.workers)
-    from evolvent.store.objects_place import parse_storage_url
-    from evolvent.store.objects_pull import fetch_copy, open_copy
+    from evolvent.store.objects_place import place_of
+    from evolvent.store.objects_pull import copy_at, fetch
 
-    copy = open_copy(parse_storage_url(found.address))
+    copy = copy_at(place_of(found.address))
     console.print(
-        show_hidden(f"{len(copy.manifest.files)} files, {_size(copy.manifest.size)} at {copy.url.address}"),
-        soft_wrap=True,
+        plain(f"{len(copy.manifest.files)} files, {_size(copy.manifest.size)} at {copy.place.address}"), soft_wrap=True
     )
     with _shown(console) as shown:
-        done = fetch_copy(copy, found.folder, workers=found.workers, progress=shown.note)
-    console.print(show_hidden(f"in {found.folder}; fetched {_size(done.bytes)}"), soft_wrap=True)
+        done = fetch(copy, found.folder, workers=found.workers, progress=shown.note)
+    console.print(plain(f"in {found.folder}; fetched {_size(done.bytes)}"), soft_wrap=True)
     return 0
 
 
@@ -99,7 +98,7 @@ class _Shown:
         self._console, self._live = console, live
         self._phase, self._began, self._last = "", 0.0, 0.0
 
-    def note(self, moved: TransferProgress) -> None:
+    def note(self, moved: Moved) -> None:
         """Show how far a transfer is, if it is time to."""
         now = time.monotonic()
         if moved.phase != self._phase:

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from rich.console import Console
 
-from evolvent.belief.named import DETECTORS, parse_detector
-from evolvent.belief.outcomes import tabulate_outcomes
+from evolvent.belief.named import DETECTORS, read_detector
+from evolvent.belief.outcomes import outcomes
 from evolvent.belief.stopping import AnyOf, Detector, StdBelow, TraceBelow
-from evolvent.bench.suite import list_panels
+from evolvent.bench.suite import contests
 from evolvent.cli.console import rate, table
 from evolvent.cli.progress import Planned, Progress
 from evolvent.cli.record import Record, new_folder, recorded
@@ -27,13 +27,13 @@ from evolvent.cli.settings import Command, read_given
 from evolvent.config import Choice
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import append_line, plain_json, write_atomic
-from evolvent.rollout.search import SearchOutcome, check_search, search_starts
+from evolvent.rollout.search import Searched, check_search, searching
 from evolvent.search.settings import ForestConfig, find_search, forest_names
 from evolvent.store.ledger import read_rows
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, trajectory_name
-from evolvent.view.escape import clip, show_hidden
-from evolvent.view.searches import SearchCell, SearchRow, aggregate_cells, parse_search_row
+from evolvent.view.escape import clip, plain
+from evolvent.view.searches import SearchCell, SearchRow, cells, search_row
 from evolvent.worlds.base import World
 
 __all__ = ["COMMAND", "SearchRun", "detectors", "run", "stopped_lines"]
@@ -48,7 +48,7 @@ def detectors(names: Iterable[str]) -> list[Detector]:
     found, problems = list[Detector](), list[Problem]()
     for name in names:
         try:
-            found.append(parse_detector(name))
+            found.append(read_detector(name))
         except ConfigError as error:
             problems += error.problems
             continue
@@ -81,7 +81,7 @@ def stopped_lines(rows: Iterable[SearchRow]) -> list[str]:
 
 
 def _stop_line(own: Sequence[SearchRow], whole: Sequence[SearchRow], plain: str) -> str:
-    table = tabulate_outcomes([row.stopped for row in own], [row.success for row in own], [row.samples for row in own])
+    table = outcomes([row.stopped for row in own], [row.success for row in own], [row.samples for row in own])
     told = f"{table.stops} of {table.episodes} ended early"
     wrong = table.rate("false_stop")
     if wrong is not None:
@@ -193,15 +193,15 @@ def run(words: Sequence[str], console: Console) -> int:
             check_search(
                 {batch.world: made[batch.world]},
                 batch.how,
-                has_scorer=player.scorer is not None,
-                has_detector=player.stop is not None,
+                judged=player.scorer is not None,
+                stopped=player.stop is not None,
             )
         folder = given.resume or new_folder("search", config.to)
         rows = _all(config, folder, console, batches=batches, made=made, by=by)
-    found = aggregate_cells(rows)
+    found = cells(rows)
     _tables(console, found)
     for line in stopped_lines(rows):
-        console.print(show_hidden(line), soft_wrap=True)
+        console.print(plain(line), soft_wrap=True)
     if config.search.value in ("rollouts", "reward") or config.search.terminal == "reward":
         console.print(
             "values come from the world's own verdicts: searches and best_of_n are told what is right or earned",
@@ -209,10 +209,10 @@ def run(words: Sequence[str], console: Console) -> int:
         )
     lost = _lost(rows)
     for message, count in lost.most_common(3):
-        console.print(show_hidden(f"{count} not scored, {clip(message, 300)}"), soft_wrap=True)
+        console.print(plain(f"{count} not scored, {clip(message, 300)}"), soft_wrap=True)
     if lost:
-        console.print(show_hidden(f"play them again with: evolvent search --resume {folder}"), soft_wrap=True)
-    console.print(show_hidden(f"report {folder / 'report.html'}"), soft_wrap=True)
+        console.print(plain(f"play them again with: evolvent search --resume {folder}"), soft_wrap=True)
+    console.print(plain(f"report {folder / 'report.html'}"), soft_wrap=True)
     return 1 if lost else 0
 
 
@@ -228,7 +228,7 @@ def _all(
     """Search batch by batch; the report is drawn again after each, and whatever ends the run."""
     plan = [Planned("search", len(batch.starts)) for batch in batches]
     with Store.open(folder / "trajectories", writing=True) as store:
-        console.print(show_hidden(f"run {folder}, report {folder / 'report.html'}"), soft_wrap=True)
+        console.print(plain(f"run {folder}, report {folder / 'report.html'}"), soft_wrap=True)
         try:
             with recorded(folder, Record("search", config, config.seed)), Progress(console, plan) as progress:
                 rows = _read(folder)
@@ -249,7 +249,7 @@ def _batches(config: SearchRun, made: Mapping[str, World]) -> list[Batch]:
     Raises:
         ConfigError: no such tier, a world without tasks, a method whose settings contradict themselves; all of them.
     """
-    panels = list_panels(made, split=config.split, tiers=config.tiers, limit=config.limit, own_horizons=True)
+    panels = contests(made, split=config.split, tiers=config.tiers, limit=config.limit, own_horizons=True)
     hows = _hows(config)
     batches = []
     for world in made:
@@ -343,7 +343,7 @@ def _searched(batch: Batch, made: Mapping[str, World], by: Searchers, keeping: K
         first = trajectory_name(start, batch.stage)
         return f"{first}~{tries[start.task.id]}" if tries[start.task.id] else first
 
-    work = search_starts(
+    work = searching(
         made,
         todo,
         batch.how,
@@ -363,7 +363,7 @@ def _searched(batch: Batch, made: Mapping[str, World], by: Searchers, keeping: K
             line = _line(batch, one, cpu_s=cpu_s, of=config.of)
             _keep_tree(keeping.folder, batch, one, line)
             append_line(keeping.folder / _ROWS, line)
-            rows += filter(None, [parse_search_row(line)])
+            rows += filter(None, [search_row(line)])
             scored = [row.success for row in rows if row.success is not None]
             share = {"success": sum(scored) / len(scored)} if scored else {}
             progress.note({"episodes": len(rows), **share})
@@ -371,7 +371,7 @@ def _searched(batch: Batch, made: Mapping[str, World], by: Searchers, keeping: K
     return rows
 
 
-def _timed(found: Iterable[SearchOutcome]) -> Iterator[tuple[SearchOutcome, float]]:
+def _timed(found: Iterable[Searched]) -> Iterator[tuple[Searched, float]]:
     """Each search with the CPU seconds since the one before: they go side by side, so only the sum means something."""
     before = time.process_time()
     for one in found:
@@ -380,7 +380,7 @@ def _timed(found: Iterable[SearchOutcome]) -> Iterator[tuple[SearchOutcome, floa
         before = now
 
 
-def _line(batch: Batch, one: SearchOutcome, *, cpu_s: float, of: str) -> dict[str, Any]:
+def _line(batch: Batch, one: Searched, *, cpu_s: float, of: str) -> dict[str, Any]:
     """The row of a search, as JSON values."""
     task, trajectory, error = one.start.task, one.trajectory, one.trajectory.error
     lost = "" if error is None else f"{error.kind}: {error.message.partition('; got ')[0]}"
@@ -410,13 +410,13 @@ def _line(batch: Batch, one: SearchOutcome, *, cpu_s: float, of: str) -> dict[st
     }
 
 
-def _answer(one: SearchOutcome) -> str:
+def _answer(one: Searched) -> str:
     """What it decided for: the answer that most spoke for, the first of equal ones; one that was read, if any was."""
     read = [answer for answer in one.answers if answer["answer"] is not None]
     return str(max(read, key=lambda answer: float(answer["weight"]))["answer"]) if read else ""
 
 
-def _keep_tree(folder: Path, batch: Batch, one: SearchOutcome, line: Mapping[str, Any]) -> None:
+def _keep_tree(folder: Path, batch: Batch, one: Searched, line: Mapping[str, Any]) -> None:
     """Write the tree of a search whose tree is kept; of several trees of a problem each has a file of its own."""
     task = one.start.task
     if not one.tree or task.id not in batch.kept:
@@ -432,7 +432,7 @@ def _keep_tree(folder: Path, batch: Batch, one: SearchOutcome, line: Mapping[str
 
 def _read(folder: Path) -> list[SearchRow]:
     """The searches that a run has finished."""
-    return [row for line in read_rows(folder / _ROWS) if (row := parse_search_row(line)) is not None]
+    return [row for line in read_rows(folder / _ROWS) if (row := search_row(line)) is not None]
 
 
 # ---------------------------------------------------------------- what is told
@@ -444,7 +444,7 @@ def _tables(console: Console, found: Sequence[SearchCell]) -> None:
     for world in dict.fromkeys(cell.world for cell in found):
         own = [cell for cell in found if cell.world == world]
         room = 7 if all(" " not in cell.method for cell in own) else 6  # CPU seconds give way to names of detectors
-        console.print(show_hidden(f"\n{world}: {max(cell.n for cell in own)} tasks"), soft_wrap=True)
+        console.print(plain(f"\n{world}: {max(cell.n for cell in own)} tasks"), soft_wrap=True)
         rows = [
             (
                 cell.method,
@@ -461,7 +461,7 @@ def _tables(console: Console, found: Sequence[SearchCell]) -> None:
     for cell in (cell for cell in found if cell.unanswered):
         where = f"{cell.world}, {cell.method}" + ("" if cell.budget is None else f" at {cell.budget:,}")
         console.print(
-            show_hidden(
+            plain(
                 f"{where}: {cell.unanswered} of {cell.n} searches came to no end within their limits, "
                 "and count as what they had written by then"
             ),

@@ -11,19 +11,19 @@ from pathlib import Path
 import torch
 from pydantic import Field, SecretStr, model_validator
 
-from evolvent.belief.named import parse_detector
+from evolvent.belief.named import read_detector
 from evolvent.cli.registry import POLICIES, model_folder, policy
 from evolvent.cli.settings import OverWorlds
 from evolvent.engine.asks import Engine
 from evolvent.engine.fitting import engine_for
-from evolvent.engine.multi_model import MultiModelEngine
+from evolvent.engine.multi_model import Several
 from evolvent.engine.remote import RemoteEngine
 from evolvent.engine.servers import ServerDialect, endpoint_type
 from evolvent.errors import ConfigError, Problem
 from evolvent.models.policy import Policy, load_policy
-from evolvent.rollout.search import SearchPlayer
+from evolvent.rollout.search import Player
 from evolvent.scale.endpoint_backend import check_tokenizer
-from evolvent.scale.judging import JUDGE, combine_engines, make_scorer
+from evolvent.scale.judging import JUDGE, judged, scorer_of
 from evolvent.search.settings import ForestConfig
 from evolvent.search.solving import check_solver
 from evolvent.worlds.base import World
@@ -61,7 +61,7 @@ class SearchedBy(OverWorlds):
             wrong.append("beside an endpoint --policy names the folder of the model that it serves, for its tokenizer")
         if self.endpoint and self.search.level == "token":
             wrong.append("an endpoint gives no logits: token-level search needs the model here")
-        if self.endpoint and self.search.uses_judge and self.search.value == "judge" and not self.judge:
+        if self.endpoint and self.search.judged and self.search.value == "judge" and not self.judge:
             wrong.append("an endpoint gives no values: name --judge FOLDER, or --search.value rollouts")
         if bool(self.judge_endpoint) != bool(self.judge_model) or (self.judge_endpoint and not self.judge):
             wrong.append(
@@ -93,7 +93,7 @@ class Searchers:
     engine: Engine
     judge: Policy
 
-    def player(self, how: ForestConfig, *, stop: str = "") -> SearchPlayer:
+    def player(self, how: ForestConfig, *, stop: str = "") -> Player:
         """Who searches with these settings.
 
         Args:
@@ -103,24 +103,24 @@ class Searchers:
                 model that cannot read its prompts.
         """
         model = None if self.judge is self.policy else JUDGE
-        scorer = make_scorer(self.judge, how, model=model) if how.uses_judge else None
-        second = how.uses_rstar and how.rstar.discriminator == "judge" and model is not None
-        if how.uses_rstar:
+        scorer = scorer_of(self.judge, how, model=model) if how.judged else None
+        second = how.solves and how.rstar.discriminator == "judge" and model is not None
+        if how.solves:
             check_solver(self.policy)
         if second:
-            check_solver(self.judge, setting="judge")
-        return SearchPlayer(
+            check_solver(self.judge, what="judge")
+        return Player(
             self.policy,
             self.engine,
             scorer,
-            parse_detector(stop) if stop else None,
+            read_detector(stop) if stop else None,
             (self.judge, JUDGE) if second else None,
         )
 
 
 def _rows(config: SearchedBy) -> int:
     """Rows of an engine: every search that is under way samples `width` children, or rStar's votes, at once."""
-    wide = config.search.rstar.votes if config.search.uses_rstar else config.search.width
+    wide = config.search.rstar.votes if config.search.solves else config.search.width
     return min(_ROWS, config.slots * wide)
 
 
@@ -145,9 +145,9 @@ def searchers(config: SearchedBy, worlds: Mapping[str, World]) -> Iterator[Searc
             second = open_.enter_context(_remote(config, judge, second=True)) if away else None
             second = second or engine_for(judge, slots=_rows(config))
             if config.search.value == "judge":
-                engine = combine_engines(writer, judge, engine=engine, value_engine=second)
+                engine = judged(writer, judge, engine=engine, judging=second)
             else:
-                engine = MultiModelEngine({"policy": engine, JUDGE: second})
+                engine = Several({"policy": engine, JUDGE: second})
         yield Searchers(writer, engine, judge)
 
 

@@ -38,15 +38,15 @@ class Place:
 
     def played(self, actor: ArrayActor, *, episodes: int, seed: int) -> Episodes:
         """Episodes of an actor."""
-        from evolvent.rollout.arrays import play_arrays
+        from evolvent.rollout.arrays import play
 
-        return play_arrays(
+        return play(
             actor,
             self.make,
             episodes=episodes,
             horizon=self.horizon,
-            num_actions=self.data.actions,
-            dim=self.data.action_dim,
+            actions=self.data.actions,
+            dim=self.data.dim,
             seed=seed,
             scale=self.scale,
         )
@@ -62,7 +62,7 @@ def place_of(config: Any) -> Place:
     Raises:
         ConfigError: a mixture that the world has not, data of another world. What the readers of files raise.
     """
-    from evolvent.worlds.control import get_control, make_control
+    from evolvent.worlds.control import control_named, make_control
 
     if config.world == "stitching":
         return _maze(config)
@@ -72,13 +72,13 @@ def place_of(config: Any) -> Place:
         )
     if config.data is not None and config.mixture is not None:
         raise ConfigError([Problem("mixture", "episodes come from a file, none are made", "leave out --mixture")])
-    control = get_control(config.world)
+    control = control_named(config.world)
     control = replace(control, horizon=min(control.horizon, config.horizon or control.horizon))
-    from evolvent.rollout.mixtures import play_mixture
+    from evolvent.rollout.mixtures import mixture
 
     make, seed = partial(make_control, control), config.learn.seed
     ends = [
-        float(play_mixture(control, kind=kind, episodes=_REFERENCES, seed=seed + 1).episodes.returns.mean())
+        float(mixture(control, kind=kind, episodes=_REFERENCES, seed=seed + 1).episodes.returns.mean())
         for kind in ("random", "expert")
     ]
     if ends[0] == ends[1]:  # a score would have no unit
@@ -92,11 +92,11 @@ def place_of(config: Any) -> Place:
             ]
         )
     if config.data is None:
-        found = play_mixture(control, kind=config.mixture or "replay", episodes=config.episodes, seed=seed)
+        found = mixture(control, kind=config.mixture or "replay", episodes=config.episodes, seed=seed)
         data, manifest = found.episodes, found.manifest
     else:
         data, manifest = _read(config, scale=config.scale or control.scale, actions=control.actions)
-        own = (data.observation.shape[1], data.action_dim)
+        own = (data.observation.shape[1], data.dim)
         if own != (control.observation, control.dim):
             what = f"{config.data} holds observations and actions of {own} numbers"
             wanted = (control.observation, control.dim)
@@ -106,16 +106,13 @@ def place_of(config: Any) -> Place:
 
 
 def _maze(config: Any) -> Place:
-    from evolvent.worlds.stitching import Stitching, StitchingEnv, compute_reachable, demonstrations
+    from evolvent.worlds.stitching import Stitching, StitchingEnv, demonstrations, reachable
 
     if config.data is not None or config.mixture not in (None, "pieces", "whole"):
         raise ConfigError([Problem("mixture", "the maze has pieces or whole ways, made here", "give pieces or whole")])
     maze, kind = Stitching(), config.mixture or "pieces"
-    data, ends = (
-        demonstrations(maze, include_best=kind == "whole"),
-        compute_reachable(maze, demonstrations(maze, include_best=True)),
-    )
-    found = compute_reachable(maze, data)
+    data, ends = demonstrations(maze, whole=kind == "whole"), reachable(maze, demonstrations(maze, whole=True))
+    found = reachable(maze, data)
     manifest = {
         "world": "stitching",
         "kind": kind,

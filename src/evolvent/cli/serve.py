@@ -19,16 +19,16 @@ from rich.console import Console
 from evolvent.cli.registry import POLICIES, needs_train, policy, worlds
 from evolvent.cli.servers import TOKEN
 from evolvent.cli.settings import Command, OverWorlds, read_given
-from evolvent.errors import ConfigError, MissingExtra, Problem, unknown_name_problem
-from evolvent.serve.app import Dialect, build_app
-from evolvent.serve.catalogue import TaskIndex
-from evolvent.serve.host import SessionHost
-from evolvent.serve.listen import listen, listening_url
-from evolvent.serve.local import LocalHost, WorldDeadlines
-from evolvent.serve.native.http import NativeDialect
+from evolvent.errors import ConfigError, MissingExtra, Problem, unknown
+from evolvent.serve.app import Face, build
+from evolvent.serve.catalogue import Catalogue
+from evolvent.serve.host import Host
+from evolvent.serve.listen import listen, url_of
+from evolvent.serve.local import Limits, LocalHost
+from evolvent.serve.native.http import NativeFace
 from evolvent.serve.pool.host import PooledHost
-from evolvent.view.escape import show_hidden
-from evolvent.web import Access, App, build_access
+from evolvent.view.escape import plain
+from evolvent.web import Access, App, bound_to
 from evolvent.worlds.base import World
 
 __all__ = ["COMMAND", "FACES", "Serve", "run"]
@@ -73,27 +73,27 @@ COMMAND = Command(
 )
 
 
-def _agentgym() -> Dialect:
-    from evolvent.serve.agentgym.face import AgentGymDialect
+def _agentgym() -> Face:
+    from evolvent.serve.agentgym.face import AgentGymFace
 
-    return AgentGymDialect()
-
-
-def _openenv() -> Dialect:
-    from evolvent.serve.openenv.face import OpenEnvDialect
-
-    return OpenEnvDialect()
+    return AgentGymFace()
 
 
-def _mcp() -> Dialect:
-    from evolvent.serve.mcp.face import McpDialect
+def _openenv() -> Face:
+    from evolvent.serve.openenv.face import OpenEnvFace
 
-    return McpDialect()
+    return OpenEnvFace()
+
+
+def _mcp() -> Face:
+    from evolvent.serve.mcp.face import McpFace
+
+    return McpFace()
 
 
 # By name: what makes the face, and how a client connects ({url}: the server's, {world}: one of its worlds).
-FACES: Mapping[str, tuple[Callable[[], Dialect], str]] = {
-    "native": (NativeDialect, 'RemoteWorld("{url}/v1/worlds/{world}")'),
+FACES: Mapping[str, tuple[Callable[[], Face], str]] = {
+    "native": (NativeFace, 'RemoteWorld("{url}/v1/worlds/{world}")'),
     "agentgym": (_agentgym, "{url}/agentgym/ lists one mount a world and dialect"),
     "openenv": (_openenv, "{url}/openenv/{world}"),
     "mcp": (_mcp, "{url}/mcp/{world}"),
@@ -128,12 +128,12 @@ def run(words: Sequence[str], console: Console) -> int:
     return 0
 
 
-def _checked(config: Serve) -> tuple[Access, dict[str, Dialect]]:
+def _checked(config: Serve) -> tuple[Access, dict[str, Face]]:
     """Who may call, and the faces; everything wrong with either at once."""
     problems: list[Problem] = []
-    access, faces = Access(), dict[str, Dialect]()
+    access, faces = Access(), dict[str, Face]()
     try:
-        access = build_access(config.host, token=_token(config), hosts=config.host_names, origins=config.origins)
+        access = bound_to(config.host, token=_token(config), hosts=config.host_names, origins=config.origins)
     except ConfigError as error:
         problems += error.problems
     if config.reload is not None and config.policy is None:
@@ -162,15 +162,11 @@ def _token(config: Serve) -> str | None:
         raise ConfigError([Problem("token_file", f"{config.token_file} cannot be read: {told}")]) from error
 
 
-def _faces(names: Sequence[str]) -> dict[str, Dialect]:
-    wrong = [
-        unknown_name_problem("face", name, (*FACES, "all"), location="faces")
-        for name in names
-        if name not in (*FACES, "all")
-    ]
+def _faces(names: Sequence[str]) -> dict[str, Face]:
+    wrong = [unknown("face", name, (*FACES, "all"), where="faces") for name in names if name not in (*FACES, "all")]
     if wrong or not names:
         raise ConfigError(wrong or [Problem("faces", "got none, expected at least one", "for example native")])
-    made: dict[str, Dialect] = {}
+    made: dict[str, Face] = {}
     for name in FACES if "all" in names else dict.fromkeys(names):
         try:
             made[name] = FACES[name][0]()
@@ -181,7 +177,7 @@ def _faces(names: Sequence[str]) -> dict[str, Dialect]:
 
 
 def _host(config: Serve, made: Mapping[str, World]) -> LocalHost | PooledHost:
-    limits = WorldDeadlines(config.reset_s, config.step_s)
+    limits = Limits(config.reset_s, config.step_s)
     if not config.workers:
         return LocalHost(made, capacity=config.capacity, idle_s=config.idle_s, limits=limits)
     return PooledHost(
@@ -196,23 +192,23 @@ def _host(config: Serve, made: Mapping[str, World]) -> LocalHost | PooledHost:
 
 
 def _app(
-    config: Serve, made: Mapping[str, World], *, host: SessionHost, access: Access, faces: Mapping[str, Dialect]
+    config: Serve, made: Mapping[str, World], *, host: Host, access: Access, faces: Mapping[str, Face]
 ) -> uvicorn.Config:
-    catalogue = TaskIndex(made, specs=config.allow_specs)
-    return _uvicorn(config, build_app(host, catalogue, access=access, dialects=list(faces.values())), access)
+    catalogue = Catalogue(made, specs=config.allow_specs)
+    return _uvicorn(config, build(host, catalogue, access=access, faces=list(faces.values())), access)
 
 
 def _policy(config: Serve, access: Access) -> tuple[App, str]:
     """The app around a policy, and what its model is called: the name of its folder, or its size."""
     from evolvent.engine.fitting import engine_for
-    from evolvent.serve.openai.face import PolicyDialect, build_policy_app
+    from evolvent.serve.openai.face import PolicyFace, policy_app
     from evolvent.serve.openai.generator import Generator
 
     chosen = config.policy or ""
     served = policy(chosen, list(worlds(config.worlds).values()) if chosen in POLICIES else ())
     name = Path(chosen).resolve().name if chosen not in POLICIES else chosen
-    face = PolicyDialect(Generator(served, engine_for(served, slots=config.slots)), name, reload=config.reload)
-    return build_policy_app(face, access=access), name
+    face = PolicyFace(Generator(served, engine_for(served, slots=config.slots)), name, reload=config.reload)
+    return policy_app(face, access=access), name
 
 
 def _uvicorn(config: Serve, app: App, access: Access) -> uvicorn.Config:
@@ -267,15 +263,15 @@ async def _serve(server: _Server, host: Any, *, bound: socket.socket) -> None:
 
 
 def _announce_policy(console: Console, name: str, *, bound: socket.socket, reload: Path | None) -> None:
-    url = listening_url(bound)
+    url = url_of(bound)
     console.print(
-        f"serving the policy {show_hidden(name)} at {url}/v1 (chat and completions as OpenAI has them)", soft_wrap=True
+        f"serving the policy {plain(name)} at {url}/v1 (chat and completions as OpenAI has them)", soft_wrap=True
     )
     words = f"evolvent bench agent-eval --agent endpoint --endpoint {url}/v1 --model {name} --worlds lookup"
-    console.print(show_hidden(f"  try {words}"), soft_wrap=True)
+    console.print(plain(f"  try {words}"), soft_wrap=True)
     if reload is not None:
         told = f"  POST {url}/update_weights_from_disk takes weights from {reload}"
-        console.print(show_hidden(told), soft_wrap=True)
+        console.print(plain(told), soft_wrap=True)
     console.file.flush()
 
 
@@ -283,7 +279,7 @@ def _announce(
     console: Console, config: Serve, *, bound: socket.socket, worlds: Sequence[str], faces: Sequence[str]
 ) -> None:
     """What is served, and how to connect: one line a face."""
-    url = listening_url(bound)
+    url = url_of(bound)
     where = f"worker processes: {config.workers}" if config.workers else "this process"
     lines = [f"serving {', '.join(worlds)} at {url} ({where}, {config.capacity} sessions)"]
     lines += [f"  {name:9} {FACES[name][1].format(url=url, world=worlds[0])}" for name in faces]

@@ -13,8 +13,8 @@ from pydantic import Field, field_validator
 from rich.console import Console
 
 from evolvent.cli.registry import world_origins
-from evolvent.config import Config, list_settings, resolve, to_toml
-from evolvent.errors import ConfigError, Problem, find_nearest, unknown_name_problem
+from evolvent.config import Config, knobs, resolve, to_toml
+from evolvent.errors import ConfigError, Problem, nearest, unknown
 
 __all__ = ["Command", "Given", "OverWorlds", "command_help", "read_given", "verb_of"]
 
@@ -31,7 +31,7 @@ class OverWorlds(Config):
     @classmethod
     def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         known = {**world_origins(), "all": "every embedded world"}
-        wrong = [unknown_name_problem("world", name, known) for name in names if name.partition(":")[0] not in known]
+        wrong = [unknown("world", name, known) for name in names if name.partition(":")[0] not in known]
         if wrong:
             raise ValueError("; ".join(f"{problem.what} ({problem.hint})" for problem in wrong))
         return names
@@ -98,7 +98,7 @@ def read_given(command: Command[C], words: Sequence[str], console: Console) -> G
     problems = list(parts.problems)
     name = parts.own.get("--preset") or next(iter(command.presets), None)
     if name is not None and name not in command.presets:
-        problems.append(unknown_name_problem("preset", name, command.presets, location="--preset"))
+        problems.append(unknown("preset", name, command.presets, where="--preset"))
     resume = Path(parts.own["--resume"]) if "--resume" in parts.own else None
     file = Path(parts.own["--config"]) if "--config" in parts.own else None
     if resume is not None:
@@ -124,7 +124,7 @@ def _apart(command: Command[Any], words: Sequence[str]) -> _Words:
     own: dict[str, str] = {}
     overrides: list[str] = []
     problems: list[Problem] = []
-    settings = {f"--{knob.path}" for knob in list_settings(command.config)}
+    settings = {f"--{knob.path}" for knob in knobs(command.config)}
     rest = list(words)
     while rest and not rest[0].startswith("--"):
         word = rest.pop(0)
@@ -139,8 +139,8 @@ def _apart(command: Command[Any], words: Sequence[str]) -> _Words:
     while rest:
         word = rest.pop(0)
         name, mark, text = word.partition("=")
-        if name not in _OWN and name not in settings and find_nearest(name, settings | set(_OWN)) in _OWN:
-            problems.append(unknown_name_problem("option", name, _OWN, location=f"evolvent {command.verb}"))
+        if name not in _OWN and name not in settings and nearest(name, settings | set(_OWN)) in _OWN:
+            problems.append(unknown("option", name, _OWN, where=f"evolvent {command.verb}"))
             rest = rest[1:] if not mark and rest and not rest[0].startswith("--") else rest
         elif name not in _OWN or (name == "--resume" and not command.resumes):
             overrides.append(word)
@@ -203,7 +203,7 @@ def command_help(command: Command[Any]) -> str:
         options["--resume RUN"] = f"go on with an interrupted run, with its own settings{but}"
     lines += [_entry(name, about) for name, about in options.items()]
     lines += ["", "settings (preset < file < command line):"]
-    for knob in list_settings(command.config):
+    for knob in knobs(command.config):
         lines.append(_entry(f"--{knob.path}", f"{knob.description} ({knob.type}; default {knob.default})"))
     return "\n".join(lines)
 

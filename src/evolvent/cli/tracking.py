@@ -13,10 +13,10 @@ from rich.console import Console
 
 from evolvent.cli.parsing import Parser
 from evolvent.config import redact
-from evolvent.errors import ConfigError, MissingExtra, Problem, StoreUnavailable, boundary, unknown_name_problem
+from evolvent.errors import ConfigError, MissingExtra, Problem, StoreUnavailable, boundary, unknown
 from evolvent.files import disk_errors, write_atomic
 from evolvent.store.lock import is_free
-from evolvent.view.escape import show_hidden
+from evolvent.view.escape import plain
 from evolvent.view.values import as_count, as_number
 
 __all__ = ["TRACKERS", "Tracker", "numbers", "run_track"]
@@ -137,9 +137,7 @@ def run_track(words: Sequence[str], console: Console) -> int:
     parser.add("--follow", action="store_true", help="go on until the run has ended")
     found = parser.read(words)
     folder: Path = found.run
-    problems = (
-        [unknown_name_problem("tracker", found.to, TRACKERS, location="--to")] if found.to not in TRACKERS else []
-    )
+    problems = [unknown("tracker", found.to, TRACKERS, where="--to")] if found.to not in TRACKERS else []
     if not (folder / "run.json").is_file():
         problems.append(Problem("run", f"{folder} is no run", "see: evolvent runs list"))
     if problems:
@@ -152,7 +150,7 @@ def run_track(words: Sequence[str], console: Console) -> int:
         given = _hand_over(folder, found.to, tracker, follow=found.follow)
     finally:
         tracker.close()
-    console.print(f"gave {found.to} {given} lines of {show_hidden(str(folder))}", soft_wrap=True)
+    console.print(f"gave {found.to} {given} lines of {plain(str(folder))}", soft_wrap=True)
     return 0
 
 

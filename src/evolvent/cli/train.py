@@ -25,8 +25,8 @@ from evolvent.cli.preflight import Asked, given
 from evolvent.cli.settings import Command, read_given, verb_of
 from evolvent.cli.train_recipes import RECIPES, Recipe
 from evolvent.cli.training_job import INTERRUPTED, Lesson, Voice
-from evolvent.errors import ConfigError, Problem, RankFailed, find_nearest, unknown_name_problem
-from evolvent.learn.parallel.ranks import RankCoordinator, join_ranks
+from evolvent.errors import ConfigError, Problem, RankFailed, nearest, unknown
+from evolvent.learn.parallel.ranks import Meeting, ranks_of
 from evolvent.models.adapters import adapt
 
 __all__ = ["COMMANDS", "run"]
@@ -81,12 +81,12 @@ def run(words: Sequence[str], console: Console) -> int:
 
         return sequences(words, console)
     rank = int(os.environ.get("RANK", "0"))
-    voice = Voice(rank, console if rank == 0 else console_for(io.StringIO(), {}), RankCoordinator())
+    voice = Voice(rank, console if rank == 0 else console_for(io.StringIO(), {}), Meeting())
     try:
         with _calm(rank), voice.meeting:
             return _run(words, voice)
     except RankFailed as error:
-        if error.is_reported:
+        if error.told:
             raise SystemExit(_FAILED) from error
         where = f" after update {voice.update}" if voice.update else ""
         raise RankFailed(f"{error.what}{where}", value=error.value, hint=error.hint) from error
@@ -129,7 +129,7 @@ def _run(words: Sequence[str], voice: Voice) -> int:
     asked = Asked(config, shlex.join(command), told.resume, voice.meeting.world, voice.rank)
     found = given(asked)
     tuned = adapt(found.policy, config.adapter, seed=config.seed)
-    with join_ranks(parallel.mesh, device=config.device, timeout=parallel.timeout, coordinator=voice.meeting) as ranks:
+    with ranks_of(parallel.mesh, device=config.device, timeout=parallel.timeout, meeting=voice.meeting) as ranks:
         found = replace(found, device=ranks.device)
         return Lesson(name, asked, given=found, tuned=tuned, ranks=ranks, voice=voice).run()
 
@@ -144,9 +144,9 @@ def _taken_apart(words: Sequence[str]) -> tuple[str, list[str], float | None]:
     if first in RECIPES:
         name, rest = first, rest[1:]
     else:
-        near, more = find_nearest(first, (*RECIPES, *_ACTING)), words[1:2] and not words[1].startswith("--")
+        near, more = nearest(first, (*RECIPES, *_ACTING)), words[1:2] and not words[1].startswith("--")
         if not first.startswith("--") and (near or more) and not Path(first).exists():
-            raise ConfigError([unknown_name_problem("recipe", first, (*RECIPES, *_ACTING), location="evolvent train")])
+            raise ConfigError([unknown("recipe", first, (*RECIPES, *_ACTING), where="evolvent train")])
         name = _resumed(words) or "sft"
     card = 0.0 if "--plan" in rest else None
     rest = [word for word in rest if word != "--plan"]

@@ -20,10 +20,10 @@ from evolvent.cli.record import Record, new_folder, recorded
 from evolvent.cli.registry import needs_train
 from evolvent.cli.settings import Command, read_given
 from evolvent.config import Config, as_dict
-from evolvent.errors import ConfigError, Problem, unknown_name_problem
+from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.files import safe_join, write_atomic
-from evolvent.methods.agdc import AGDCConfig
-from evolvent.view.escape import show_hidden
+from evolvent.methods.agdc import AGDC
+from evolvent.view.escape import plain
 
 if TYPE_CHECKING:
     from evolvent.belief.comparison import Chooser
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMAND", "COMMANDS", "Seek", "TrainAGDC", "run", "seek"]
 
 _PLANNERS = ("random", "go_to_mean", "infotaxis", "entrotaxis", "dcee")
-_SMALL = AGDCConfig()  # named, so that a setting given beside it leaves the others
+_SMALL = AGDC()  # named, so that a setting given beside it leaves the others
 
 
 class Measured(Config):
@@ -55,9 +55,7 @@ class Measured(Config):
         from evolvent.belief.planners import PLANNERS
 
         if wrong := [
-            unknown_name_problem("planner", name, PLANNERS, location="planners")
-            for name in self.planners
-            if name not in PLANNERS
+            unknown("planner", name, PLANNERS, where="planners") for name in self.planners if name not in PLANNERS
         ]:
             raise ConfigError(wrong)
 
@@ -66,7 +64,7 @@ class TrainAGDC(Measured):
     """Everything that can be chosen about `evolvent train agdc`."""
 
     control: bool = Field(default=False, description="learn without cessation too, with the same budget")
-    agdc: AGDCConfig = Field(default_factory=lambda: _SMALL.model_copy(), description="the method")
+    agdc: AGDC = Field(default_factory=lambda: _SMALL.model_copy(), description="the method")
 
 
 class Seek(Measured):
@@ -100,7 +98,7 @@ COMMAND: Command[Seek] = Command(
 class _Searches:
     """What is played: the setting (world, detector), and who plays; learned ones by name."""
 
-    setting: AGDCConfig
+    setting: AGDC
     learned: Mapping[str, Seeker]
     told: Measured
     title: str
@@ -117,7 +115,7 @@ def run(words: Sequence[str], console: Console) -> int:
     folder = given.resume or new_folder("agdc", config.to)
     arms = ("agdc", "without") if config.control else (config.agdc.arm,)
     names = {arm: config.agdc.algorithm if arm == "agdc" else f"{config.agdc.algorithm}/without" for arm in arms}
-    console.print(show_hidden(f"run {folder}, report {folder / 'report.html'}"), soft_wrap=True)
+    console.print(plain(f"run {folder}, report {folder / 'report.html'}"), soft_wrap=True)
     with recorded(folder, Record("train agdc", config, config.agdc.seed, tuple(names.values()), "agdc")):
         learned = {
             names[arm]: _learned(config.agdc.model_copy(update={"arm": arm}), folder / _place(arm), console)
@@ -125,7 +123,7 @@ def run(words: Sequence[str], console: Console) -> int:
         }
         searches = _Searches(config.agdc, learned, config, f"AGDC, {config.agdc.algorithm.upper()}")
         _measure(folder, searches, console, curve=_curve(folder / _place(arms[0])))
-    console.print(show_hidden(f"policy {folder / _place(arms[0])}\nreport {folder / 'report.html'}"), soft_wrap=True)
+    console.print(plain(f"policy {folder / _place(arms[0])}\nreport {folder / 'report.html'}"), soft_wrap=True)
     return 0
 
 
@@ -143,7 +141,7 @@ def seek(words: Sequence[str], console: Console) -> int:
     folder = given.resume or new_folder("seek", config.to)
     with recorded(folder, Record("bench seek", config, 0, (*learned, *config.planners), "seek")):
         _measure(folder, _Searches(setting, learned, config, "Searches for a source"), console, curve=[])
-    console.print(show_hidden(f"run {folder}, report {folder / 'report.html'}"), soft_wrap=True)
+    console.print(plain(f"run {folder}, report {folder / 'report.html'}"), soft_wrap=True)
     return 0
 
 
@@ -160,7 +158,7 @@ def _place(arm: str) -> str:
     return "policy" if arm == "agdc" else "policy-without"
 
 
-def _learned(config: AGDCConfig, folder: Path, console: Console) -> Seeker:
+def _learned(config: AGDC, folder: Path, console: Console) -> Seeker:
     """The policy of a folder, or one that is learned now and kept there with its curve."""
     from evolvent.methods.agdc import agdc, load_seeker, save_seeker
 
@@ -183,7 +181,7 @@ def _stretches(found: Seeker, most: int = 40) -> list[list[float]]:
             sum(flags) / len(part)
             for flags in ([one.ceased and one.right for one in part], [one.ceased for one in part])
         )
-        rows.append([float(part[-1].total_steps), right, ceased, sum(one.steps for one in part) / len(part)])
+        rows.append([float(part[-1].at), right, ceased, sum(one.steps for one in part) / len(part)])
     return rows
 
 
@@ -198,7 +196,7 @@ def _saved(places: Sequence[Path]) -> dict[str, Seeker]:
     Raises:
         ConfigError: two of one name, or settings under which they cannot be compared.
     """
-    from evolvent.methods.agdc import build_detector, build_world, load_seeker
+    from evolvent.methods.agdc import detector_of, load_seeker, world_of
 
     found: dict[str, Seeker] = {}
     problems: list[Problem] = []
@@ -209,7 +207,7 @@ def _saved(places: Sequence[Path]) -> dict[str, Seeker]:
             problems.append(Problem("policies", f"two are named {name}", "rename one of the folders"))
             continue
         found[name] = load_seeker(inner if inner.is_dir() else place)
-    settings = {(build_world(one.config).preset.name, repr(build_detector(one.config))) for one in found.values()}
+    settings = {(world_of(one.config).preset.name, repr(detector_of(one.config))) for one in found.values()}
     if len(settings) > 1:
         told = "; ".join(sorted(" ".join(one) for one in settings))
         problems.append(Problem("policies", f"they were learned in different settings: {told}", "compare them apart"))
@@ -218,13 +216,13 @@ def _saved(places: Sequence[Path]) -> dict[str, Seeker]:
     return found
 
 
-def _setting(config: Seek, learned: Mapping[str, Seeker]) -> AGDCConfig:
+def _setting(config: Seek, learned: Mapping[str, Seeker]) -> AGDC:
     """World, moves and detector: of the first policy, or as told. PPO stands for whoever moves in any way."""
     detector: dict[str, Any] = {} if config.detector is None else {"detector": config.detector, "zeta": None}
     if learned:
         first = next(iter(learned.values())).config
-        return AGDCConfig(**{**as_dict(first), **detector})
-    return AGDCConfig(world=config.world, moves=config.moves, algorithm="ppo", **detector)
+        return AGDC(**{**as_dict(first), **detector})
+    return AGDC(world=config.world, moves=config.moves, algorithm="ppo", **detector)
 
 
 # ------------------------------------------------------------------------------------------------------- measuring
@@ -232,7 +230,7 @@ def _setting(config: Seek, learned: Mapping[str, Seeker]) -> AGDCConfig:
 
 def _measure(folder: Path, searches: _Searches, console: Console, *, curve: Sequence[Sequence[float]]) -> None:
     """Play who is not in the table yet; write table and report, and print the table."""
-    from evolvent.view.seeking import COLUMNS, build_seeking_rows
+    from evolvent.view.seeking import COLUMNS, seeking_rows
 
     rows = _kept(folder)
     for name, choose in _choosers(searches).items():
@@ -240,7 +238,7 @@ def _measure(folder: Path, searches: _Searches, console: Console, *, curve: Sequ
             rows.append(_played(folder, name, choose, searches))
             write_atomic(folder / "table.json", json.dumps(rows, allow_nan=False, indent=1))
     _report(folder, searches, rows, curve)
-    console.print(table(console, COLUMNS, build_seeking_rows(rows), numbers=COLUMNS[1:]))
+    console.print(table(console, COLUMNS, seeking_rows(rows), numbers=COLUMNS[1:]))
 
 
 def _kept(folder: Path) -> list[dict[str, Any]]:
@@ -250,32 +248,32 @@ def _kept(folder: Path) -> list[dict[str, Any]]:
 
 
 def _choosers(searches: _Searches) -> dict[str, Chooser]:
-    from evolvent.belief.comparison import make_chooser
+    from evolvent.belief.comparison import planner
 
-    return {**searches.learned, **{name: make_chooser(name) for name in searches.told.planners}}
+    return {**searches.learned, **{name: planner(name) for name in searches.told.planners}}
 
 
 def _starts(searches: _Searches) -> list[Start]:
-    from evolvent.methods.agdc import build_world
+    from evolvent.methods.agdc import world_of
     from evolvent.trajectory import Start
 
-    tasks = build_world(searches.setting).tasks(searches.told.split, "seen")
+    tasks = world_of(searches.setting).tasks(searches.told.split, "seen")
     return [Start(tasks[i % len(tasks)], i // len(tasks)) for i in range(searches.told.episodes)]
 
 
 def _played(folder: Path, name: str, choose: Chooser, searches: _Searches) -> dict[str, Any]:
     """Play one player's episodes, keep them, and return its row. Learned policies move as they learned to."""
-    from evolvent.belief.comparison import SCORER, play_episodes, summary_row
-    from evolvent.methods.agdc import build_detector, build_world
+    from evolvent.belief.comparison import SCORER, play, summary_row
+    from evolvent.methods.agdc import detector_of, world_of
     from evolvent.store.store import Store
 
     own = searches.learned[name].config if name in searches.learned else searches.setting
-    found = play_episodes(
+    found = play(
         choose,
-        build_world(own),
+        world_of(own),
         _starts(searches),
         name=name,
-        detector=build_detector(searches.setting),
+        detector=detector_of(searches.setting),
         particles=searches.told.particles,
         fused=own.fused,
     )
@@ -284,9 +282,9 @@ def _played(folder: Path, name: str, choose: Chooser, searches: _Searches) -> di
         for one in found.trajectories:
             if one.id not in known:
                 store.append(one)
-        looked = {(one.trajectory, one.target) for one in store.annotations(scorer=SCORER)}
+        looked = {(one.trajectory, one.place) for one in store.annotations(scorer=SCORER)}
         for score in found.scores:  # one by one: a kill may have come between an episode and its scores
-            if (score.trajectory, score.target) not in looked:
+            if (score.trajectory, score.place) not in looked:
                 store.annotate(score)
     return summary_row(found)
 
@@ -294,15 +292,15 @@ def _played(folder: Path, name: str, choose: Chooser, searches: _Searches) -> di
 def _report(
     folder: Path, searches: _Searches, rows: Sequence[Mapping[str, Any]], curve: Sequence[Sequence[float]]
 ) -> None:
-    from evolvent.methods.agdc import build_detector, build_world
-    from evolvent.view.beliefs import encode_belief
+    from evolvent.methods.agdc import detector_of, world_of
+    from evolvent.view.beliefs import belief_document
     from evolvent.view.seeking import seeking_page
 
-    world = build_world(searches.setting)
+    world = world_of(searches.setting)
     facts = {
         "World": f"{world.preset.name}, moves: {world.preset.moves}",
         "Sensor": world.preset.sensor.id,
-        "Ends an episode": build_detector(searches.setting)(*_nothing()).reason,
+        "Ends an episode": detector_of(searches.setting)(*_nothing()).reason,
         "Episodes of each": f"{searches.told.episodes} on {searches.told.split}",
         "Particles": str(searches.told.particles or world.preset.particles),
     }
@@ -314,7 +312,7 @@ def _report(
     (folder / "beliefs").mkdir(exist_ok=True)
     for number, one in enumerate(traces):
         path = safe_join(folder / "beliefs", f"{one.name.replace('/', '-')}-{number}.json")
-        write_atomic(path, json.dumps(encode_belief(one), allow_nan=False))
+        write_atomic(path, json.dumps(belief_document(one), allow_nan=False))
     write_atomic(folder / "report.html", seeking_page(data, traces))
 
 
@@ -332,18 +330,18 @@ def _nothing() -> tuple[Any, list[Any]]:
 
 def _traces(searches: _Searches) -> list[Trace]:
     """The first episodes of every learned policy; of the last planner where nothing was learned."""
-    from evolvent.belief.tracing import trace_episode
-    from evolvent.methods.agdc import build_detector, build_world
+    from evolvent.belief.tracing import trace
+    from evolvent.methods.agdc import detector_of, world_of
 
     every = _choosers(searches)
     names = list(searches.learned) or list(every)[-1:]
     return [
-        trace_episode(
+        trace(
             every[name],
-            build_world(searches.learned[name].config if name in searches.learned else searches.setting),
+            world_of(searches.learned[name].config if name in searches.learned else searches.setting),
             start,
             name=name,
-            detector=build_detector(searches.setting),
+            detector=detector_of(searches.setting),
             particles=searches.told.particles,
         )
         for name in names

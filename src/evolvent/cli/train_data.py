@@ -23,22 +23,19 @@ from evolvent.errors import ConfigError, Problem
 from evolvent.files import plain_json, write_atomic
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.optim.make import OptimizerConfig
-from evolvent.methods.comments import CommentsConfig, comments
-from evolvent.methods.hammer import HammerConfig, hammer
-from evolvent.methods.p3 import P3Config, p3
+from evolvent.methods.comments import Comments, comments
+from evolvent.methods.hammer import Hammer, hammer
+from evolvent.methods.p3 import P3, p3
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.policy import Policy, tiny_policy
 from evolvent.run import Run
 from evolvent.trajectory import sample_seed
-from evolvent.view.escape import show_hidden
-from evolvent.view.redraw import redraw_repeatedly
+from evolvent.view.escape import plain
+from evolvent.view.redraw import redrawing
 
 __all__ = ["COMMANDS", "Curated", "TrainComments", "TrainHammer", "TrainP3", "run"]
 
-_SMALL, _FEW = (
-    HammerConfig(style="snake"),
-    P3Config(count=200),
-)  # named, so that a setting given beside them leaves the others
+_SMALL, _FEW = Hammer(style="snake"), P3(count=200)  # named, so that a setting given beside them leaves the others
 
 
 class Curated(OverWorlds):
@@ -64,7 +61,7 @@ class TrainHammer(Curated):
     """Everything that can be chosen about `evolvent train hammer`."""
 
     max_tokens: int = Field(default=64, ge=1, description="longest answer when it is measured")
-    hammer: HammerConfig = Field(default_factory=lambda: _SMALL.model_copy(), description="the method")
+    hammer: Hammer = Field(default_factory=lambda: _SMALL.model_copy(), description="the method")
 
 
 class TrainComments(Curated):
@@ -72,7 +69,7 @@ class TrainComments(Curated):
 
     examples: Path | None = Field(default=None, description="code with comments for the generator; none: the data")
     max_tokens: int = Field(default=256, ge=1, description="longest answer of the generator")
-    comments: CommentsConfig = Field(default_factory=CommentsConfig, description="the method")
+    comments: Comments = Field(default_factory=Comments, description="the method")
 
 
 class TrainP3(Curated):
@@ -82,18 +79,18 @@ class TrainP3(Curated):
     by: Literal["dpp", "random", "d2", "facility", "k_centre"] = Field(
         default="dpp", description="how samples are chosen among those that are let in; dpp: as in the paper"
     )
-    p3: P3Config = Field(default_factory=lambda: _FEW.model_copy(), description="the method")
+    p3: P3 = Field(default_factory=lambda: _FEW.model_copy(), description="the method")
 
 
 _HAMMER = {
     "hammer": {"style": "random"},
     "adapter": {"kind": "lora", "rank": 32},
-    "train": {"lr": 5e-5, "weight_decay": 0.01, "epochs": 1, "batch_tokens": 16_384, "max_tokens_per_forward": 2048},
+    "train": {"lr": 5e-5, "weight_decay": 0.01, "epochs": 1, "batch_tokens": 16_384, "micro_tokens": 2048},
 }
 _P3 = {
     "p3": {"rounds": 5, "count": 1000, "quality": True},
     "adapter": {"kind": "lora", "rank": 64, "alpha": 16, "dropout": 0.1},
-    "train": {"lr": 4e-4, "epochs": 1, "batch_tokens": 5120, "max_tokens_per_forward": 1024},
+    "train": {"lr": 4e-4, "epochs": 1, "batch_tokens": 5120, "micro_tokens": 1024},
 }
 COMMANDS: dict[str, Command[Any]] = {
     "hammer": Command(
@@ -146,7 +143,7 @@ def run(words: Sequence[str], console: Console) -> int:
     material = method.material(config)
     base = adapt(_policy(config, material), config.adapter, seed=config.seed)
     for line in material.told():
-        console.print(show_hidden(line), soft_wrap=True)
+        console.print(plain(line), soft_wrap=True)
     job = Job(
         folder,
         {**made, Commenting.name: Commenting()},
@@ -160,7 +157,7 @@ def run(words: Sequence[str], console: Console) -> int:
         optimizer=OptimizerConfig(),
     )
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
-    with opened(job, console) as running, redraw_repeatedly(partial(write_report, folder)):
+    with opened(job, console) as running, redrawing(partial(write_report, folder)):
         arm = running.arm(name)
         best = method.call(base, material, config, arm)
         best.save(folder / "model")
@@ -170,7 +167,7 @@ def run(words: Sequence[str], console: Console) -> int:
         results_table(console, rows)
     _tell(console, folder / f"{name}.measured.json", measured)
     for line in material.became(folder):
-        console.print(show_hidden(line), soft_wrap=True)
+        console.print(plain(line), soft_wrap=True)
     console.print(f"model  {folder / 'model'}\nreport {folder / 'report.html'}", soft_wrap=True)
     return 0
 
@@ -206,7 +203,7 @@ def _tell(console: Console, file: Path, measured: Mapping[str, Mapping[str, Any]
         return
     write_atomic(file, plain_json(measured) + "\n")
     for what, after in measured["after"].items():
-        console.print(show_hidden(f"{what}: {measured['before'].get(what)} before, {after} after"), soft_wrap=True)
+        console.print(plain(f"{what}: {measured['before'].get(what)} before, {after} after"), soft_wrap=True)
 
 
 def _hammer(base: Policy, material: Material, config: TrainHammer, run: Run[Policy]) -> Policy:

@@ -11,26 +11,26 @@ from typing import Any
 
 import numpy as np
 
-from evolvent.bench.calls import CallAnswer, answer_samples, mask_panel, measure_robustness
+from evolvent.bench.calls import Answered, answer, masked_panel, robustness
 from evolvent.curate.card import code_of_row
 from evolvent.curate.commenting import OUTCOMES, Source
-from evolvent.curate.demonstrations import build_demonstrations, prompt_for
-from evolvent.curate.difficulty import answer_logprobs, mean_logprob_score, split_by_lines
-from evolvent.curate.irrelevance import mix_irrelevant, row_to_sample
-from evolvent.curate.masking import SYLLABLES, MaskSpec, mask_epoch
-from evolvent.curate.notes import format_request
-from evolvent.curate.origins import read_source
+from evolvent.curate.demonstrations import demonstrations, prompt_for
+from evolvent.curate.difficulty import answer_logprobs, by_lines, mean_logprob_score
+from evolvent.curate.irrelevance import irrelevant, read_row
+from evolvent.curate.masking import SYLLABLES, MaskSpec, masked
+from evolvent.curate.notes import asked
+from evolvent.curate.origins import read_all
 from evolvent.curate.shards import Row
-from evolvent.curate.subset import iterate_texts
+from evolvent.curate.subset import texts_of
 from evolvent.engine.fitting import engine_for
 from evolvent.errors import ConfigError, NothingToLearn, Problem, SampleInvalid, VocabularyMismatch
-from evolvent.learn.token_sequences import TokenSequence
+from evolvent.learn.token_sequences import Parts
 from evolvent.learn.windows import Intake
 from evolvent.messages import CallSample
-from evolvent.methods.hammer import HammerConfig
+from evolvent.methods.hammer import Hammer
 from evolvent.models.policy import Policy
 from evolvent.models.toolprompt import Compact, ToolPrompt
-from evolvent.stats import wilson_interval
+from evolvent.stats import wilson
 from evolvent.view.escape import clip
 
 __all__ = [
@@ -83,7 +83,7 @@ class Material:
         """How tools are shown to a policy."""
         return prompt_for(policy)
 
-    def pool(self, policy: Policy, *, lines: bool) -> list[TokenSequence]:
+    def pool(self, policy: Policy, *, lines: bool) -> list[Parts]:
         """The demonstrations, in the policy's tokens."""
         raise NotImplementedError
 
@@ -117,7 +117,7 @@ def _some(items: Sequence[Any], data: Path, what: str, *, refused: Sequence[str]
 class Calls(Material):
     """Samples of function calls; see `Material`."""
 
-    config: HammerConfig = field(default_factory=HammerConfig)
+    config: Hammer = field(default_factory=Hammer)
     seed: int = 0
     slots: int = 64
     max_tokens: int = 64
@@ -127,10 +127,10 @@ class Calls(Material):
         if self.config.style != "snake":
             what = f"names of the style {self.config.style} are words that a model over whole words cannot spell"
             raise ConfigError([Problem("hammer.style", what, "--hammer.style snake, or --policy a model folder")])
-        mixed = mix_irrelevant(self.items, self.config.share, seed=self.seed).samples
+        mixed = irrelevant(self.items, self.config.share, seed=self.seed).samples
         texts, compact = [], Compact()
         for copy in range(self.config.copies):
-            shown = mask_epoch(mixed, self.config.spec, seed=self.seed, epoch=copy, on_invalid=lambda one, why: None)
+            shown = masked(mixed, self.config.spec, seed=self.seed, epoch=copy, invalid=lambda one, why: None)
             for sample in [*(one for one, _ in shown), *(self.test if not copy else ())]:
                 try:
                     rendered = compact.render(sample)
@@ -149,19 +149,19 @@ class Calls(Material):
         prompt, engine = self.prompt(policy), engine_for(policy, slots=self.slots)
         plain = [one for one in self.test if self._fits(one, prompt, policy)]
         pieces = {"words": self.config.words, "pieces": self.config.pieces, "style": self.config.style}
-        others = list(mask_panel(plain, MaskSpec(1.0, **pieces), seed=self.seed))  # type: ignore[arg-type]
+        others = list(masked_panel(plain, MaskSpec(1.0, **pieces), seed=self.seed))  # type: ignore[arg-type]
         shown = [one for one in others if self._fits(one, prompt, policy)]
-        nothing = [one for one in mix_irrelevant(plain, 0.5, seed=self.seed).copies if self._fits(one, prompt, policy)]
+        nothing = [one for one in irrelevant(plain, 0.5, seed=self.seed).copies if self._fits(one, prompt, policy)]
         panels = {"plain": plain, "renamed": shown, "irrelevant": nothing}
         said = {
-            name: answer_samples(panel, prompt, policy.dialect, engine=engine, max_tokens=self.max_tokens)
+            name: answer(panel, prompt, policy.dialect, engine=engine, max_tokens=self.max_tokens)
             for name, panel in panels.items()
             if panel
         }
         found: dict[str, Any] = {name: _rate(one) for name, one in said.items()}
         if len(shown) > 1:
             both = {one.id for one in shown}
-            drop = measure_robustness([one for one in said["plain"] if one.sample.id in both], said["renamed"])
+            drop = robustness([one for one in said["plain"] if one.sample.id in both], said["renamed"])
             found["lost under other names"] = [round(one, 4) for one in (drop.mean, drop.low, drop.high)]
         return found | _unmeasured(self.test, plain)
 
@@ -173,9 +173,9 @@ class Calls(Material):
             return False
 
 
-def _rate(answers: Sequence[CallAnswer]) -> list[float]:
+def _rate(answers: Sequence[Answered]) -> list[float]:
     """Share of right answers with its 95 % interval."""
-    found = wilson_interval(sum(one.grade.valid for one in answers), len(answers))
+    found = wilson(sum(one.verdict.valid for one in answers), len(answers))
     return [round(one, 4) for one in (found.mean, found.low, found.high)]
 
 
@@ -203,9 +203,9 @@ def hammer_material(config: Any) -> Material:
 def samples_of(data: Path, refused: list[str]) -> list[CallSample]:
     """The samples of function calls of a place; a sentence for each row that is none."""
     found = []
-    for number, row in enumerate(read_source(data, refused)):
+    for number, row in enumerate(read_all(data, refused)):
         try:
-            found.append(row_to_sample(row))
+            found.append(read_row(row))
         except SampleInvalid as error:
             refused.append(f"{data.name}, row {number}: {error}")
     return found
@@ -221,7 +221,7 @@ class _Code(Material):
     def words(self) -> tuple[set[str], int]:
         """Those of every request and of the code itself."""
         every = [*self.items, *(self.examples or ())]
-        found, longest = _counted(text for one in every for text in (format_request(one.text, one.language), one.text))
+        found, longest = _counted(text for one in every for text in (asked(one.text, one.language), one.text))
         numbers = {str(number) for number in range(1, 1 + max(one.text.count("\n") + 1 for one in every))}
         return found | numbers | {"SKIP", "#", "/", "*", "-"}, longest + self.max_tokens
 
@@ -252,7 +252,7 @@ def comments_material(config: Any) -> Material:
 
 def _sources(data: Path, refused: list[str]) -> list[Source]:
     found = []
-    for number, row in enumerate(read_source(data, refused)):
+    for number, row in enumerate(read_all(data, refused)):
         code = code_of_row(row)
         if code is None:
             refused.append(f"{data.name}, row {number}: no code, or nothing says its language")
@@ -277,10 +277,10 @@ class Demonstrations(Material):
         """Those of all texts; rows of function calls as `Compact` writes them."""
         return _counted(text for row in [*self.items, *self.test] for text in [_said(row)])
 
-    def pool(self, policy: Policy, *, lines: bool) -> list[TokenSequence]:
+    def pool(self, policy: Policy, *, lines: bool) -> list[Parts]:
         """The demonstrations of the data; lines as spans where they are asked for."""
         tally = Intake()
-        found = list(build_demonstrations(self.items, policy, too_long=self._how, intake=tally))
+        found = list(demonstrations(self.items, policy, too_long=self._how, intake=tally))
         self.refused += map(str, tally.problems)
         if not found:
             raise NothingToLearn(
@@ -288,11 +288,7 @@ class Demonstrations(Material):
                 value=str(tally.problems[0]) if tally.problems else 0,
                 expected="rows with prompt and completion, messages, ...",
             )
-        return (
-            [split_by_lines(one, lambda token: str(policy.tokenizer.decode([token]))) for one in found]
-            if lines
-            else found
-        )
+        return [by_lines(one, lambda token: str(policy.tokenizer.decode([token]))) for one in found] if lines else found
 
     @property
     def _how(self) -> Any:
@@ -300,7 +296,7 @@ class Demonstrations(Material):
 
     def measured(self, policy: Policy) -> Mapping[str, Any]:
         """How likely the policy finds the answers of the test rows, and how many are none for it."""
-        parts = list(build_demonstrations(self.test, policy, too_long=self._how))
+        parts = list(demonstrations(self.test, policy, too_long=self._how))
         if not parts:
             return _unmeasured(self.test, parts)
         said = answer_logprobs(policy, parts)
@@ -315,11 +311,11 @@ class Demonstrations(Material):
 def _said(row: Row) -> str:
     if {"tools", "answers"} <= set(row):
         try:
-            rendered = Compact().render(row_to_sample(row))
+            rendered = Compact().render(read_row(row))
         except SampleInvalid:
             return ""
         return f"{rendered.prompt}\n{rendered.target}"
-    return "\n".join(iterate_texts(row))
+    return "\n".join(texts_of(row))
 
 
 def p3_material(config: Any) -> Material:
@@ -329,7 +325,7 @@ def p3_material(config: Any) -> Material:
         NothingToLearn: no row. ConfigError: nothing that holds rows.
     """
     refused: list[str] = []
-    rows = list(read_source(config.data, refused))
+    rows = list(read_all(config.data, refused))
     _some(rows, config.data, "row", refused=refused)
-    test = list(read_source(config.test, refused)) if config.test is not None else []
+    test = list(read_all(config.test, refused)) if config.test is not None else []
     return Demonstrations(rows, test, refused=refused, truncate=config.truncate)

@@ -21,11 +21,11 @@ from evolvent.cli.record import Record, new_folder, recorded
 from evolvent.cli.registry import needs_train
 from evolvent.cli.settings import Command, read_given
 from evolvent.config import Config
-from evolvent.errors import ConfigError, Problem, unknown_name_problem
+from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.files import write_atomic
-from evolvent.marl.updates import TeamUpdateConfig
-from evolvent.methods.mat import PRESETS, MATConfig
-from evolvent.view.escape import show_hidden
+from evolvent.marl.updates import TeamUpdates
+from evolvent.methods.mat import MAT, PRESETS
+from evolvent.view.escape import plain
 
 if TYPE_CHECKING:
     from evolvent.methods.mat import TrainedTeam
@@ -54,11 +54,8 @@ FOREIGN: Mapping[str, int] = {
 """The makers of `worlds.teams.extras` (extra `marl`), and the steps of an episode where no horizon is given."""
 
 _FILMS = 3  # episodes of the report
-_SMALL = MATConfig(
-    rows=64,
-    steps=20,
-    decisions=200_000,
-    update=TeamUpdateConfig(lr=5e-4, epochs=10, minibatches=4, clip=0.1, entropy=0.01),
+_SMALL = MAT(
+    rows=64, steps=20, decisions=200_000, update=TeamUpdates(lr=5e-4, epochs=10, minibatches=4, clip=0.1, entropy=0.01)
 )
 
 
@@ -85,13 +82,13 @@ class TrainMat(Config):
     episodes: int = Field(default=128, ge=1, description="that the policy is measured on afterwards")
     to: Path | None = Field(default=None, description="folder of the run; none: the next runs/mat-N")
     threads: int = Field(default=1, ge=1, description="threads of torch")
-    mat: MATConfig = Field(default_factory=lambda: _SMALL.model_copy(), description="the method")
+    mat: MAT = Field(default_factory=lambda: _SMALL.model_copy(), description="the method")
 
     @field_validator("world")
     @classmethod
     def _known(cls, name: str) -> str:
         if name not in (*TEAM_WORLDS, *FOREIGN):
-            problem = unknown_name_problem("world", name, (*TEAM_WORLDS, *FOREIGN))
+            problem = unknown("world", name, (*TEAM_WORLDS, *FOREIGN))
             raise ValueError(f"{problem.what} ({problem.hint})")
         return name
 
@@ -138,7 +135,7 @@ def team_world(name: str) -> World:
         "hunt": partial(ParticleWorld, "hunt"),
     }
     if name not in makers:
-        raise ConfigError([unknown_name_problem("world", name, makers)])
+        raise ConfigError([unknown("world", name, makers)])
     return makers[name]()
 
 
@@ -196,11 +193,11 @@ def run(words: Sequence[str], console: Console) -> int:
     torch.set_num_threads(config.threads)
     with closing(_batch(config, "train", config.mat.rows)) as batch:
         folder = given.resume or new_folder("mat", config.to)
-        console.print(show_hidden(f"run {folder}, {len(batch.tasks)} tasks of {config.world}"), soft_wrap=True)
+        console.print(plain(f"run {folder}, {len(batch.tasks)} tasks of {config.world}"), soft_wrap=True)
         with recorded(folder, Record("train mat", config, config.mat.seed, (config.mat.kind,), "mat")):
             trained = _trained(folder, config, batch, console)
             _measure(folder, config, trained, console)
-    console.print(show_hidden(f"policy {folder / 'policy'}"), soft_wrap=True)
+    console.print(plain(f"policy {folder / 'policy'}"), soft_wrap=True)
     return 0
 
 
@@ -209,7 +206,7 @@ def _tasks(config: TrainMat, split: str) -> list[Any]:
     is no other, and for measuring that one unless there is none (then the development and training panels stand in)."""
     world = foreign_world(config) if config.world in FOREIGN else team_world(config.world)
     if config.tier not in world.tiers:
-        raise ConfigError([unknown_name_problem("tier", config.tier, world.tiers)])
+        raise ConfigError([unknown("tier", config.tier, world.tiers)])
     if config.world in FOREIGN:
         return list(world.tasks(split, config.tier))  # one task a split; how many agents is a setting
     panels = ("train", "dev", "test") if split == "train" else ("test", "dev", "train")
@@ -244,7 +241,7 @@ def _trained(folder: Path, config: TrainMat, batch: TeamBatch, console: Console)
         if "episode_return" in row:
             console.print(f"{row['decisions']:12,.0f}  return {row['episode_return']:8.3f}", soft_wrap=True)
 
-    trained = mat(config.mat, batch, start=start, folder=folder / "training", on_row=told)
+    trained = mat(config.mat, batch, start=start, folder=folder / "training", told=told)
     save_team(trained.policy.model, folder / "policy")
     write_atomic(folder / "history.json", json.dumps(trained.history, indent=1))
     return trained
@@ -253,7 +250,7 @@ def _trained(folder: Path, config: TrainMat, batch: TeamBatch, console: Console)
 def _measure(folder: Path, config: TrainMat, trained: TrainedTeam, console: Console) -> None:
     """Play the test panel greedily; keep the episodes, the row of the table and the page, and print the row."""
     from evolvent.marl.policy import TeamPolicy
-    from evolvent.rollout.teams import outcome_row, play_episodes, record_scenes
+    from evolvent.rollout.teams import film, outcome_row, play_episodes
     from evolvent.store.store import Store
     from evolvent.view.teams import team_page
     from evolvent.worlds.teams.base import Drawn
@@ -265,7 +262,7 @@ def _measure(folder: Path, config: TrainMat, trained: TrainedTeam, console: Cons
         policy = TeamPolicy(trained.policy.model, batch.spec)
         found = play_episodes(batch, policy, config.episodes, stage=f"measured-{decisions}")
         films = [
-            (tasks[number].kind, record_scenes(batch, policy, number))
+            (tasks[number].kind, film(batch, policy, number))
             for number in range(min(_FILMS, len(tasks)))
             if isinstance(batch, Drawn)
         ]
@@ -303,4 +300,4 @@ def _measure(folder: Path, config: TrainMat, trained: TrainedTeam, console: Cons
             numbers=("episodes", "return", "success"),
         )
     )
-    console.print(show_hidden(f"report {folder / 'report.html'}"), soft_wrap=True)
+    console.print(plain(f"report {folder / 'report.html'}"), soft_wrap=True)

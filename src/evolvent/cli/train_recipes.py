@@ -18,25 +18,17 @@ from evolvent.cli.training_data import Seen, episodes, holds_episodes, rows
 from evolvent.errors import ConfigError, Problem
 from evolvent.learn.annotate import annotate
 from evolvent.learn.learner import TrainConfig
-from evolvent.learn.objectives import (
-    Objective,
-    distill_objective,
-    dpo_objective,
-    outcome,
-    reward_pairs_objective,
-    value_objective,
-    weighted_nll,
-)
+from evolvent.learn.objectives import Objective, distill, dpo, outcome, reward_pairs, value, weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.parallel.mesh import Parallelism
-from evolvent.learn.preferences import add_returns, append_outcome_readout, append_readout, build_pairs
-from evolvent.learn.rows import ReadingConfig, read_rows, read_trajectories
+from evolvent.learn.preferences import outcome_readout, pairs, readout, with_returns
+from evolvent.learn.rows import Reading, read_rows, read_trajectories
 from evolvent.learn.sources import vocabulary_digest
-from evolvent.learn.token_sequences import TokenSequence
+from evolvent.learn.token_sequences import Parts
 from evolvent.learn.windows import Intake
 from evolvent.models.adapters import AdapterConfig
 from evolvent.models.policy import Policy
-from evolvent.scale.training import CheckpointConfig
+from evolvent.scale.training import Keeping
 from evolvent.trajectory import Task, Trajectory
 from evolvent.worlds.base import World
 from evolvent.worlds.grammar import Parsed
@@ -71,11 +63,11 @@ class Recipe(OverWorlds):
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig, description="the optimizer")
     adapter: AdapterConfig = Field(default_factory=AdapterConfig, description="what is learned instead of all weights")
     parallel: Parallelism = Field(default_factory=Parallelism, description="how the model is laid over processes")
-    keep: CheckpointConfig = Field(default_factory=CheckpointConfig, description="checkpoints and snapshots")
+    keep: Keeping = Field(default_factory=Keeping, description="checkpoints and snapshots")
 
-    def reading(self) -> ReadingConfig:
+    def reading(self) -> Reading:
         """How rows become sequences."""
-        return ReadingConfig(kind="messages", context=self.context, overlong=self.too_long)
+        return Reading(kind="messages", context=self.context, too_long=self.too_long)
 
     def lacking(self, seen: Sequence[Seen]) -> Problem | None:
         """Why there is nothing to learn in these episodes, which did not fail; None where there is something."""
@@ -114,7 +106,7 @@ class Prepared:
     """What is learned, and how. `made` reads the data once, counting what it refuses; `also` is what else it reads."""
 
     objective: Objective
-    made: Callable[[Intake], Iterable[TokenSequence]]
+    made: Callable[[Intake], Iterable[Parts]]
     also: str = ""
 
 
@@ -129,7 +121,7 @@ class Sft(Recipe):
         what = f"{self.data} holds no episode to learn above the reward {self.threshold}"
         return Problem("data", what, "lower --threshold, or collect more")
 
-    def imitated(self, given: Given, intake: Intake) -> Iterator[TokenSequence]:
+    def imitated(self, given: Given, intake: Intake) -> Iterator[Parts]:
         """Episodes above the threshold, or conversations. Imported episodes have no score and are taken as they are."""
         if not holds_episodes(self.data):
             return read_rows(rows(self.data, intake), given.policy, self.reading(), intake=intake)
@@ -150,12 +142,12 @@ class Pretrain(Recipe):
     overlap: int = Field(default=0, ge=0, description="tokens of the window before that a window begins with")
     join: bool = Field(default=True, description="join documents and cut them into blocks of the context")
 
-    def reading(self) -> ReadingConfig:
+    def reading(self) -> Reading:
         split = self.too_long if self.too_long != "refuse" or self.join else "split"
-        return ReadingConfig(kind="text", context=self.context, overlong=split, overlap=self.overlap, join=self.join)
+        return Reading(kind="text", context=self.context, too_long=split, overlap=self.overlap, join=self.join)
 
     def prepare(self, given: Given) -> Prepared:
-        def made(intake: Intake) -> Iterator[TokenSequence]:
+        def made(intake: Intake) -> Iterator[Parts]:
             return read_rows(rows(self.data, intake), given.policy, self.reading(), intake=intake)
 
         return Prepared(weighted_nll, made)
@@ -167,8 +159,8 @@ class OfPairs(Recipe):
     most: int = Field(default=4, ge=1, description="pairs of episodes of one task or group")
     margin: float = Field(default=0.0, ge=0, description="scores that differ by no more than this are a tie")
 
-    def reading(self) -> ReadingConfig:
-        return ReadingConfig(kind="pairs", context=self.context, overlong=self.too_long)
+    def reading(self) -> Reading:
+        return Reading(kind="pairs", context=self.context, too_long=self.too_long)
 
     def lacking(self, seen: Sequence[Seen]) -> Problem | None:
         groups = defaultdict(list)
@@ -180,25 +172,25 @@ class OfPairs(Recipe):
         what = f"{len(seen)} episodes of {self.data} make no pair: none of one task is better than another"
         return Problem("data", what, "collect several of each task: --samples 4")
 
-    def both(self, given: Given, intake: Intake) -> Iterator[TokenSequence]:
+    def both(self, given: Given, intake: Intake) -> Iterator[Parts]:
         """Chosen, rejected, chosen, rejected, ..."""
         if not holds_episodes(self.data):
             yield from read_rows(rows(self.data, intake), given.policy, self.reading(), intake=intake)
             return
-        found = build_pairs(
+        found = pairs(
             episodes(self.data),
             given.policy.dialect,
             instructions=given.instructions,
             context=self.context or given.policy.context,
-            max_per_group=self.most,
+            most=self.most,
             margin=self.margin,
             seed=self.seed,
             render=given.text,
         )
         for problem in found.refused:
             intake.refuse(problem.where, ConfigError([problem]))
-        intake.rows += len(found.sequences) // 2
-        yield from found.sequences
+        intake.rows += len(found.parts) // 2
+        yield from found.parts
 
 
 class Dpo(OfPairs):
@@ -212,11 +204,11 @@ class Dpo(OfPairs):
     def prepare(self, given: Given) -> Prepared:
         digest = vocabulary_digest(given.policy.tokenizer)
 
-        def made(intake: Intake) -> Iterator[TokenSequence]:
+        def made(intake: Intake) -> Iterator[Parts]:
             given.policy.model.to(given.device)
             return annotate(given.policy, self.both(given, intake), vocabulary=digest)
 
-        objective = dpo_objective(beta=self.beta, kind=self.kind, smoothing=self.smoothing, sft=self.sft)
+        objective = dpo(beta=self.beta, kind=self.kind, smoothing=self.smoothing, sft=self.sft)
         return Prepared(objective, made, f"reference {self.policy} {self.most} {self.margin}")
 
 
@@ -230,13 +222,13 @@ class Reward(OfPairs):
 
     def prepare(self, given: Given) -> Prepared:
         if self.kind == "scores":
-            then = partial(append_outcome_readout, token=given.end)
+            then = partial(outcome_readout, token=given.end)
             return Prepared(outcome, partial(_flattened, self, given, then), "scores")
 
-        def made(intake: Intake) -> Iterator[TokenSequence]:
-            return (append_readout(parts, token=given.end) for parts in self.both(given, intake))
+        def made(intake: Intake) -> Iterator[Parts]:
+            return (readout(parts, token=given.end) for parts in self.both(given, intake))
 
-        return Prepared(reward_pairs_objective(), made, f"pairs {self.most} {self.margin}")
+        return Prepared(reward_pairs(), made, f"pairs {self.most} {self.margin}")
 
 
 class Value(Recipe):
@@ -251,10 +243,8 @@ class Value(Recipe):
         return _unscored(self.data, seen)
 
     def prepare(self, given: Given) -> Prepared:
-        then = partial(add_returns, discount=self.discount)
-        return Prepared(
-            value_objective(huber=self.huber), partial(_flattened, self, given, then), f"returns {self.discount}"
-        )
+        then = partial(with_returns, discount=self.discount)
+        return Prepared(value(huber=self.huber), partial(_flattened, self, given, then), f"returns {self.discount}")
 
 
 class Distill(Sft):
@@ -268,7 +258,7 @@ class Distill(Sft):
     def prepare(self, given: Given) -> Prepared:
         digest, k = vocabulary_digest(given.policy.tokenizer), min(self.top, len(given.policy.tokenizer))
 
-        def made(intake: Intake) -> Iterator[TokenSequence]:
+        def made(intake: Intake) -> Iterator[Parts]:
             teacher = policy_named(self.teacher, [], seed=self.seed)
             if vocabulary_digest(teacher.tokenizer) != digest:
                 sizes = f"{len(teacher.tokenizer):,} and {len(given.policy.tokenizer):,} tokens"
@@ -277,7 +267,7 @@ class Distill(Sft):
             teacher.model.to(given.device)
             return annotate(teacher, self.imitated(given, intake), vocabulary=digest, teacher_k=k)
 
-        objective = distill_objective(temperature=self.temperature, share=self.share)
+        objective = distill(temperature=self.temperature, share=self.share)
         return Prepared(objective, made, f"{self.threshold} teacher {self.teacher} {k}")
 
 
@@ -300,17 +290,17 @@ def _unscored(data: Path, seen: Sequence[Seen]) -> Problem | None:
 def _flattened(
     config: Recipe,
     given: Given,
-    then: Callable[[Trajectory, TokenSequence], TokenSequence] | None,
+    then: Callable[[Trajectory, Parts], Parts] | None,
     intake: Intake,
     *,
     chosen: Callable[[Trajectory], bool] | None = None,
-) -> Iterator[TokenSequence]:
+) -> Iterator[Parts]:
     return read_trajectories(
         filter(chosen, episodes(config.data)) if chosen else episodes(config.data),
         given.policy,
         config.reading(),
         instructions=given.instructions,
         render=given.text,
-        transform=then,
+        then=then,
         intake=intake,
     )

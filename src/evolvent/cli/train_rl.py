@@ -30,49 +30,49 @@ from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.methods.base import Method
-from evolvent.methods.etpo import ETPOConfig, etpo
+from evolvent.methods.etpo import ETPO, etpo
 from evolvent.methods.grpo import GRPOConfig, grpo
-from evolvent.methods.ntpo import NTPOConfig, ntpo
-from evolvent.methods.poad import POADConfig, poad
-from evolvent.methods.ppo import TOKEN, PPOConfig, ppo
-from evolvent.methods.r3 import R3Config, r3
-from evolvent.methods.scaling_inter import ScalingInterConfig, scaling_inter
+from evolvent.methods.ntpo import NTPO, ntpo
+from evolvent.methods.poad import POAD, poad
+from evolvent.methods.ppo import PPO, TOKEN, ppo
+from evolvent.methods.r3 import R3, r3
+from evolvent.methods.scaling_inter import ScalingInter, scaling_inter
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.policy import Policy
 from evolvent.plugins import describe_origin, installed_plugins
 from evolvent.rollout.collect import collect
 from evolvent.run import Run
-from evolvent.scale.endpoint_backend import EndpointBackend
-from evolvent.scale.initial import collect_demonstrations
-from evolvent.scale.local_backend import LocalBackend
+from evolvent.scale.endpoint_backend import RemoteVerbs
+from evolvent.scale.initial import demonstrations
+from evolvent.scale.local_backend import LocalVerbs
 from evolvent.trajectory import Start, Task, Trajectory
-from evolvent.view.redraw import redraw_repeatedly
+from evolvent.view.redraw import redrawing
 from evolvent.worlds.base import World
 
 __all__ = ["METHODS", "Reinforce", "command", "known", "run"]
 
 
 METHODS: dict[str, Method] = {
-    "ppo": Method(PPOConfig, ppo, "PPO over whole actions, as they are written"),
+    "ppo": Method(PPO, ppo, "PPO over whole actions, as they are written"),
     "twosome": Method(
-        PPOConfig, ppo, "PPO over the actions that a world lists (TWOSOME)", {"level": "listed"}, fixed=("level",)
+        PPO, ppo, "PPO over the actions that a world lists (TWOSOME)", {"level": "listed"}, fixed=("level",)
     ),
-    "token_ppo": Method(PPOConfig, ppo, "PPO over tokens as in learning from human feedback", TOKEN, fixed=("level",)),
-    "ntpo": Method(NTPOConfig, ntpo, "PPO over tokens, discounted between them: POAD's baseline"),
-    "poad": Method(POADConfig, poad, "credit for every token of an action, without a discount inside"),
+    "token_ppo": Method(PPO, ppo, "PPO over tokens as in learning from human feedback", TOKEN, fixed=("level",)),
+    "ntpo": Method(NTPO, ntpo, "PPO over tokens, discounted between them: POAD's baseline"),
+    "poad": Method(POAD, poad, "credit for every token of an action, without a discount inside"),
     "etpo": Method(
-        ETPOConfig,
+        ETPO,
         etpo,
         "soft values of every next token, near the policy it began with",
-        {"practice": {"ppo_epochs": 4, "critic_lr": 3e-4}},
+        {"practice": {"epochs": 4, "critic_lr": 3e-4}},
     ),
     "grpo": Method(GRPOConfig, grpo, "episodes of a task compared: GRPO and its family (rl.kind)"),
-    "scaling_inter": Method(ScalingInterConfig, scaling_inter, "the same, with episodes that grow longer by phases"),
+    "scaling_inter": Method(ScalingInter, scaling_inter, "the same, with episodes that grow longer by phases"),
     "r3": Method(
-        R3Config,
+        R3,
         r3,
         "episodes begin inside demonstrations: a reverse curriculum",
-        {"practice": {"ppo_epochs": 2, "group_size": 1}},
+        {"practice": {"epochs": 2, "samples": 1}},
         demonstrated=True,
     ),
 }
@@ -93,10 +93,10 @@ class Improving(Config):
         """As a Learner takes it."""
         return TrainConfig(
             lr=self.lr,
-            final_lr_ratio=self.final_lr,
-            warmup_steps=self.warmup_updates,
+            final_lr=self.final_lr,
+            warmup_updates=self.warmup_updates,
             weight_decay=self.weight_decay,
-            max_grad_norm=self.clip,
+            clip=self.clip,
             batch_tokens=self.micro_tokens,
             dtype=self.dtype,
         )
@@ -195,7 +195,7 @@ def run(words: Sequence[str], console: Console) -> int:
     panel = check_panel(made, config.panel)
     shown, tried = _tasks(made, config)
     practice = getattr(config.rl, "practice", None)  # methods of other packages may do without
-    deciding, choose = getattr(config.rl, "level", "") == "listed", bool(practice and practice.restrict_to_admissible)
+    deciding, choose = getattr(config.rl, "level", "") == "listed", bool(practice and practice.choose)
     if deciding or choose:
         _check_lists(made, tried, name if deciding else "rl.practice.choose")
     folder = given.resume or new_folder("rl", config.to)
@@ -226,9 +226,9 @@ def run(words: Sequence[str], console: Console) -> int:
     with (
         _player(config, made) as verbs,
         opened(replace(job, verbs=verbs), console) as running,
-        redraw_repeatedly(partial(write_report, folder)),
+        redrawing(partial(write_report, folder)),
     ):
-        taught = collect_demonstrations(list(made.values()), shown, seed=config.seed) if shown else []
+        taught = demonstrations(list(made.values()), shown, seed=config.seed) if shown else []
         babbled = _babbled(made, tried, config)
         best = _practised(method, initial, tried, taught, babbled=babbled, config=config, run=running.arm(name))
         best.save(folder / "model")
@@ -238,7 +238,7 @@ def run(words: Sequence[str], console: Console) -> int:
 
 
 @contextmanager
-def _player(config: Any, made: Mapping[str, World]) -> Iterator[Callable[..., LocalBackend]]:
+def _player(config: Any, made: Mapping[str, World]) -> Iterator[Callable[..., LocalVerbs]]:
     """What makes the verbs: they play in this process, on a cluster, or on the endpoint that the settings name.
 
     Raises:
@@ -253,7 +253,7 @@ def _player(config: Any, made: Mapping[str, World]) -> Iterator[Callable[..., Lo
     speaking = endpoint_type(config.dialect)
     with speaking(config.endpoint, config.model, key=secret, tokens=True, processed=True) as endpoint:
         endpoint.check()
-        yield partial(EndpointBackend, endpoint=endpoint, handover=config.hand_over)
+        yield partial(RemoteVerbs, endpoint=endpoint, handover=config.hand_over)
 
 
 def _practised(

@@ -23,27 +23,24 @@ from evolvent.cli.train_rl import CLONE, Improving
 from evolvent.errors import ConfigError, Problem
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
-from evolvent.learn.preferences import append_readout, build_pairs
-from evolvent.learn.token_sequences import TokenSequence
-from evolvent.methods.openr import PUBLISHED, OpenRConfig, openr
-from evolvent.methods.tsllm import ALIGNMENT, GAME24, GSM8K, TSLLMConfig, tsllm
+from evolvent.learn.preferences import pairs, readout
+from evolvent.learn.token_sequences import Parts
+from evolvent.methods.openr import PUBLISHED, OpenR, openr
+from evolvent.methods.tsllm import ALIGNMENT, GAME24, GSM8K, TSLLM, tsllm
 from evolvent.models.policy import Policy
 from evolvent.rollout.evaluate import panel_starts
 from evolvent.rollout.held_out import check_held_out
 from evolvent.rollout.search import check_search
 from evolvent.run import Run
-from evolvent.scale.initial import collect_demonstrations
+from evolvent.scale.initial import demonstrations
 from evolvent.store.ledger import read_rows
 from evolvent.trajectory import Score, Step, Task, Trajectory
-from evolvent.view.redraw import redraw_repeatedly
+from evolvent.view.redraw import redrawing
 from evolvent.worlds.base import World
 
 __all__ = ["COMMANDS", "Distilled", "TrainOpenR", "TrainTSLLM", "preference_parts", "run"]
 
-_SEARCH, _GUIDED = (
-    TSLLMConfig().search,
-    OpenRConfig().search,
-)  # named, so that a setting given beside them leaves the others
+_SEARCH, _GUIDED = TSLLM().search, OpenR().search  # named, so that a setting given beside them leaves the others
 
 
 class Distilled(OverWorlds, Placed):
@@ -65,7 +62,7 @@ class TrainTSLLM(Distilled):
 
     worlds: tuple[str, ...] = Field(default=("countdown",), description="the worlds to act in")
     pairs: int = Field(default=0, ge=0, description="labelled pairs of each world that a reward model is fitted to")
-    tsllm: TSLLMConfig = Field(default_factory=lambda: TSLLMConfig(search=_SEARCH), description="the method")
+    tsllm: TSLLM = Field(default_factory=lambda: TSLLM(search=_SEARCH), description="the method")
 
 
 class TrainOpenR(Distilled):
@@ -73,7 +70,7 @@ class TrainOpenR(Distilled):
 
     worlds: tuple[str, ...] = Field(default=("deduction",), description="the worlds to act in")
     train: Improving = Field(default_factory=Improving, description="the updates online")
-    openr: OpenRConfig = Field(default_factory=lambda: OpenRConfig(search=_GUIDED), description="the method")
+    openr: OpenR = Field(default_factory=lambda: OpenR(search=_GUIDED), description="the method")
 
 
 COMMANDS: dict[str, Command[Any]] = {
@@ -147,9 +144,9 @@ def run(words: Sequence[str], console: Console) -> int:
     with (
         playing_on(config.on, config.worlds, made, threads=config.threads) as verbs,
         opened(replace(job, verbs=verbs), console) as running,
-        redraw_repeatedly(partial(write_report, folder)),
+        redrawing(partial(write_report, folder)),
     ):
-        taught = collect_demonstrations(list(made.values()), shown, seed=config.seed) if shown else []
+        taught = demonstrations(list(made.values()), shown, seed=config.seed) if shown else []
         arm = running.arm(name)
         base = arm.fit(initial, taught, weighted_nll, tokens=config.clone_tokens) if taught else initial
         best, judge = _METHODS[name](base, arm, _Given(tried, taught, config, made))
@@ -191,7 +188,7 @@ _METHODS: dict[str, Callable[[Policy, Run[Policy], _Given], tuple[Policy, Policy
 }
 
 
-def preference_parts(world: Any, policy: Policy, *, count: int, seed: int) -> list[TokenSequence]:
+def preference_parts(world: Any, policy: Policy, *, count: int, seed: int) -> list[Parts]:
     """Labelled pairs of a world as read-outs, chosen, rejected, chosen, ..., for `learn.objectives.reward_pairs`.
 
     Args:
@@ -203,9 +200,9 @@ def preference_parts(world: Any, policy: Policy, *, count: int, seed: int) -> li
         for unit, said in ((1.0, pair.chosen), (0.0, pair.rejected)):
             steps, score = (Step(pair.prompt, said),), Score(unit, unit, unit == 1.0)
             told.append(Trajectory(f"{group}/{unit:.0f}", pair.task, steps, score=score, group=group))
-    made = build_pairs(told, policy.dialect, instructions=lambda task: str(world.instructions), context=policy.context)
+    made = pairs(told, policy.dialect, instructions=lambda task: str(world.instructions), context=policy.context)
     token = min(policy.dialect.stop_ids, default=0)
-    return [append_readout(part, token=token) for part in made.sequences]
+    return [readout(part, token=token) for part in made.parts]
 
 
 def _tasks(made: Mapping[str, World], config: Distilled) -> tuple[list[Task], list[Task]]:
@@ -237,13 +234,13 @@ def _check(name: str, made: Mapping[str, World], config: Any) -> None:
     """Refuse what these worlds cannot have, before a model is loaded."""
     problems = []
     if name == "tsllm":
-        check_search(made, config.tsllm.search, has_scorer=True)
+        check_search(made, config.tsllm.search, judged=True)
         silent = [world for world, own in made.items() if not isinstance(own, Comparing)]
         if config.tsllm.reward == "model" and (silent or not config.pairs):
             what = f"{silent[0]!r} has no labelled pairs" if silent else "there are none"
             problems.append(Problem("pairs", what, "--worlds preference --pairs 2000, or --tsllm.reward world"))
     else:
-        check_search(made, config.openr.search, has_scorer=True)
+        check_search(made, config.openr.search, judged=True)
         turns = [world for world, own in made.items() if own.horizon > 1]
         if turns:
             what = f"{turns[0]!r} has episodes of several turns, and OpenR labels spans of one response"
@@ -268,7 +265,7 @@ def _plan(config: Any, tried: int, panel: int, *, cloned: bool) -> list[Planned]
             learn,
             *[search, learn, learn, *measures] * own.rounds,
         ]
-    method: OpenRConfig = config.openr
+    method: OpenR = config.openr
     samples = Planned("collect", tried * method.samples)
     plan += [samples, Planned("label", None), learn]
     plan += [Planned("practise", method.practice.iterations), measure] * (method.online != "none")

@@ -24,20 +24,20 @@ from evolvent.cli.registry import needs_train
 from evolvent.cli.sequence_tasks import SEQUENCE_WORLDS, Place, place_of
 from evolvent.cli.settings import Command, read_given
 from evolvent.config import Config
-from evolvent.errors import ConfigError, Problem, unknown_name_problem
+from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.files import write_atomic
 from evolvent.methods.decision_transformer import PRESETS as DT_PRESETS
-from evolvent.methods.decision_transformer import DecisionTransformerConfig
-from evolvent.methods.online_dt import OnlineDTConfig
-from evolvent.methods.q_transformer import QTransformerConfig
+from evolvent.methods.decision_transformer import DecisionTransformer
+from evolvent.methods.online_dt import OnlineDT
+from evolvent.methods.q_transformer import QTransformer
 from evolvent.methods.trajectory_transformer import PRESETS as TT_PRESETS
-from evolvent.methods.trajectory_transformer import TrajectoryTransformerConfig
+from evolvent.methods.trajectory_transformer import TrajectoryTransformer
 from evolvent.trajectory import sample_seed
-from evolvent.view.escape import show_hidden
+from evolvent.view.escape import plain
 
 if TYPE_CHECKING:
     from evolvent.offline.acting import ArrayActor
-    from evolvent.offline.state import SequenceCheckpoint
+    from evolvent.offline.state import Keeping
     from evolvent.store.episodes import Episodes
 
 __all__ = ["COMMANDS", "METHODS", "Cloning", "Method", "Online", "TrainSequence", "run"]
@@ -46,23 +46,23 @@ _ASKED = 5  # returns that are asked for where none are named
 _MEASURED = sample_seed("measured", 77)  # of no data: a mixture's seeds are --learn.seed and the next
 
 
-class Cloning(DecisionTransformerConfig):
+class Cloning(DecisionTransformer):
     """Behaviour cloning: the network of Decision Transformer without returns."""
 
     returns: Literal[False] = Field(default=False, description="no returns are read")
 
 
-class Online(OnlineDTConfig):
+class Online(OnlineDT):
     """Online DT, whose target is the data's best return where none is named."""
 
     target: float | None = Field(  # type: ignore[assignment]
         default=None, description="the return that it is made for; none: the most in the data"
     )
 
-    def named(self, most: float) -> OnlineDTConfig:
+    def named(self, most: float) -> OnlineDT:
         """With a target."""
-        given = {name: getattr(self, name) for name in OnlineDTConfig.model_fields}
-        return OnlineDTConfig(**{**given, "target": most if self.target is None else self.target})
+        given = {name: getattr(self, name) for name in OnlineDT.model_fields}
+        return OnlineDT(**{**given, "target": most if self.target is None else self.target})
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,7 @@ class Method:
 
 _SHORT = {"updates": 2000, "lr": 1e-3, "warmup": 100, "grad_norm": 1.0}
 METHODS: Mapping[str, Method] = {
-    "dt": Method(
-        DecisionTransformerConfig, "Decision Transformer: asked for a return", asks=True, small=DT_PRESETS["small"]
-    ),
+    "dt": Method(DecisionTransformer, "Decision Transformer: asked for a return", asks=True, small=DT_PRESETS["small"]),
     "bc": Method(Cloning, "behaviour cloning by the same network", small=DT_PRESETS["small"]),
     "odt": Method(
         Online,
@@ -104,13 +102,13 @@ METHODS: Mapping[str, Method] = {
         },
     ),
     "tt": Method(
-        TrajectoryTransformerConfig,
+        TrajectoryTransformer,
         "Trajectory Transformer: a model, and a beam in it",
         small=TT_PRESETS["small"],
         paper=TT_PRESETS["paper"],
     ),
     "qt": Method(
-        QTransformerConfig,
+        QTransformer,
         "Q-Transformer: values of an action's dimensions",
         small={"bins": 32, "width": 64, "heads": 2, "polyak": 0.02, "conservative": 0.5, "train": _SHORT},
     ),
@@ -147,7 +145,7 @@ class TrainSequence(Config):
     @classmethod
     def _known(cls, name: str) -> str:
         if name not in SEQUENCE_WORLDS:
-            problem = unknown_name_problem("world", name, SEQUENCE_WORLDS)
+            problem = unknown("world", name, SEQUENCE_WORLDS)
             raise ValueError(f"{problem.what} ({problem.hint})")
         return name
 
@@ -203,7 +201,7 @@ def run(words: Sequence[str], console: Console) -> int:
     folder = given.resume or new_folder("sequence", config.to)
     _refuse_other_data(folder, place)
     console.print(
-        show_hidden(
+        plain(
             f"run {folder}, {len(place.data.lengths):,} episodes, {len(place.data.reward):,} decisions of "
             f"{config.world}"
         ),
@@ -213,7 +211,7 @@ def run(words: Sequence[str], console: Console) -> int:
         write_atomic(folder / "data.json", json.dumps(place.manifest, indent=1))
         policy, history, played = _trained(folder, config, place, console)
         _measure(folder, config, place, console, outcome=(policy, history, played))
-    console.print(show_hidden(f"policy {folder / 'policy'}\nreport {folder / 'report.html'}"), soft_wrap=True)
+    console.print(plain(f"policy {folder / 'policy'}\nreport {folder / 'report.html'}"), soft_wrap=True)
     return 0
 
 
@@ -246,42 +244,42 @@ def _refuse_other_data(folder: Path, place: Place) -> None:
 
 def _trained(folder: Path, config: Any, place: Place, console: Console) -> tuple[Any, Any, list[float]]:
     """Train, or take up a training; the policy and its history are kept. Returns them, and what was played online."""
-    from evolvent.offline.state import SequenceCheckpoint
+    from evolvent.offline.state import Keeping
 
     def told(row: Mapping[str, float]) -> None:
         if row["update"] <= config.learn.train.updates:  # what is learned between episodes is in the report
             console.print(f"{row['update']:10,.0f}  loss {row['loss']:.4f}", soft_wrap=True)
 
-    keep = SequenceCheckpoint(folder / "training.safetensors", every=config.keep_every, on_row=told)
+    keep = Keeping(folder / "training.safetensors", every=config.keep_every, told=told)
     policy, played = _learned(folder, config, place, keep)
     write_atomic(folder / "history.json", json.dumps(policy.history, indent=1, sort_keys=True))
     return policy, policy.history, played
 
 
-def _learned(folder: Path, config: Any, place: Place, keep: SequenceCheckpoint) -> tuple[Any, list[float]]:
+def _learned(folder: Path, config: Any, place: Place, keep: Keeping) -> tuple[Any, list[float]]:
     from evolvent.methods.decision_transformer import decision_transformer, save_conditioned
     from evolvent.methods.online_dt import online_dt
-    from evolvent.methods.q_transformer import q_transformer, save_q_transformer
+    from evolvent.methods.q_transformer import q_transformer, save_autoregressive
     from evolvent.methods.trajectory_transformer import save_planner, trajectory_transformer
 
     to = folder / "policy"
     match config.method:
         case "tt":
-            planner = trajectory_transformer(config.learn, place.data, checkpoint=keep)
+            planner = trajectory_transformer(config.learn, place.data, keep=keep)
             save_planner(planner, to)
             return planner, []
         case "qt":
-            values = q_transformer(config.learn, place.data, checkpoint=keep)
-            save_q_transformer(values, to)
+            values = q_transformer(config.learn, place.data, keep=keep)
+            save_autoregressive(values, to)
             return values, []
         case "odt":
             given = config.learn.named(float(place.data.returns.max()))
             online = online_dt(
-                given, place.data, checkpoint=keep, explore=partial(_explored, folder / "played", place, given.seed)
+                given, place.data, keep=keep, explore=partial(_explored, folder / "played", place, given.seed)
             )
             save_conditioned(online.policy, to)
-            return online.policy, list(online.online_returns)
-    policy = decision_transformer(config.learn, place.data, checkpoint=keep)
+            return online.policy, list(online.played)
+    policy = decision_transformer(config.learn, place.data, keep=keep)
     save_conditioned(policy, to)
     return policy, []
 
@@ -305,7 +303,7 @@ def _measure(
     folder: Path, config: Any, place: Place, console: Console, *, outcome: tuple[Any, Any, list[float]]
 ) -> None:
     """Play for each return that is asked for; keep the table and the page, and print the table."""
-    from evolvent.view.sequence_strips import draw_best_and_worst
+    from evolvent.view.sequence_strips import drawn
     from evolvent.view.sequences import sequence_page
 
     policy, history, online = outcome
@@ -339,7 +337,7 @@ def _measure(
             "expert": place.expert,
             "data": spread,
         },
-        [] if best is None else draw_best_and_worst(config.world, best),
+        [] if best is None else drawn(config.world, best),
     )
     write_atomic(folder / "report.html", page)
     lines = [

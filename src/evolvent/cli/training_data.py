@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evolvent.cli.runs import store_folder
-from evolvent.errors import ConfigError, Problem, unknown_name_problem
+from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.learn.rows import Row
-from evolvent.learn.sources import file_digest, open_dataset, read_dataset_rows, read_json_lines
+from evolvent.learn.sources import dataset_rows, file_digest, json_lines, open_dataset
 from evolvent.learn.windows import Intake
 from evolvent.store.exchange import read_jsonl
 from evolvent.store.store import Store
@@ -55,7 +55,7 @@ def holds_episodes(data: Path) -> bool:
             raise _wrong(f"{data} is empty", "name another file")
         return False
     refused = Intake()
-    first = next(read_json_lines(data, intake=refused), ("", None))[1]
+    first = next(json_lines(data, intake=refused), ("", None))[1]
     if first is None:
         told = f": {refused.problems[0]}" if refused.problems else ""
         raise _wrong(f"{data} holds no line of JSON{told}", "name a file of JSON lines, a .txt file, or a folder")
@@ -93,7 +93,7 @@ def strangers(seen: Iterable[Seen], known: Mapping[str, World], data: Path) -> l
     """The worlds of episodes that are not among the known ones."""
     names = sorted({one.world for one in seen if not one.failed} - set(known))
     more = [Problem(str(data), f"{len(names) - _MOST} more unknown worlds")] if len(names) > _MOST else []
-    return [unknown_name_problem("world", name, known, location=str(data)) for name in names[:_MOST]] + more
+    return [unknown("world", name, known, where=str(data)) for name in names[:_MOST]] + more
 
 
 # ---------------------------------------------------------------------- rows
@@ -102,10 +102,10 @@ def strangers(seen: Iterable[Seen], known: Mapping[str, World], data: Path) -> l
 def rows(data: Path, intake: Intake) -> Iterator[Row]:
     """The rows of a file of JSON lines, a text file (one document), or a folder of a Hugging Face data set."""
     if data.is_dir():
-        return read_dataset_rows(open_dataset(data), name=data.name)
+        return dataset_rows(open_dataset(data), name=data.name)
     if data.suffix == ".txt":
         return iter([(data.name, {"text": _text(data)})])
-    return read_json_lines(data, intake=intake)
+    return json_lines(data, intake=intake)
 
 
 def _text(data: Path) -> str:

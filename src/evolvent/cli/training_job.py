@@ -23,16 +23,16 @@ from evolvent.cli.run_setup import write_report
 from evolvent.cli.train_recipes import Given, Prepared
 from evolvent.cli.training_data import data_digest
 from evolvent.files import append_line, disk_errors
-from evolvent.learn.learner import FitReport, UpdateMetrics
-from evolvent.learn.parallel.ranks import RankCoordinator, Ranks
+from evolvent.learn.learner import FitReport, Metrics
+from evolvent.learn.parallel.ranks import Meeting, Ranks
 from evolvent.learn.sources import source_digest, vocabulary_digest
 from evolvent.learn.tokens import TokenFile, write_tokens
 from evolvent.learn.windows import Intake
 from evolvent.models.policy import Policy
-from evolvent.scale.training import TrainingJob, read_progress, run_training
+from evolvent.scale.training import Training, reached, train
 from evolvent.store.lock import WriterLock
-from evolvent.view.escape import show_hidden
-from evolvent.view.redraw import redraw_repeatedly
+from evolvent.view.escape import plain
+from evolvent.view.redraw import redrawing
 
 __all__ = ["INTERRUPTED", "Lesson", "Voice"]
 
@@ -52,12 +52,12 @@ class Voice:
 
     rank: int
     console: Console
-    meeting: RankCoordinator
+    meeting: Meeting
     update: int = 0
 
     def say(self, text: str) -> None:
         """Print a line now."""
-        self.console.print(show_hidden(text), soft_wrap=True)
+        self.console.print(plain(text), soft_wrap=True)
         self.console.file.flush()
 
 
@@ -89,7 +89,7 @@ class Lesson:
             if self._tuned.model is not self._given.policy.model:
                 self._given.policy.model.to("meta")  # a reference has said what it had to; an adapter has its own base
             self._tuned.model.to(self._ranks.device)
-            job = TrainingJob(
+            job = Training(
                 folder,
                 self._tuned,
                 prepared.objective,
@@ -113,12 +113,12 @@ class Lesson:
     def _named(self) -> Path:
         """The folder of a new run; with several ranks it has a name, and the first looks whether it is free."""
         to = self._config.to
-        return new_folder("train", to) if self._ranks.is_leader or to is None else to
+        return new_folder("train", to) if self._ranks.leads or to is None else to
 
     @contextmanager
     def _locked(self, folder: Path) -> Iterator[None]:
         """In the leading rank: nobody else trains in the folder. A new one without tokens is no run: it goes again."""
-        if not self._ranks.is_leader:
+        if not self._ranks.leads:
             yield
             return
         begun = [place for place in (folder, folder.parent) if not place.exists()]
@@ -139,9 +139,9 @@ class Lesson:
         """The data, tokenised once by the leading rank; the others open what it wrote. A run keeps its tokens."""
         place = folder / "tokens"
         if self._asked.reads:
-            self._voice.meeting.run_on_leader(lambda: self._written(place, prepared))
+            self._voice.meeting.first(lambda: self._written(place, prepared))
         found = TokenFile(place)
-        if self._ranks.is_leader:
+        if self._ranks.leads:
             warning = too_large(self._config, self._tuned, longest=int(found.feeds.max()))
             if warning is not None:
                 self._voice.say(f"warning: {warning}")
@@ -169,12 +169,12 @@ class Lesson:
 
     # ------------------------------------------------------------------ training
 
-    def _trained(self, job: TrainingJob, tokens: TokenFile) -> FitReport:
-        config, leads, folder = self._config.train, self._ranks.is_leader, job.folder
-        before = read_progress(folder)
+    def _trained(self, job: Training, tokens: TokenFile) -> FitReport:
+        config, leads, folder = self._config.train, self._ranks.leads, job.folder
+        before = reached(folder)
         if self._asked.resume is not None:
             self._voice.say(f"goes on after update {before.update}" if before.update else "begins: no checkpoint yet")
-        counted = config.max_steps is None and job.objective.together == 1
+        counted = config.updates is None and job.objective.together == 1
         size = (config.tokens or config.epochs * tokens.targets) - before.tokens if counted else None
         progress = Progress(self._voice.console)
         telling = _Telling(self._voice, progress)
@@ -185,14 +185,14 @@ class Lesson:
             append_line(folder / "metrics.jsonl", {**spent, **where, **values}, durable=False)
             telling.note(values)
 
-        def updated(metrics: UpdateMetrics) -> None:
+        def updated(metrics: Metrics) -> None:
             self._voice.update = metrics.update
 
         with progress if leads else nullcontext(), self._stopping():
             if leads:
                 unit = "pairs" if job.objective.together > 1 else None
                 progress.begin("fit", self._name, size if size and size > 0 else None, unit=unit)
-            report = run_training(job, self._ranks, log=log, on_update=updated, should_stop=lambda: self._stopped != 0)
+            report = train(job, self._ranks, log=log, on_update=updated, should_stop=lambda: self._stopped != 0)
             if leads and report.updates > before.update:
                 progress.end()
         if report.updates == before.update and report.finished:
@@ -205,11 +205,11 @@ class Lesson:
         world = self._ranks.mesh.size
         program = "evolvent" if world == 1 else f"torchrun --nproc-per-node {world} -m evolvent"
         record = Record(f"train {self._name}", self._config, self._config.seed, ("base",), program=program)
-        if not self._ranks.is_leader:
+        if not self._ranks.leads:
             yield
             return
         try:
-            with recorded(folder, record), redraw_repeatedly(partial(write_report, folder)):
+            with recorded(folder, record), redrawing(partial(write_report, folder)):
                 yield
         finally:
             write_report(folder)

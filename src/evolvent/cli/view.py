@@ -78,14 +78,14 @@ def _check(found: argparse.Namespace) -> None:
 def _serve(found: argparse.Namespace, console: Console) -> int:
     import uvicorn
 
-    from evolvent.serve.listen import listen, listening_url
+    from evolvent.serve.listen import listen, url_of
     from evolvent.view.app import viewer_app
-    from evolvent.view.door import ENTRY_PATH
-    from evolvent.view.escape import show_hidden
-    from evolvent.web import build_access
+    from evolvent.view.door import ENTER
+    from evolvent.view.escape import plain
+    from evolvent.web import bound_to
 
     folder, token = found.run or RUNS, secrets.token_urlsafe(24)
-    app = viewer_app(folder, access=build_access("127.0.0.1"), token=token, boards=board_of, tokenizer=found.tokenizer)
+    app = viewer_app(folder, access=bound_to("127.0.0.1"), token=token, boards=board_of, tokenizer=found.tokenizer)
     with listen("127.0.0.1", found.port or 0) as bound:
         config = uvicorn.Config(
             app,
@@ -98,8 +98,8 @@ def _serve(found: argparse.Namespace, console: Console) -> int:
             proxy_headers=False,
             timeout_graceful_shutdown=_GRACE_S,
         )
-        where = f"{listening_url(bound)}{ENTRY_PATH}{token}"
-        console.print(show_hidden(f"viewing {folder} at {where} (Ctrl-C ends)"), soft_wrap=True)
+        where = f"{url_of(bound)}{ENTER}{token}"
+        console.print(plain(f"viewing {folder} at {where} (Ctrl-C ends)"), soft_wrap=True)
         console.file.flush()
         if found.open and not webbrowser.open(where):
             console.print("no browser could be opened")
@@ -109,7 +109,7 @@ def _serve(found: argparse.Namespace, console: Console) -> int:
 
 def board_of(files: Sequence[Path]) -> tuple[Mapping[str, Any] | None, list[tuple[str, str]]]:
     """The leaderboard of results files, None where none can be read; and those that cannot, each with the reason."""
-    from evolvent.bench.leaderboard import build_leaderboard
+    from evolvent.bench.leaderboard import board
     from evolvent.bench.suite import Sheet, read_sheet
 
     sheets: list[Sheet] = []
@@ -119,4 +119,4 @@ def board_of(files: Sequence[Path]) -> tuple[Mapping[str, Any] | None, list[tupl
             sheets.append(read_sheet(file))
         except EvolventError as error:
             unread.append((file.parent.name, str(error)))
-    return (build_leaderboard(sheets) if sheets else None), unread
+    return (board(sheets) if sheets else None), unread

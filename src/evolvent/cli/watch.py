@@ -17,10 +17,10 @@ from evolvent.bench.evaluators import (
     GenerationConfig,
     PerplexityConfig,
     SuccessConfig,
-    measure_classification,
-    measure_generation,
-    measure_perplexity,
-    measure_success,
+    classification,
+    generation,
+    perplexity,
+    success,
 )
 from evolvent.bench.measures import Evaluator
 from evolvent.bench.questions import read_choices, read_questions, read_texts
@@ -30,10 +30,9 @@ from evolvent.cli.settings import Command, OverWorlds, read_given
 from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import disk_errors
-from evolvent.identity import version_1_values
 from evolvent.rollout.evaluate import panel_starts
 from evolvent.trajectory import canonical_json
-from evolvent.view.escape import show_hidden
+from evolvent.view.escape import plain
 
 if TYPE_CHECKING:
     from evolvent.engine.asks import Engine
@@ -106,12 +105,10 @@ def run(words: Sequence[str], console: Console) -> int:
     ) as watcher:
         os.nice(config.nice)
         if config.once:
-            if not watcher.evaluate_newest():
-                console.print(show_hidden(f"{config.run} has no snapshot"), soft_wrap=True)
+            if not watcher.once():
+                console.print(plain(f"{config.run} has no snapshot"), soft_wrap=True)
         else:
-            console.print(
-                show_hidden(f"watching {config.run}: {', '.join(one.name for one in chosen)}"), soft_wrap=True
-            )
+            console.print(plain(f"watching {config.run}: {', '.join(one.name for one in chosen)}"), soft_wrap=True)
             console.file.flush()
             watch(watcher, poll_s=config.poll_s, idle_s=config.idle_s)
         did = watcher.did
@@ -128,9 +125,9 @@ def _evaluators(config: Watch) -> list[Evaluator]:
     problems: list[Problem] = []
     made: list[Evaluator] = []
     of_data: tuple[tuple[Any, Callable[[Path], list[Any]], Callable[..., Any]], ...] = (
-        (config.perplexity, read_texts, measure_perplexity),
-        (config.classification, read_choices, measure_classification),
-        (config.generation, read_questions, measure_generation),
+        (config.perplexity, read_texts, perplexity),
+        (config.classification, read_choices, classification),
+        (config.generation, read_questions, generation),
     )
     for chosen, read, measure in of_data:
         try:
@@ -155,15 +152,15 @@ def _over_data(config: Any, data: Sequence[T], measure: Callable[..., Any]) -> E
     path: Path = config.data
     with disk_errors(path):
         content = hashlib.sha256(path.read_bytes()).hexdigest()
-    settings = {**version_1_values(config), "data": content}
+    settings = {**config.model_dump(mode="json"), "data": content}
     return Evaluator(measure.__name__, _bound(measure, data, config), canonical_json(settings))
 
 
 def _over_worlds(config: Watch) -> Evaluator:
     made = worlds(config.worlds)
     panel_starts(made, split=config.success.split, tiers=config.success.tiers, limit=config.success.limit)
-    settings = [list(config.worlds), version_1_values(config.success), [one.version for one in made.values()]]
-    return Evaluator("success", _bound(measure_success, made, config.success), canonical_json(settings))
+    settings = [list(config.worlds), config.success.model_dump(mode="json"), [one.version for one in made.values()]]
+    return Evaluator("success", _bound(success, made, config.success), canonical_json(settings))
 
 
 def _bound(measure: Callable[..., Any], data: object, config: Config) -> Callable[[Policy, Engine], Any]:
@@ -174,10 +171,10 @@ def _tell(console: Console, row: Mapping[str, Any]) -> None:
     """A line a number; an error is a line too."""
     head = f"step {row['step']}  {row['stage']}"
     if "error" in row:
-        console.print(show_hidden(f"{head}  {row['error']['kind']}: {row['error']['message']}"), soft_wrap=True)
+        console.print(plain(f"{head}  {row['error']['kind']}: {row['error']['message']}"), soft_wrap=True)
     for one in row.get("measures", ()):
         value = "withheld" if one["value"] is None else f"{one['value']:.4g}"
         ends = "" if one["low"] is None else f" ({one['low']:.4g} to {one['high']:.4g})"
         name = "" if one["metric"] == row["stage"] else f" {one['metric'].removeprefix('success/')}"
-        console.print(show_hidden(f"{head}{name}  {value}{ends}  n {one['n']:,}"), soft_wrap=True)
+        console.print(plain(f"{head}{name}  {value}{ends}  n {one['n']:,}"), soft_wrap=True)
     console.file.flush()

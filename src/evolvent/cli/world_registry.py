@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from evolvent.cli import servers
-from evolvent.errors import ConfigError, Problem, unknown_name_problem
+from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.worlds.base import World
 
 __all__ = ["EMBEDDED"]
@@ -75,7 +75,7 @@ def _maze(option: str) -> World:
     from evolvent.worlds.maze import LAYOUTS, Maze
 
     if option not in ("", *LAYOUTS):
-        raise ConfigError([unknown_name_problem("maze", option, LAYOUTS)])
+        raise ConfigError([unknown("maze", option, LAYOUTS)])
     return Maze("double_t") if option == "double_t" else Maze()
 
 
@@ -84,7 +84,7 @@ def _wordle(option: str) -> World:
 
     if option in ("", "official"):
         return Wordle()
-    return Wordle(rules="lmrl") if option == "lmrl" else Wordle(word_list=Path(option))
+    return Wordle(rules="lmrl") if option == "lmrl" else Wordle(words=Path(option))
 
 
 def _household(option: str) -> World:
@@ -130,7 +130,7 @@ def _tools(name: str) -> Callable[[str], World]:
 
         module = import_module(f"evolvent.worlds.tools.{name}")
         if option not in ("", *STYLES):
-            raise ConfigError([unknown_name_problem(name, option, STYLES)])
+            raise ConfigError([unknown(name, option, STYLES)])
         made: World = getattr(module, name.capitalize())(style=option or STYLES[0])
         return made
 
@@ -192,7 +192,7 @@ def _kitchen(option: str) -> World:
     from evolvent.worlds.kitchen.world import Kitchen
 
     if option not in ("", "macro", "small", "small-macro"):
-        raise ConfigError([unknown_name_problem("kitchen", option, ("macro", "small", "small-macro"))])
+        raise ConfigError([unknown("kitchen", option, ("macro", "small", "small-macro"))])
     form: Literal["commands", "macro"] = "macro" if option.endswith("macro") else "commands"
     return Kitchen(form, level="small" if option.startswith("small") else "full")
 
@@ -202,7 +202,7 @@ def _datasci(option: str) -> World:
     from evolvent.worlds.datasci.world import DataSci
 
     if option not in ("", "code"):
-        raise ConfigError([unknown_name_problem("datasci", option, ("code",))])
+        raise ConfigError([unknown("datasci", option, ("code",))])
     return DataSciCode() if option else DataSci()
 
 
@@ -246,7 +246,7 @@ def _functions(option: str) -> World:
     from evolvent.worlds.functions.world import Functions
 
     if option not in ("", *FORMS):
-        raise ConfigError([unknown_name_problem("functions", option, FORMS)])
+        raise ConfigError([unknown("functions", option, FORMS)])
     chosen: CallForm = option if option else "words"  # type: ignore[assignment]
     return Functions(chosen)
 
@@ -280,7 +280,7 @@ def _plume(option: str) -> World:
 
     names = [name.removeprefix("plume/") for name in PRESETS]
     if option not in ("", *names):
-        raise ConfigError([unknown_name_problem("plume", option, names)])
+        raise ConfigError([unknown("plume", option, names)])
     return PlumeWorld(f"plume/{option or '25'}")
 
 

@@ -14,9 +14,9 @@ from rich.text import Text
 from evolvent.cli.console import rate, table
 from evolvent.cli.parsing import Parser, choose, verbs_help, whole
 from evolvent.cli.registry import world, world_origins
-from evolvent.errors import ConfigError, Problem, unknown_name_problem
+from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.trajectory import Task, Value
-from evolvent.view.escape import show_hidden
+from evolvent.view.escape import plain
 from evolvent.worlds.base import SPLITS, Info, World
 
 __all__ = ["run"]
@@ -52,8 +52,8 @@ def _show(words: Sequence[str], console: Console) -> int:
     parser = Parser("evolvent worlds show", "What a world is: its instructions, panels and a first observation.")
     parser.add("name", help="a world, such as lookup or crafting:1")
     shown = world(parser.read(words).name)
-    console.print(f"{show_hidden(shown.name)}, version {show_hidden(shown.version)}")
-    console.print(show_hidden(shown.instructions))
+    console.print(f"{plain(shown.name)}, version {plain(shown.version)}")
+    console.print(plain(shown.instructions))
     console.print(f"horizon {shown.horizon} steps, reward {shown.reward_range[0]:g} to {shown.reward_range[1]:g}")
     words_known = shown.vocabulary()
     console.print("vocabulary open" if words_known is None else f"vocabulary of {len(words_known)} words")
@@ -70,17 +70,17 @@ def _show(words: Sequence[str], console: Console) -> int:
     observation, _ = shown.make(task).reset()
     expert = shown.expert(task)
     console.print(f"the first {task.tier} {task.split} task:")
-    console.print(show_hidden(str(observation)))
+    console.print(plain(str(observation)))
     if expert is not None:
-        console.print("solved by: " + "; ".join(map(show_hidden, expert)))
+        console.print("solved by: " + "; ".join(map(plain, expert)))
     return 0
 
 
 def _task(played: World, split: str, tier: str, index: int) -> Task:
     """The task at a place of a panel; every wrong name is reported at once."""
-    problems = [unknown_name_problem("split", split, SPLITS)] if split not in SPLITS else []
+    problems = [unknown("split", split, SPLITS)] if split not in SPLITS else []
     if tier not in played.tiers:
-        problems.append(unknown_name_problem("tier", tier, played.tiers))
+        problems.append(unknown("tier", tier, played.tiers))
     if problems:
         raise ConfigError(problems)
     panel = played.tasks(split, tier)
@@ -101,11 +101,11 @@ def _play(words: Sequence[str], console: Console) -> int:
     task = _task(played, found.split, found.tier or played.tiers[0], found.index)
     env = played.make(task)
     observation, info = env.reset()
-    console.print(show_hidden(played.instructions))
+    console.print(plain(played.instructions))
     rewards: list[float | None] = []
     over = False
     while not over and len(rewards) < played.horizon:
-        console.print(show_hidden(str(observation)))
+        console.print(plain(str(observation)))
         action = _line(console)
         if action is None:
             console.print("ended before the end of the episode")
@@ -113,14 +113,14 @@ def _play(words: Sequence[str], console: Console) -> int:
             return 0
         if action == "?":
             listed = info.get("admissible")
-            shown = Columns([Text(show_hidden(one)) for one in listed or ()], equal=True, column_first=True)
+            shown = Columns([Text(plain(one)) for one in listed or ()], equal=True, column_first=True)
             console.print(shown if listed else "this world does not list its actions")
             continue
         observation, reward, terminated, truncated, info = env.step(action)
         rewards.append(reward)
         over = terminated or truncated
     env.close()
-    console.print(show_hidden(str(observation)))
+    console.print(plain(str(observation)))
     success = played.score(rewards, info).success
     console.print(f"{'solved' if success else 'not solved'} in {len(rewards)} steps")
     return 0
@@ -142,9 +142,7 @@ def _audit(words: Sequence[str], console: Console) -> int:
     parser.add("--seed", type=whole, default=0, help="of the random agent (default 0)")
     found = parser.read(words)
     if found.split not in ("dev", "test"):
-        raise ConfigError(
-            [unknown_name_problem("split", found.split, ("dev", "test"), location="evolvent worlds audit")]
-        )
+        raise ConfigError([unknown("split", found.split, ("dev", "test"), where="evolvent worlds audit")])
     from evolvent.worlds.audit import audit
     from evolvent.worlds.check import check_env
 
@@ -161,7 +159,7 @@ def _audit(words: Sequence[str], console: Console) -> int:
     console.print(table(console, columns, rows, numbers=columns[1:]))
     problems = [*report.problems, *broken.values()]
     for problem in problems:
-        console.print(show_hidden(str(problem)))
+        console.print(plain(str(problem)))
     console.print(f"{len(problems)} rules broken" if problems else "sound: no rule broken")
     return 1 if problems else 0
 

@@ -1,4 +1,4 @@
-"""The assignment of paths to arena rows: claiming rows, forking prefixes into them, moving idle ones out and back.
+"""Which arena row holds which path: claiming rows, forking prefixes into them, moving idle ones out and back.
 
 The invariant on which all else rests: if row r is among a segment's rows, then r's positions up to
 `min(fed[r], segment.end)` are the keys and values of exactly that segment's path.
@@ -12,16 +12,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from evolvent.engine.arena import Arena, Spilled
-from evolvent.engine.trie import Segment, Trie, TriePosition
+from evolvent.engine.trie import Place, Segment, Trie
 
-__all__ = ["RowAllocator"]
+__all__ = ["Rows"]
 
 
 @dataclass(slots=True)
 class _Cover:
-    """The available part of a path: `count` positions; the first `shared` of them in row `source`, then spilled
-    pieces.
-    """
+    """What of a path is there: `count` positions; the first `shared` of them in row `source`, then spilled pieces."""
 
     count: int = 0
     shared: int = 0
@@ -29,7 +27,7 @@ class _Cover:
     pieces: list[tuple[Segment, int, int]] = field(default_factory=list)  # (segment, first, last) as depths
 
 
-class RowAllocator:
+class Rows:
     """The rows of an arena and their paths.
 
     Attributes:
@@ -52,58 +50,56 @@ class RowAllocator:
         self._tips: list[weakref.ref[Segment] | None] = [None] * count
         self._free = list(range(count - 1, -1, -1))
 
-    def claim(self, position: TriePosition, need: int) -> int | None:
-        """Returns a row that holds as much of a path as is known, marked busy; `fed` says how much.
+    def claim(self, place: Place, need: int) -> int | None:
+        """A row that holds as much of a path as is known, marked busy; `fed` says how much.
 
         Args:
-            position: the end of the path. need: positions of it that must be computed before the stream can go on.
+            place: the end of the path. need: positions of it that must be computed before the stream can go on.
 
         Returns:
             The row, or None: no row is idle, or another stream is just computing a part of this path.
         """
         self.reap()
-        segment, _ = position
-        row = self._idle_ancestor(segment, need)
-        if row is not None and self._is_sole_source(segment, row):
+        segment, _ = place
+        row = self._idle_on(segment, need)
+        if row is not None and self._alone(segment, row):
             cover = _Cover()  # the common case: the next turn of an episode, and nobody else knows more
         else:
-            cover = self.cover(position, need)
-            if cover.count < need and self._is_being_computed(position, cover.count, need):
+            cover = self.cover(place, need)
+            if cover.count < need and self._coming(place, cover.count, need):
                 return None
             if row is None:
-                row = self._vacate(cover)
+                row = self._vacant(cover)
             if row is None:
                 return None
-        filled = int(self.fed[row])
-        if cover.shared > filled:
-            self.arena.copy(cover.source, row, first=filled, last=cover.shared)
-            filled = cover.shared
+        have = int(self.fed[row])
+        if cover.shared > have:
+            self.arena.copy(cover.source, row, first=have, last=cover.shared)
+            have = cover.shared
         for part, first, last in cover.pieces:
-            if first > filled or part.spilled is None:  # dropped in the meantime
+            if first > have or part.spilled is None:  # dropped in the meantime
                 break
-            if last > filled:
-                self.arena.copy_in(
-                    row, part.spilled, position=filled, first=filled - part.start, last=last - part.start
-                )
-                filled = last
-        self.fed[row] = filled
+            if last > have:
+                self.arena.put(row, part.spilled, at=have, first=have - part.start, last=last - part.start)
+                have = last
+        self.fed[row] = have
         self._settle(row, segment)
         self.busy[row] = True
         return row
 
     def release(self, row: int, segment: Segment, fed: int) -> None:
-        """Releases a row after its stream; it now holds `fed` positions of the path that ends in `segment`."""
+        """A stream has left its row, which now holds `fed` positions of the path that ends in `segment`."""
         self.busy[row], self.fed[row] = False, fed
         self._settle(row, segment)
 
     def discard(self, row: int) -> None:
-        """Releases a row together with its contents."""
+        """Give a row up with what it holds."""
         self._leave(row)
         self.busy[row], self.fed[row] = False, 0
         self._free.append(row)
 
     def reap(self) -> None:
-        """Collects rows and spilled tokens of segments that are no longer referenced."""
+        """Give back what segments held that nobody references any more."""
         while self.trie.dropped:
             parent, rows, spilled = self.trie.dropped.pop()
             if spilled is not None:
@@ -113,56 +109,56 @@ class RowAllocator:
                 self._fall_back(row, parent)
             parent = None  # it may have been the last reference: then its death is seen in the next round
 
-    def reset_drop_limit(self) -> None:
-        """Lets the next spill search all cached tokens again, after a hold has ended."""
+    def let_go(self) -> None:
+        """Something is held no more: what is cached is looked through anew when more comes."""
         self._crowded = self.max_cached_tokens
 
     @property
     def full(self) -> bool:
-        """Returns whether no row is free or idle."""
+        """Whether no row is free or idle."""
         return not self._free and bool(self.busy.all())
 
     @staticmethod
-    def mark_computed(position: TriePosition, fed: int) -> None:
-        """Records that the first `fed` positions of a path have been computed."""
-        for segment in position[0].path():
+    def computed(place: Place, fed: int) -> None:
+        """Note that the first `fed` positions of a path have been computed."""
+        for segment in place[0].path():
             if segment.computed >= min(segment.end, fed):
                 return
             segment.computed = min(segment.end, fed)
 
     @staticmethod
-    def watermark(position: TriePosition, fed: int, need: int) -> int:
-        """Records that positions fed..need are going to be computed; returns how many of them were computed before."""
+    def watermark(place: Place, fed: int, need: int) -> int:
+        """Note that positions fed..need are going to be computed; returns how many of them had been before."""
         again = 0
-        for segment in position[0].path():
+        for segment in place[0].path():
             if segment.end <= fed:
                 break
             again += max(0, min(segment.computed, need) - max(segment.start, fed))
             segment.computed = max(segment.computed, min(segment.end, need))
         return again
 
-    def cover(self, position: TriePosition, need: int) -> _Cover:
-        """Finds the known part of the first `need` positions of a path, in rows or moved out of them."""
-        coverage = _Cover()
-        path = list(position[0].path())
+    def cover(self, place: Place, need: int) -> _Cover:
+        """What is known of the first `need` positions of a path, in rows or moved out of them."""
+        found = _Cover()
+        path = list(place[0].path())
         for segment in path:
             best = self._fullest(segment, min(segment.end, need))
             if best >= 0 and self.fed[best] > segment.start:
-                coverage.count = coverage.shared = int(min(self.fed[best], segment.end, need))
-                coverage.source = best
+                found.count = found.shared = int(min(self.fed[best], segment.end, need))
+                found.source = best
                 break
         for segment in reversed(path):
             spilled: Spilled | None = segment.spilled
-            if spilled is None or segment.start > coverage.count or segment.start + spilled.count <= coverage.count:
+            if spilled is None or segment.start > found.count or segment.start + spilled.count <= found.count:
                 continue
             last = min(segment.start + spilled.count, need)
-            if last > coverage.count:
-                coverage.pieces.append((segment, coverage.count, last))
-                coverage.count = last
-        return coverage
+            if last > found.count:
+                found.pieces.append((segment, found.count, last))
+                found.count = last
+        return found
 
     def _fullest(self, segment: Segment, enough: int) -> int:
-        """Returns a row of a segment that holds `enough` positions, else the one that holds most; -1: none."""
+        """A row of a segment that holds `enough` positions, else the one that holds most; -1: none."""
         best = -1
         for row in segment.rows:
             if self.fed[row] >= enough:
@@ -171,16 +167,16 @@ class RowAllocator:
                 best = row
         return best
 
-    def _idle_ancestor(self, segment: Segment, need: int) -> int | None:
-        """Returns an idle row whose own path this path continues; it can be reused unchanged."""
+    def _idle_on(self, segment: Segment, need: int) -> int | None:
+        """An idle row whose own path this path continues: it can be taken as it is."""
         for part in segment.path():
             for row in part.tips:
                 if not self.busy[row] and self.fed[row] <= need:
                     return row
         return None
 
-    def _is_sole_source(self, segment: Segment, row: int) -> bool:
-        """Returns whether the missing part of a path lies in a segment that only this row holds."""
+    def _alone(self, segment: Segment, row: int) -> bool:
+        """Whether what the row lacks of a path lies in a segment of which nobody else has anything."""
         spilled: Spilled | None = segment.spilled
         fed = self.fed[row]
         return (
@@ -190,21 +186,19 @@ class RowAllocator:
             and (spilled is None or segment.start + spilled.count <= fed)
         )
 
-    def _is_being_computed(self, position: TriePosition, count: int, need: int) -> bool:
-        """Returns whether a busy row is about to compute the position after the first `count` positions of this
-        path.
-        """
-        for segment in position[0].path():
+    def _coming(self, place: Place, count: int, need: int) -> bool:
+        """Whether a busy row is about to compute the position after the first `count` ones of this path."""
+        for segment in place[0].path():
             if segment.end <= count:
                 return False
-            limit = min(segment.end, need)
+            most = min(segment.end, need)
             for row in segment.rows:
-                if self.busy[row] and count < min(limit, self.target[row]) and self.fed[row] < self.target[row]:
+                if self.busy[row] and count < min(most, self.target[row]) and self.fed[row] < self.target[row]:
                     return True
         return False
 
-    def _vacate(self, cover: _Cover) -> int | None:
-        """Returns a free row, else the least recently used idle row after moving out content that is nowhere else."""
+    def _vacant(self, cover: _Cover) -> int | None:
+        """A free row, else the least recently used idle one after moving out what is only there."""
         if self._free:
             row = self._free.pop()
             self.fed[row] = 0
@@ -217,21 +211,21 @@ class RowAllocator:
         segment = tip() if tip is not None else None
         if segment is None:  # it died this moment
             self.reap()
-            return self._vacate(cover)
+            return self._vacant(cover)
         self._spill(row, segment)
         self._leave(row)
         self.fed[row] = cover.shared if row == cover.source else 0
         return row
 
     def _settle(self, row: int, segment: Segment) -> None:
-        """Makes a segment the tip of a row."""
+        """Make a segment the tip of a row."""
         tip = self._tips[row]
-        old_segment = tip() if tip is not None else None
-        if old_segment is not segment:
-            if old_segment is not None and not any(part is old_segment for part in segment.path()):
+        old = tip() if tip is not None else None
+        if old is not segment:
+            if old is not None and not any(part is old for part in segment.path()):
                 self._leave(row)
-            elif old_segment is not None:
-                old_segment.tips.discard(row)
+            elif old is not None:
+                old.tips.discard(row)
             for part in segment.path():
                 if row in part.rows:
                     break
@@ -241,7 +235,7 @@ class RowAllocator:
         self._used[row] = self._tick
 
     def _leave(self, row: int) -> None:
-        """Removes a row from its path."""
+        """Take a row off its path."""
         tip = self._tips[row]
         segment = tip() if tip is not None else None
         if segment is not None:
@@ -255,51 +249,50 @@ class RowAllocator:
         self._tips[row] = weakref.ref(segment)
 
     def _fall_back(self, row: int, parent: Segment | None) -> None:
-        """Moves a row whose tip died to its parent, or frees it if other rows hold the same positions."""
+        """The tip of a row has died: the row now ends with its parent, or is free if others hold the same."""
         if parent is None or parent.parent is None:
             self._tips[row], self.fed[row] = None, 0
             self._free.append(row)
             return
-        shared = int(min(self.fed[row], parent.end))
-        self.fed[row] = shared
+        kept = int(min(self.fed[row], parent.end))
+        self.fed[row] = kept
         self._point(row, parent)
-        if any(sibling != row and self.fed[sibling] >= shared for sibling in parent.rows):
+        if any(other != row and self.fed[other] >= kept for other in parent.rows):
             self.discard(row)
 
     def _spill(self, row: int, segment: Segment) -> None:
-        """Moves positions that no other row holds out of a row with the given tip."""
+        """Move out of a row, whose tip is a segment, what is nowhere else."""
         for part in segment.path():
             last = int(min(self.fed[row], part.end))
             stored = part.spilled.count if part.spilled is not None else 0
             if last <= part.start + stored or any(
-                sibling != row and min(self.fed[sibling], part.end) >= last for sibling in part.rows
+                other != row and min(self.fed[other], part.end) >= last for other in part.rows
             ):
                 continue
-            part.spilled = self.arena.copy_out(row, part.start, last)
+            part.spilled = self.arena.take(row, part.start, last)
             self.cached += part.spilled.count - stored
             self.trie.note_spilled(part)
         if self.cached > self._crowded:
             self._drop()
 
     def _drop(self) -> None:
-        """Drops spilled tokens, the oldest first and deeper before shallower, until they fit; held segments stay.
+        """Forget spilled tokens, the oldest first and deeper before shallower, until they fit; held ones stay.
 
-        Where held segments do not fit by themselves, the next search starts only after a quarter as many tokens were
-        added.
+        Where what is held does not fit by itself, nothing is looked for again before a quarter of it has come anew.
         """
-        spilled, held_entries = self.trie.spilled, []
+        spilled, held = self.trie.spilled, []
         while spilled and self.cached > self.max_cached_tokens:
             key, ref = spilled.popitem(last=False)
             segment = ref()
             if segment is not None and segment.holds:
-                held_entries.append((key, ref))
+                held.append((key, ref))
             while segment is not None and not segment.holds and self.cached > self.max_cached_tokens:
                 if segment.spilled is not None:
                     self.cached -= segment.spilled.count
                     segment.spilled = None
                 segment = segment.parent
         segment = None
-        for key, ref in reversed(held_entries):
+        for key, ref in reversed(held):
             if ref() is not None:
                 spilled[key] = ref
                 spilled.move_to_end(key, last=False)

@@ -1,4 +1,4 @@
-"""The state of a team's training in one file: a resumed training has the same result."""
+"""The state of a team's training in one file: taken up again it goes on to the same result."""
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ __all__ = ["TeamState", "read_state", "write_state"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TeamState:
-    """The state of a training, except its learner.
+    """What a training has come to, beside its learner.
 
     Args:
-        decisions: number so far, of all rows.
-        running: `[E]`, return so far of the running episodes.
-        first: a number greater than that of every episode so far.
-        batch: the environment's snapshot; None where it cannot be saved: its episodes then start again, from
-            `first` on.
-        history: metrics, one row per update.
+        decisions: taken so far, of all rows. running: `[E]`, what running episodes have earned.
+        first: the number of an episode after all that were begun so far.
+        batch: the environment's snapshot; None where it cannot be kept: its episodes then begin anew, from `first` on.
+        history: what was measured, one row an update.
     """
 
     decisions: int
@@ -40,7 +38,7 @@ class TeamState:
 
 
 def write_state(path: Path, learner: TeamLearner, state: TeamState, *, settings: Mapping[str, Any]) -> None:
-    """Writes the whole state as one safetensors file, completely or not at all.
+    """Write all of it as one safetensors file, whole or not at all.
 
     Args:
         settings: JSON values that the training depends on; `read_state` refuses others.
@@ -63,12 +61,11 @@ def write_state(path: Path, learner: TeamLearner, state: TeamState, *, settings:
 
 
 def read_state(path: Path, learner: TeamLearner, *, settings: Mapping[str, Any]) -> TeamState | None:
-    """Reads the state of a training into a learner; returns None where there is no file.
+    """Put a learner back to where a training was; None where no file is.
 
     Raises:
-        CorruptRecord: the file cannot be read.
-        ConfigError: it is of a training with other settings; the message names them.
-        ShapeMismatch: it is of another network.
+        CorruptRecord: a file that cannot be read. ConfigError: of a training with other settings, naming them.
+        ShapeMismatch: of another network.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -80,15 +77,13 @@ def read_state(path: Path, learner: TeamLearner, *, settings: Mapping[str, Any])
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise CorruptRecord(f"{path} is no state of a team's training: {error}", offset=0) from error
-    current_settings, saved_settings = json.loads(json.dumps(dict(settings))), row["settings"]
-    differing = sorted(
-        name for name in {*current_settings, *saved_settings} if current_settings.get(name) != saved_settings.get(name)
-    )
-    if differing:
+    given, kept = json.loads(json.dumps(dict(settings))), row["settings"]
+    other = sorted(name for name in {*given, *kept} if given.get(name) != kept.get(name))
+    if other:
         raise ConfigError(
             f"{path} is the state of a training with other settings",
-            value={name: saved_settings.get(name) for name in differing},
-            expected={name: current_settings.get(name) for name in differing},
+            value={name: kept.get(name) for name in other},
+            expected={name: given.get(name) for name in other},
             hint="give another folder",
         )
     learner.restore(

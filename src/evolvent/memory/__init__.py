@@ -1,1 +1,1 @@
-"""Memories of demonstration steps (observation, thought, action), retrieved by similar text."""
+"""What others saw, thought and did at a like moment: steps of trajectories, found by what is written in them."""

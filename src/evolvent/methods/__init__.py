@@ -1,1 +1,1 @@
-"""Methods: one file per paper."""
+"""One file per paper, each composing the rooms below."""

@@ -1,1 +1,1 @@
-"""Rollouts of agents in worlds, many episodes at once, and evaluation of panels."""
+"""Drives agents through worlds, many episodes at once, and evaluates panels."""

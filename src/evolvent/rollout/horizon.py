@@ -1,8 +1,8 @@
-"""A schedule of episode lengths during training, as in ScalingInter-RL.
+"""How long episodes may be as training goes on: ScalingInter-RL's schedule.
 
-Xi et al., "AgentGym-RL: Training LLM Agents for Long-Horizon Decision Making through Multi-Turn Reinforcement
-Learning" (arXiv 2509.08755): interaction is scaled up in phases. Short horizons first make the agent exploit;
-longer ones then let it explore.
+Xi et al., "AgentGym-RL: Training LLM Agents for Long-Horizon Decision Making through Multi-Turn Reinforcement Learning"
+(arXiv 2509.08755): interaction is scaled up in phases. Short horizons first make the agent exploit; longer ones then
+let it explore.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ __all__ = ["HorizonSchedule"]
 
 @dataclass(frozen=True, slots=True)
 class HorizonSchedule:
-    """The schedule horizon(g) = rounds[min(g // every, len(rounds) - 1)]: a pure function of g, so that runs can
-    resume.
+    """horizon(g) = rounds[min(g // every, len(rounds) - 1)]: a pure function of g, so that resuming changes nothing.
 
     Args:
-        rounds: Maximum environment steps of an episode in each phase. Empty: only the world's own limit.
-        every: Updates (or rounds of a method) in a phase.
+        rounds: most environment steps of an episode in each phase. Empty: no limit but the world's own.
+        every: updates (or rounds of a method) in a phase.
     Raises:
         ConfigError: a horizon or a phase below 1.
     """
@@ -41,5 +40,5 @@ class HorizonSchedule:
             raise ConfigError(problems)
 
     def __call__(self, g: int) -> int | None:
-        """Returns the horizon of update `g`, counted from 1; None: the world's own."""
+        """The horizon of update `g`, counted from 1; None: the world's own."""
         return self.rounds[min(g // self.every, len(self.rounds) - 1)] if self.rounds else None

@@ -1,1 +1,1 @@
-"""Isolated execution of model-written code; a sandbox returns values, never grades."""
+"""Model-written code runs here, isolated: values come out, never verdicts."""

@@ -1,4 +1,4 @@
-"""Limits, requests and outcomes of a sandbox. Nothing is run here."""
+"""What is asked of a box, what it may use, and what comes back. Pure: nothing is run here."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Literal, Protocol
 from evolvent.errors import ConfigError, Problem
 from evolvent.sandbox.values import Value
 
-__all__ = ["CallRequest", "CodeRunner", "Outcome", "SandboxLimits", "Status"]
+__all__ = ["CodeRunner", "Limits", "Outcome", "Request", "Status"]
 
 Status = Literal["value", "raised", "timeout", "killed", "malformed", "limit"]
 
 
 @dataclass(frozen=True, slots=True)
-class SandboxLimits:
-    """Resources that one job may use. A job is a source and all requests to it.
+class Limits:
+    """What one job may use. A job is a source and all requests to it.
 
     Args:
         cpu_s: CPU seconds of each process.
-        wall_s: seconds from the moment the source is sent in to the last answer.
+        wall_s: seconds from the moment the source is handed in to the last answer.
         memory_mb: address space of each process, MiB.
         total_mb: memory of all processes together, MiB.
         processes: processes and threads at one time.
@@ -44,24 +44,23 @@ class SandboxLimits:
     output_kb: int = 64
 
     def __post_init__(self) -> None:
-        values = [(limit.name, getattr(self, limit.name)) for limit in fields(self)]
-        problems = [
+        values = [(part.name, getattr(self, part.name)) for part in fields(self)]
+        wrong = [
             Problem(f"limits.{name}", f"got {value}", "expected more than 0")
             for name, value in values
             if not 0 < value < float("inf")
         ]
-        if problems:
-            raise ConfigError(problems)
+        if wrong:
+            raise ConfigError(wrong)
 
 
 @dataclass(frozen=True, slots=True)
-class CallRequest:
+class Request:
     """One call of a function that the source defines.
 
     Args:
-        entry: name of the function; dots lead into objects.
-        args: positional arguments, built-in values (`evolvent.sandbox.values`).
-        kwargs: keyword arguments, built-in values.
+        entry: its name; dots lead into objects.
+        args, kwargs: built-in values (`evolvent.sandbox.values`).
     """
 
     entry: str
@@ -71,15 +70,15 @@ class CallRequest:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of one request. It reports what the code returned, and is never a grade.
+    """What came back for one request. It is what the code says, never a verdict.
 
     Args:
-        status: "value": the call returned; "raised": it raised, or the source did; "timeout": the wall-clock limit;
-            "killed": the process ended without an answer; "malformed": the answer was unreadable, or came more than
-            once; "limit": the job exceeded a resource limit.
-        value: the returned value; an `Other` for all but exact built-in classes; None unless status is "value".
+        status: "value": it returned; "raised": it raised, or the source did; "timeout": the wall limit; "killed": the
+            process ended without an answer; "malformed": it answered in no readable form, or more than once; "limit":
+            it used more than it may.
+        value: what it returned; an `Other` for all but exact built-in classes; None unless status is "value".
         error: the exception or the reason, one line.
-        stdout: text printed meanwhile, by the process and its children.
+        stdout: what was printed meanwhile, by the process and all it started.
         unsafe: whether it ran without isolation.
     """
 
@@ -91,13 +90,13 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Returns whether there is a value."""
+        """Whether there is a value."""
         return self.status == "value"
 
 
 class CodeRunner(Protocol):
-    """An object that runs code."""
+    """Whoever runs code."""
 
-    def observe(self, source: str, requests: Sequence[CallRequest], limits: SandboxLimits) -> tuple[Outcome, ...]:
-        """Returns one outcome for each request, in order; all requests go to one fresh sandbox, one after another."""
+    def observe(self, source: str, requests: Sequence[Request], limits: Limits) -> tuple[Outcome, ...]:
+        """One outcome for each request, in order; all requests go to one fresh box, one after another."""
         ...

@@ -1,1 +1,1 @@
-"""Backends of a run: the operations happen in this process, on an endpoint, or on a cluster."""
+"""Where a run's verbs happen: in this process, or elsewhere."""

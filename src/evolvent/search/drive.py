@@ -1,4 +1,4 @@
-"""Running a search: over functions in a plain loop, or as a job that answers its requests."""
+"""Driving a search: by functions, in a plain loop; by a work that answers its wishes, under the driver of asks."""
 
 from __future__ import annotations
 
@@ -8,94 +8,88 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TypeVar
 
-from evolvent.engine.asks import Job
-from evolvent.search.records import Child, EndedBy, ExpandRequest, Request, Response, Spent, State
+from evolvent.engine.asks import Work
+from evolvent.search.records import Child, EndedBy, Expand, Found, Spent, State, Wanted
 
-__all__ = ["fit_to_budget", "run_search", "search_functions"]
+__all__ = ["answered", "fitting", "over_functions"]
 
 T = TypeVar("T")
 
 
-def search_functions(
-    search: Generator[Request, Response, T],
-    expand: Callable[[ExpandRequest], Sequence[Child]],
+def over_functions(
+    search: Generator[Wanted, Found, T],
+    expand: Callable[[Expand], Sequence[Child]],
     evaluate: Callable[[State], float] | None = None,
     *,
-    cost: Callable[[ExpandRequest], Spent] | None = None,
+    cost: Callable[[Expand], Spent] | None = None,
 ) -> T:
-    """Runs a search over functions. For problems that can be computed, and for tests.
+    """Run a search over functions. For problems that can be computed, and for tests.
 
     Args:
-        search: a `Search`, or a generator of the same requests (`search/forest.py`).
-        expand: the children of an expansion; empty where the state has no action. evaluate: the value of a state;
-            None: NaN.
-        cost: the maximum tokens that an expansion can cost; None: none. Children are charged as they were
-            `generated`.
+        search: a `Search`, or what asks as one does (`search/forest.py`).
+        expand: the children of a wish; none where the state has no action. evaluate: the value of a state; None: NaN.
+        cost: the most tokens that a wish can cost; None: none. What children say they `generated` is charged.
     """
     began = time.monotonic()
     with closing(search):
         try:
-            request = next(search)
+            wanted = next(search)
             while True:
-                fitting_counts, short = fit_to_budget(
-                    request,
-                    [Spent()] * len(request.evaluate),
-                    [Spent() if cost is None else cost(expansion) for expansion in request.expand],
+                begun, short = fitting(
+                    wanted,
+                    [Spent()] * len(wanted.evaluate),
+                    [Spent() if cost is None else cost(wish) for wish in wanted.expand],
                 )
                 values = [
-                    None if index >= fitting_counts[0] else float("nan") if evaluate is None else float(evaluate(state))
-                    for index, state in enumerate(request.evaluate)
+                    None if at >= begun[0] else float("nan") if evaluate is None else float(evaluate(state))
+                    for at, state in enumerate(wanted.evaluate)
                 ]
-                children = [
-                    expand(expansion) if index < fitting_counts[1] else None
-                    for index, expansion in enumerate(request.expand)
-                ]
-                tokens = sum(child.generated for siblings in children for child in siblings or ())
+                children = [expand(wish) if at < begun[1] else None for at, wish in enumerate(wanted.expand)]
+                tokens = sum(child.generated for made in children for child in made or ())
                 now = time.monotonic()
-                request = search.send(Response(children, values, Spent(tokens, seconds=now - began), short))
+                wanted = search.send(Found(children, values, Spent(tokens, seconds=now - began), short))
                 began = now
         except StopIteration as stop:
             result: T = stop.value
             return result
 
 
-def run_search(search: Generator[Request, Response, T], answer: Callable[[Request], Job[Response]]) -> Job[T]:
-    """Runs a search as a job. Elapsed time is charged, the search's own share included.
+def answered(search: Generator[Wanted, Found, T], answer: Callable[[Wanted], Work[Found]]) -> Work[T]:
+    """Run a search as a work. What passes on the clock is charged, the search's own share included.
 
     Args:
-        answer: a job that answers the search's requests.
+        answer: a work that answers what the search wants.
     """
     began = time.monotonic()
     with closing(search):
         try:
-            request = next(search)
+            wanted = next(search)
             while True:
-                response = yield from answer(request)
+                found = yield from answer(wanted)
                 now = time.monotonic()
-                request = search.send(replace(response, spent=replace(response.spent, seconds=now - began)))
+                wanted = search.send(replace(found, spent=replace(found.spent, seconds=now - began)))
                 began = now
         except StopIteration as stop:
             result: T = stop.value
             return result
 
 
-def fit_to_budget(
-    request: Request, evaluate: Sequence[Spent], expand: Sequence[Spent]
+def fitting(
+    wanted: Wanted, evaluate: Sequence[Spent], expand: Sequence[Spent]
 ) -> tuple[tuple[int, int], EndedBy | None]:
-    """Returns how much of a request fits the remaining budget, in order, values first; nothing after the first
-    misfit.
+    """How much of what is wanted fits what is left, in order, values first; from the first that does not on nothing.
 
     Args:
-        evaluate, expand: the maximum that each can cost.
+        evaluate, expand: the most that each can cost.
     Returns:
-        the numbers of states and expansions that fit, and the limit that the next would break; None: all fit.
+        how many states and wishes fit, and the limit that the next would break; None: all fit.
     """
     sum_, limit = Spent(), None
     counts = []
     for costs, unit in ((evaluate, Spent(evaluations=1)), (expand, Spent(expansions=1))):
         counts.append(0)
         for cost in costs if limit is None else ():
-            limit = request.left.over(sum_, more=cost + unit)
+            limit = wanted.left.over(sum_, more=cost + unit)
             if limit is not None:
                 break
             sum_ += cost + unit

@@ -1,10 +1,10 @@
-"""Storage beyond the disk: object stores and distributed file systems, through pyarrow, with outages.
+"""Places beyond the disk: object stores and distributed file systems, through pyarrow, with outages.
 
-    objects = ObjectStore(parse_storage_url("s3://bucket/runs/evolve-1?region=eu-west-1"))
-    objects.write_object("hello", lambda: iter([b"bytes"]))
+    objects = Objects(place_of("s3://bucket/runs/evolve-1?region=eu-west-1"))
+    objects.put("hello", lambda: iter([b"bytes"]))
 
-Operations are repeated while a failure may pass, with growing pauses, and a bounded number of times. Error messages
-hold no secrets.
+What is done there is tried again while a failure may pass, with pauses that grow, and a bounded number of times. What a
+place says about a failure is told without secrets.
 """
 
 from __future__ import annotations
@@ -32,30 +32,23 @@ from evolvent.errors import (
     NoSpace,
     StoreUnavailable,
 )
-from evolvent.files import TEMPORARY_SUFFIX
-from evolvent.store.objects_place import StorageURL, describe_error
+from evolvent.files import TEMPORARY
+from evolvent.store.objects_place import Place, reason
 
-__all__ = ["CHUNK_BYTES", "ObjectStore", "RetryPolicy"]
+__all__ = ["CHUNK", "Objects", "Patience"]
 
 T = TypeVar("T")
-CHUNK_BYTES = 8 << 20  # bytes that are read and sent at once
-_ERROR_CODE = re.compile(r"AWS Error ([A-Z_]+)|google::cloud::Status\((\w+)")
-_HTTP_STATUS = re.compile(r"HTTP status (\d{3})")
-_ACCESS_REFUSED = re.compile(
+CHUNK = 8 << 20  # bytes that are read and sent at once
+_CODE = re.compile(r"AWS Error ([A-Z_]+)|google::cloud::Status\((\w+)")
+_STATUS = re.compile(r"HTTP status (\d{3})")
+_REFUSED = re.compile(
     r"ACCESS_DENIED|INVALID_ACCESS_KEY|INVALID_CLIENT_TOKEN|UNRECOGNIZED_CLIENT|SIGNATURE|AUTHENTICATION_TOKEN|"
     r"REQUEST_EXPIRED|ExpiredToken|InvalidToken|PERMISSION_DENIED|UNAUTHENTICATED|HTTP status 40[13]\b"
 )
-_TRANSIENT = re.compile(r"NO_SUCH_UPLOAD|NoSuchUpload|InvalidPart|REQUEST_TIMEOUT|RequestTimeout")  # 4xx of an outage
-_PERMANENT_CODES = {
-    "NO_SUCH_BUCKET",
-    "NO_SUCH_KEY",
-    "RESOURCE_NOT_FOUND",
-    "VALIDATION",
-    "NOT_FOUND",
-    "INVALID_ARGUMENT",
-}
-_NO_SPACE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_PERMANENT_ERRORS = (
+_AGAIN = re.compile(r"NO_SUCH_UPLOAD|NoSuchUpload|InvalidPart|REQUEST_TIMEOUT|RequestTimeout")  # 4xx of an outage
+_LASTING = {"NO_SUCH_BUCKET", "NO_SUCH_KEY", "RESOURCE_NOT_FOUND", "VALIDATION", "NOT_FOUND", "INVALID_ARGUMENT"}
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_KINDS = (
     FileNotFoundError,
     PermissionError,
     IsADirectoryError,
@@ -65,28 +58,27 @@ _PERMANENT_ERRORS = (
 )
 
 
-def _is_permanent(error: BaseException) -> bool:
-    """Returns whether another try would fail again."""
-    if isinstance(error, _PERMANENT_ERRORS) or getattr(error, "errno", None) in (*_NO_SPACE_ERRNOS, errno.EROFS):
+def _lasting(error: BaseException) -> bool:
+    """Whether trying again would fail again."""
+    if isinstance(error, _KINDS) or getattr(error, "errno", None) in (*_FULL, errno.EROFS):
         return True
     text = str(error)
-    if _TRANSIENT.search(text):
+    if _AGAIN.search(text):
         return False
-    code, status = _ERROR_CODE.search(text), _HTTP_STATUS.search(text)
-    if _ACCESS_REFUSED.search(text) or (code and (code[1] or code[2]) in _PERMANENT_CODES):
+    found, status = _CODE.search(text), _STATUS.search(text)
+    if _REFUSED.search(text) or (found and (found[1] or found[2]) in _LASTING):
         return True
     return status is not None and status[1][0] == "4" and status[1] not in ("408", "429")
 
 
 @dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """The number of tries of an operation that fails for a while, and the pauses in between.
+class Patience:
+    """How often what fails for a while is tried, and how long is waited in between.
 
     Args:
-        tries: number of tries in a row without any progress.
-        base_s: first pause, as in `evolvent.deadline.backoff`.
-        cap_s: longest pause.
-        rng: random numbers of the pauses, so that many clients that failed at once do not repeat at once.
+        tries: in a row, without any progress.
+        base_s, cap_s: of the pauses, as in `evolvent.deadline.backoff`.
+        rng: of the pauses, so that many that failed at once do not come again at once.
         sleep: takes seconds; None: a pause that ends at once when the work is given up.
     """
 
@@ -97,141 +89,136 @@ class RetryPolicy:
     sleep: Callable[[float], object] | None = None
 
 
-class ObjectStore:
-    """Whole objects of a storage location: listed, written, read; several threads may use it.
+class Objects:
+    """Whole objects of a place: listed, written, read; by several threads if wanted.
 
     Raises (all methods):
-        AccessDenied: these credentials may not. NoSpace: the storage is full.
-        StoreUnavailable: no bucket, or an outage that outlasted the retry policy.
+        AccessDenied: these credentials may not. NoSpace: a place that is full.
+        StoreUnavailable: no bucket, or an outage that outlasted the patience.
     """
 
-    def __init__(self, url: StorageURL, retry_policy: RetryPolicy | None = None) -> None:
-        self.place, self._patience = url, retry_policy or RetryPolicy()
+    def __init__(self, place: Place, patience: Patience | None = None) -> None:
+        self.place, self._patience = place, patience or Patience()
         self._stop = Event()
 
-    def raise_if_stopped(self) -> None:
-        """Raises an error in a thread whose work was given up."""
+    def check(self) -> None:
+        """Leave a thread whose work was given up."""
         if self._stop.is_set():
-            raise _StoppedError(f"{self.place.address}: given up")
+            raise _GivenUp(f"{self.place.address}: given up")
 
-    def retry(self, operation: str, action: Callable[[], T]) -> T:
-        """Returns the result of an action that may be repeated.
+    def attempt(self, what: str, action: Callable[[], T]) -> T:
+        """The result of an action that may be done more than once.
 
         Args:
-            operation: name of the operation, for error messages.
+            what: what was tried, for whoever reads that it failed.
         """
-        retry_policy = self._patience
-        for attempt in range(1, retry_policy.tries + 1):
+        patience = self._patience
+        for number in range(1, patience.tries + 1):
             try:
                 return action()
             except (OSError, pa.ArrowException) as error:
-                if attempt == retry_policy.tries or _is_permanent(error):
-                    raise self._translate_error(operation, error, tries=attempt) from error
-            (retry_policy.sleep or self._stop.wait)(
-                backoff(attempt - 1, retry_policy.rng, base_s=retry_policy.base_s, cap_s=retry_policy.cap_s)
+                if number == patience.tries or _lasting(error):
+                    raise self._told(what, error, tries=number) from error
+            (patience.sleep or self._stop.wait)(
+                backoff(number - 1, patience.rng, base_s=patience.base_s, cap_s=patience.cap_s)
             )
-            self.raise_if_stopped()
+            self.check()
         raise StoreUnavailable(
-            f"{self.place.address}: {operation} was not tried", value=retry_policy.tries, expected="1 or more"
+            f"{self.place.address}: {what} was not tried", value=patience.tries, expected="1 or more"
         )
 
-    def _translate_error(self, operation: str, error: BaseException, *, tries: int) -> EvolventError:
-        text, address = str(error), self.place.address
+    def _told(self, what: str, error: BaseException, *, tries: int) -> EvolventError:
+        text, where = str(error), self.place.address
         if isinstance(error, FileNotFoundError):
-            return Incomplete(f"{address}: cannot {operation}: it is not there", hint="push it again")
-        if isinstance(error, PermissionError) or _ACCESS_REFUSED.search(text):
+            return Incomplete(f"{where}: cannot {what}: it is not there", hint="push it again")
+        if isinstance(error, PermissionError) or _REFUSED.search(text):
             return AccessDenied(
-                f"{address}: cannot {operation}: access is refused ({describe_error(error)})",
+                f"{where}: cannot {what}: access is refused ({reason(error)})",
                 hint="check the credentials in the environment and their rights",
             )
         if "NO_SUCH_BUCKET" in text:
-            return self._missing_bucket_error()
-        if getattr(error, "errno", None) in _NO_SPACE_ERRNOS:
-            return NoSpace(
-                f"no space left at {address}: {describe_error(error)}", hint="free some, then again: it goes on"
-            )
-        hint = None if _is_permanent(error) else "run the command again: it goes on"
-        return StoreUnavailable(
-            f"{address}: cannot {operation}: {describe_error(error)}", value=f"{tries} tries", hint=hint
-        )
+            return self._no_bucket()
+        if getattr(error, "errno", None) in _FULL:
+            return NoSpace(f"no space left at {where}: {reason(error)}", hint="free some, then again: it goes on")
+        hint = None if _lasting(error) else "run the command again: it goes on"
+        return StoreUnavailable(f"{where}: cannot {what}: {reason(error)}", value=f"{tries} tries", hint=hint)
 
-    def _missing_bucket_error(self) -> StoreUnavailable:
+    def _no_bucket(self) -> StoreUnavailable:
         return StoreUnavailable(
             f"the bucket of {self.place.address} does not exist", hint="make it first: evolvent makes none"
         )
 
-    def list_sizes(self, folder: str) -> dict[str, int]:
-        """Returns the bytes of every object of a folder by its name; empty if there is no folder."""
-        selector = fs.FileSelector(self.place.child_path(folder), allow_not_found=True)
-        infos = self.retry("list what is there", lambda: self.place.filesystem.get_file_info(selector))
-        return {info.base_name: info.size for info in infos if info.type == fs.FileType.File}
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Bytes of every object of a folder by its name; none where there is no folder."""
+        wanted = fs.FileSelector(self.place.child(folder), allow_not_found=True)
+        found = self.attempt("list what is there", lambda: self.place.filesystem.get_file_info(wanted))
+        return {info.base_name: info.size for info in found if info.type == fs.FileType.File}
 
-    def write_object(self, name: str, open_chunks: Callable[[], Iterable[bytes]]) -> None:
-        """Writes one object; a file system gets it under another name first.
+    def put(self, name: str, pieces: Callable[[], Iterable[bytes]]) -> None:
+        """Write one object; a file system gets it under another name first.
 
         Args:
-            open_chunks: returns its bytes, from the beginning at every try. pyarrow cannot give an upload up: if the
-                chunks
-                end early by an error, a shorter object is left on an object store.
+            pieces: its bytes, from the beginning at every try. pyarrow cannot give an upload up: where they end early
+                by an error, a shorter object is left on an object store.
         """
-        target = self.place.child_path(name) + ("" if self.place.is_atomic else TEMPORARY_SUFFIX)
+        target = self.place.child(name) + ("" if self.place.atomic else TEMPORARY)
 
         def send() -> None:
-            filesystem = self.place.filesystem
-            if not self.place.is_atomic:
-                filesystem.create_dir(target.rpartition("/")[0], recursive=True)
+            system = self.place.filesystem
+            if not self.place.atomic:
+                system.create_dir(target.rpartition("/")[0], recursive=True)
             try:
-                stream = filesystem.open_output_stream(target, compression=None)
+                stream = system.open_output_stream(target, compression=None)
             except FileNotFoundError as error:  # GCS says it so
-                raise self._missing_bucket_error() from error
-            is_complete = False
+                raise self._no_bucket() from error
+            good = False
             try:
-                for chunk in open_chunks():
-                    self.raise_if_stopped()
-                    stream.write(chunk)
-                is_complete = True
+                for piece in pieces():
+                    self.check()
+                    stream.write(piece)
+                good = True
             finally:
                 # Of a failed upload the end fails too, and would tell of missing parts in place of the outage.
-                with nullcontext() if is_complete else suppress(OSError, pa.ArrowException):
+                with nullcontext() if good else suppress(OSError, pa.ArrowException):
                     stream.close()
-            if not self.place.is_atomic:
-                filesystem.move(target, self.place.child_path(name))
+            if not self.place.atomic:
+                system.move(target, self.place.child(name))
 
-        self.retry(f"send {name}", send)
+        self.attempt(f"send {name}", send)
 
-    def read_object(self, name: str, *, max_bytes: int) -> bytes | None:
-        """Reads a small object, at most `max_bytes` of it; returns None if there is none."""
+    def read(self, name: str, *, most: int) -> bytes | None:
+        """A small object, at most so many bytes of it; None where there is none."""
 
         def load() -> bytes | None:
             try:
-                with self.place.filesystem.open_input_file(self.place.child_path(name)) as file:
-                    return bytes(file.read(max_bytes))
+                with self.place.filesystem.open_input_file(self.place.child(name)) as file:
+                    return bytes(file.read(most))
             except FileNotFoundError:
                 return None
 
-        return self.retry(f"read {name}", load)
+        return self.attempt(f"read {name}", load)
 
-    def read_chunks(self, name: str, size: int) -> Iterator[bytes]:
-        """Yields all bytes of an object that is never changed; after an outage, reading resumes where it ended.
+    def pieces(self, name: str, size: int) -> Iterator[bytes]:
+        """All bytes of an object that is never changed; after an outage it is read on where it ended.
 
         Raises:
             Incomplete: it is not there. HashMismatch: it is not `size` bytes long.
         """
-        reader, offset = _ResumingReader(self.place, name, size), 0
+        reader, at = _Reader(self.place, name, size), 0
         try:
-            while offset < size:
-                chunk = self.retry(f"read {name}", partial(reader.read_at, offset))
-                self.raise_if_stopped()
-                offset += len(chunk)
-                yield chunk
-            reader.check_end()
+            while at < size:
+                piece = self.attempt(f"read {name}", partial(reader.at, at))
+                self.check()
+                at += len(piece)
+                yield piece
+            reader.end()
         finally:
             reader.close()
 
-    def run_parallel(self, items: Sequence[T], function: Callable[[T], None], *, workers: int) -> None:
-        """Runs a function on every item, several at once; the first failure ends all of them."""
+    def each(self, items: Sequence[T], do: Callable[[T], None], *, workers: int) -> None:
+        """Do something for every item, several at once; the first failure ends all of it."""
         with ThreadPoolExecutor(max(1, workers)) as pool:
-            jobs = [pool.submit(self._run_guarded, function, item) for item in items]
+            jobs = [pool.submit(self._guarded, do, item) for item in items]
             try:
                 wait(jobs, return_when=FIRST_EXCEPTION)
             finally:
@@ -239,55 +226,55 @@ class ObjectStore:
                     self._stop.set()
                     pool.shutdown(wait=False, cancel_futures=True)
         failed = [error for job in jobs if not job.cancelled() and (error := job.exception()) is not None]
-        for error in sorted(failed, key=lambda error: isinstance(error, _StoppedError)):
+        for error in sorted(failed, key=lambda error: isinstance(error, _GivenUp)):
             raise error
 
-    def _run_guarded(self, function: Callable[[T], None], item: T) -> None:
-        self.raise_if_stopped()
-        is_complete = False
+    def _guarded(self, do: Callable[[T], None], item: T) -> None:
+        self.check()
+        good = False
         try:
-            function(item)
-            is_complete = True
+            do(item)
+            good = True
         finally:
-            if not is_complete:
+            if not good:
                 self._stop.set()
 
 
-class _StoppedError(StoreUnavailable):
-    """An error that ends the other threads after one has failed."""
+class _GivenUp(StoreUnavailable):
+    """What ends the other threads when one has failed."""
 
 
-class _ResumingReader:
-    """A reader of one object, reopened after a failure."""
+class _Reader:
+    """An object that is read on; opened anew after a failure."""
 
-    def __init__(self, url: StorageURL, name: str, size: int) -> None:
-        self._system, self._path, self._size = url.filesystem, url.child_path(name), size
-        self._told = f"{url.address}: the object {name} is damaged"
+    def __init__(self, place: Place, name: str, size: int) -> None:
+        self._system, self._path, self._size = place.filesystem, place.child(name), size
+        self._told = f"{place.address}: the object {name} is damaged"
         self._file: Any = None
 
-    def read_at(self, offset: int) -> bytes:
-        is_complete = False
+    def at(self, offset: int) -> bytes:
+        good = False
         try:
             if self._file is None:
                 self._file = self._open(offset)
-            chunk = bytes(self._file.read(min(CHUNK_BYTES, self._size - offset)))
-            if not chunk:
-                self._raise_truncated(offset)
-            is_complete = True
+            piece = bytes(self._file.read(min(CHUNK, self._size - offset)))
+            if not piece:
+                self._ended(offset)
+            good = True
         finally:
-            if not is_complete:
+            if not good:
                 self.close()
-        return chunk
+        return piece
 
     def _open(self, offset: int) -> Any:
         # Several files of GCS that can be sought, read by several threads, wait for each other for ever (pyarrow 26).
-        from_start = offset == 0 or self._system.type_name == "gcs"
+        whole = offset == 0 or self._system.type_name == "gcs"
         file = (
             self._system.open_input_stream(self._path, compression=None)
-            if from_start
+            if whole
             else self._system.open_input_file(self._path)
         )
-        if not from_start:
+        if not whole:
             file.seek(offset)
         elif offset:
             self._skip(file, offset)
@@ -295,27 +282,27 @@ class _ResumingReader:
 
     def _skip(self, file: Any, offset: int) -> None:
         while offset:
-            chunk = file.read(min(CHUNK_BYTES, offset))
-            if not chunk:
-                self._raise_truncated(offset)
-            offset -= len(chunk)
+            piece = file.read(min(CHUNK, offset))
+            if not piece:
+                self._ended(offset)
+            offset -= len(piece)
 
-    def _raise_truncated(self, offset: int) -> NoReturn:
-        stored_size = self._system.get_file_info(self._path).size
-        if stored_size is not None and stored_size != self._size:
-            raise self._damage_error(f"{stored_size} bytes")
+    def _ended(self, offset: int) -> NoReturn:
+        there = self._system.get_file_info(self._path).size
+        if there is not None and there != self._size:
+            raise self._damaged(f"{there} bytes")
         raise OSError(f"the answer ended after {offset} of {self._size} bytes")
 
-    def _damage_error(self, value: str) -> HashMismatch:
+    def _damaged(self, value: str) -> HashMismatch:
         return HashMismatch(self._told, value=value, expected=f"{self._size} bytes", hint="push it again with --check")
 
-    def check_end(self) -> None:
-        """Checks that no bytes follow."""
-        surplus = b""
+    def end(self) -> None:
+        """Nothing may follow."""
+        more = b""
         with suppress(OSError, pa.ArrowException):
-            surplus = self._file.read(1) if self._file is not None else b""
-        if surplus:
-            raise self._damage_error("more")
+            more = self._file.read(1) if self._file is not None else b""
+        if more:
+            raise self._damaged("more")
 
     def close(self) -> None:
         file, self._file = self._file, None

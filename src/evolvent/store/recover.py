@@ -1,4 +1,4 @@
-"""Restores a store after a kill: whole records are kept, torn ones are dropped and counted."""
+"""Putting a store in order after a kill: what was whole is kept, what was torn is dropped and counted."""
 
 from __future__ import annotations
 
@@ -7,47 +7,47 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from evolvent.files import TEMPORARY_SUFFIX, disk_errors
-from evolvent.store.frame import find_last_line_end
-from evolvent.store.log import list_segments, segment_path
+from evolvent.files import TEMPORARY, disk_errors
+from evolvent.store.frame import whole_end
+from evolvent.store.log import segment_path, segments
 
-__all__ = ["RecoveryReport", "repair_log"]
+__all__ = ["Recovered", "tidy"]
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class RecoveryReport:
-    """The content of a store after recovery.
+class Recovered:
+    """What a store holds after recovery.
 
     Args:
-        num_finished: number of finished trajectories.
-        dropped_bytes: bytes of a record that was being written when its process ended.
-        num_interrupted: number of trajectories without an end; they read as `ended_by="error"`, error "interrupted".
+        kept: finished trajectories.
+        dropped_bytes: of a record that was being written when its process ended.
+        interrupted: trajectories without an end; they read as `ended_by="error"`, error "interrupted".
     """
 
-    num_finished: int
+    kept: int
     dropped_bytes: int
-    num_interrupted: int
+    interrupted: int
 
 
-def repair_log(root: Path, *, sealed: set[int]) -> int:
-    """Removes the torn end of the last segment, unfinished files, and segments that are sealed already.
+def tidy(root: Path, *, sealed: set[int]) -> int:
+    """Cut the torn end off the last segment; remove unfinished files and segments that are sealed already.
 
     The caller holds the store's lock. Returns the number of bytes cut off; running it twice changes nothing more.
     """
     with disk_errors(root):
-        for path in root.rglob(f"*{TEMPORARY_SUFFIX}"):
+        for path in root.rglob(f"*{TEMPORARY}"):
             path.unlink()
-        for number in list_segments(root):
+        for number in segments(root):
             if number in sealed:
                 segment_path(root, number).unlink()
-    live_segments = list_segments(root)
-    return _cut_torn_end(segment_path(root, live_segments[-1])) if live_segments else 0
+    live = segments(root)
+    return _cut(segment_path(root, live[-1])) if live else 0
 
 
-def _cut_torn_end(path: Path) -> int:
-    end = find_last_line_end(path)
+def _cut(path: Path) -> int:
+    end = whole_end(path)
     with disk_errors(path):
         size = path.stat().st_size
         if end == 0:

@@ -1,4 +1,4 @@
-"""The pancake and the microwave: three states and three phrases, an example of credit assignment worked out by hand.
+"""The pancake and the microwave: three states, three phrases. What credit assignment looks like, worked by hand.
 
     closed -> open the mic ro wave -> open -> put the pan cake in -> full -> close the mic ro wave -> done
 
@@ -26,7 +26,7 @@ from typing import Any
 
 from evolvent.errors import ConfigError, Problem, SessionGone
 from evolvent.trajectory import Score, Task, Value
-from evolvent.worlds.base import SPLITS, Info, Reply, check_snapshot, check_task, score_if_won
+from evolvent.worlds.base import SPLITS, Info, Reply, check_task, own_moment, score_won
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.panel import check_names
 
@@ -47,7 +47,7 @@ _EXPECTED = "expected open , put or close"
 
 
 def values(gamma: float = 0.9, policy: Mapping[str, Sequence[float]] | None = None) -> dict[str, float]:
-    """Computes the value of each state: the expected discounted reward, up to 1e-12.
+    """The value of each state: the expected discounted reward, up to 1e-12.
 
     Args:
         gamma: the discount between actions, 0 <= gamma < 1.
@@ -57,42 +57,38 @@ def values(gamma: float = 0.9, policy: Mapping[str, Sequence[float]] | None = No
     """
     if not 0 <= gamma < 1:
         raise ConfigError("a discount without values", value=gamma, expected="0 <= gamma < 1")
-    uniform = (1 / 3, 1 / 3, 1 / 3)
-    state_values = dict.fromkeys((*STATES, _END), 0.0)
+    even = (1 / 3, 1 / 3, 1 / 3)
+    found = dict.fromkeys((*STATES, _END), 0.0)
     change = inf
     while change > 1e-13 * (1 - gamma):
-        previous = dict(state_values)
+        last = dict(found)
         for state in STATES:
-            probabilities = uniform if policy is None else policy[state]
-            state_values[state] = sum(
-                p * _action_value(previous, state, i, gamma=gamma) for i, p in enumerate(probabilities)
-            )
-        change = max(abs(state_values[state] - previous[state]) for state in STATES)
-    return {state: state_values[state] for state in STATES}
+            chances = even if policy is None else policy[state]
+            found[state] = sum(p * _worth(last, state, i, gamma=gamma) for i, p in enumerate(chances))
+        change = max(abs(found[state] - last[state]) for state in STATES)
+    return {state: found[state] for state in STATES}
 
 
-def _action_value(state_values: Mapping[str, float], state: str, phrase: int, *, gamma: float) -> float:
-    next_state = _LEADS[state][phrase]
-    return 1.0 if next_state == _END else gamma * state_values[next_state]
+def _worth(known: Mapping[str, float], state: str, phrase: int, *, gamma: float) -> float:
+    there = _LEADS[state][phrase]
+    return 1.0 if there == _END else gamma * known[there]
 
 
 def advantages(gamma: float = 0.9) -> dict[str, tuple[float, float, float]]:
-    """Computes, per state, the advantage of each phrase's first word under a uniform policy; later words have
-    advantage 0.
-    """
-    state_values = values(gamma)
+    """State -> the advantage of each phrase's first word under even phrases; that of every later word is 0."""
+    known = values(gamma)
     return {
         state: (
-            _action_value(state_values, state, 0, gamma=gamma) - state_values[state],
-            _action_value(state_values, state, 1, gamma=gamma) - state_values[state],
-            _action_value(state_values, state, 2, gamma=gamma) - state_values[state],
+            _worth(known, state, 0, gamma=gamma) - known[state],
+            _worth(known, state, 1, gamma=gamma) - known[state],
+            _worth(known, state, 2, gamma=gamma) - known[state],
         )
         for state in STATES
     }
 
 
 @dataclass(frozen=True, slots=True)
-class _Snapshot:
+class _Moment:
     """A snapshot: whether the episode runs, and the state."""
 
     task: str
@@ -101,7 +97,7 @@ class _Snapshot:
 
 
 class MicrowaveEnv:
-    """One episode. Every observation is the name of the state, so the process is Markov in the observations."""
+    """One episode. Every observation is the state's name, so the process is Markov in what is seen."""
 
     def __init__(self, task: Task, start: str, penalty: float) -> None:
         self._task, self._start, self._penalty = task, start, penalty
@@ -123,12 +119,12 @@ class MicrowaveEnv:
         return self._state, float(over), over, False, {"admissible": PHRASES}
 
     def snapshot(self) -> object:
-        return _Snapshot(self._task.id, self._running, self._state)
+        return _Moment(self._task.id, self._running, self._state)
 
     def restore(self, value: object) -> None:
-        """Restores a snapshot of the same task; raises ConfigError for any other value."""
-        snapshot = check_snapshot(value, _Snapshot, self._task)
-        self._running, self._state = snapshot.running, snapshot.state
+        """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
+        moment = own_moment(value, _Moment, self._task)
+        self._running, self._state = moment.running, moment.state
 
     def close(self) -> None:
         self._running = False
@@ -148,7 +144,7 @@ class Microwave:
     version = "1"
     grammar: Grammar = Plain()
     tiers: tuple[str, ...] = ("seen",)
-    run_in_thread = False
+    blocking = False
     instructions = f"Warm the pancake up. Actions: {'; '.join(PHRASES)}."
 
     def __init__(self, *, penalty: float = 0.0, horizon: int = 20) -> None:
@@ -161,39 +157,39 @@ class Microwave:
         self.reward_range = (min(0.0, penalty), 1.0)
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
-        """Returns one task per initial state. The split is part of the spec, so no id is in two splits."""
+        """One task per state to begin in. The split is part of the spec: equal ids are never in two splits."""
         check_names(split, tier, self.tiers)
-        return tuple(self._build_task(state, split) for state in STATES)
+        return tuple(self._task(state, split) for state in STATES)
 
-    def _build_task(self, state: str, split: str) -> Task:
+    def _task(self, state: str, split: str) -> Task:
         spec: dict[str, Any] = {"start": state, "split": split}
         return Task(self.name, self.version, spec, f"from {state}", self.tiers[0], split)
 
     def make(self, task: Task) -> MicrowaveEnv:
-        """Creates an Env for a task of this world; raises ConfigError or VersionMismatch for any other."""
-        return MicrowaveEnv(task, self._parse_start(task), self.penalty)
+        """An Env for a task of this world; ConfigError or VersionMismatch for any other."""
+        return MicrowaveEnv(task, self._read(task), self.penalty)
 
-    def _parse_start(self, task: Task) -> str:
+    def _read(self, task: Task) -> str:
         check_task(self, task)
         start, split = task.spec.get("start"), task.spec.get("split")
-        problems = [
-            Problem(name, f"{value!r} is none", f"known: {', '.join(allowed)}")
-            for name, value, allowed in (("start", start, STATES), ("split", split, SPLITS))
-            if value not in allowed
+        wrong = [
+            Problem(name, f"{value!r} is none", f"known: {', '.join(known)}")
+            for name, value, known in (("start", start, STATES), ("split", split, SPLITS))
+            if value not in known
         ]
-        if problems:
-            raise ConfigError(problems)
+        if wrong:
+            raise ConfigError(wrong)
         return str(start)
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
-        """Scores an episode: success = the pancake is warm; raw = the sum of the rewards, unit = 1 or 0."""
-        return score_if_won(rewards)
+        """Success = the pancake is warm; raw = the sum of the rewards, unit = 1 or 0."""
+        return score_won(rewards)
 
     def expert(self, task: Task) -> Sequence[str]:
-        """Returns the phrases that lead on from the initial state of the task."""
-        return list(PHRASES[STATES.index(self._parse_start(task)) :])
+        """The phrases that go on, from the state in which the task begins."""
+        return list(PHRASES[STATES.index(self._read(task)) :])
 
     def vocabulary(self) -> Sequence[str]:
-        """Returns every word of observations and actions, sorted."""
+        """Every word of observations and actions, sorted."""
         texts: Iterable[str] = (*STATES, *PHRASES, _END, _EXPECTED)
         return sorted({word for text in texts for word in text.split()})

@@ -1,7 +1,6 @@
-"""AgentGym's own numbers of tasks, for the worlds that hold the same tasks: BabyAI's levels, the double-T maze,
-BIRD.
+"""AgentGym's own numbers of tasks, for the worlds that hold the same tasks: BabyAI's levels, the double-T maze, BIRD.
 
-Every other world's tasks are numbered by the task index: train, then dev, then test.
+Every other world's tasks are numbered by the catalogue: train, then dev, then test.
 """
 
 from __future__ import annotations
@@ -14,15 +13,13 @@ from evolvent.worlds.grid.world import GridWorld
 from evolvent.worlds.maze import Maze
 from evolvent.worlds.sql.world import SqlWorld
 
-__all__ = ["task_by_number"]
+__all__ = ["numbered"]
 
 
-def task_by_number(world: World) -> Callable[[int], Task] | None:
-    """Returns a function from AgentGym's number to the task (it raises ConfigError); None if the world has no such
-    numbers.
-    """
+def numbered(world: World) -> Callable[[int], Task] | None:
+    """From AgentGym's number to the task (ConfigError where there is none); None: the world has no such numbers."""
     if isinstance(world, GridWorld) and world.name == "babyai":
-        return world.task_at_index
+        return world.indexed
     if isinstance(world, SqlWorld) and world.name == "bird":
         return world.indexed
     return world.task_from if isinstance(world, Maze) and world.published else None

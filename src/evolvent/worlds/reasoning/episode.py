@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from evolvent.errors import ScoringError, SessionGone
 from evolvent.grade.base import Grade
 from evolvent.trajectory import Task, Value
-from evolvent.worlds.base import Info, Reply, check_snapshot
+from evolvent.worlds.base import Info, Reply, own_moment
 
 __all__ = ["OUTCOMES", "QuestionEnv"]
 
@@ -68,7 +68,7 @@ class QuestionEnv:
 
     def restore(self, value: object) -> None:
         """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
-        self._running = check_snapshot(value, _Moment, self._task).running
+        self._running = own_moment(value, _Moment, self._task).running
 
     def close(self) -> None:
         self._running = False

@@ -19,8 +19,8 @@ from typing import Any
 
 from evolvent.data.jsonl import read_rows, row_files
 from evolvent.errors import ConfigError, Problem, SampleInvalid
-from evolvent.grade.numbers import parse_number, text_after_mark
-from evolvent.grade.programs import assemble_solution, evaluate_straight
+from evolvent.grade.numbers import after_mark, number_of
+from evolvent.grade.programs import assemble, run_straight
 from evolvent.trajectory import canonical_json
 from evolvent.worlds.reasoning.question import MARK, Question
 
@@ -93,7 +93,7 @@ def read_row(entry: object, file: str, place: int, *, answers: Sequence[str]) ->
         if found is None:
             raise SampleInvalid("an answer that is none of this world's", value=question.answer, expected=list(answers))
         question = Question(question.text, question.rationale, found, tuple(answers), question.said)
-    elif parse_number(question.answer) is None:
+    elif number_of(question.answer) is None:
         raise SampleInvalid("an answer that is no number", value=question.answer, expected="a number")
     return Row(file, place, question, kind or f"{len(question.rationale)} steps")
 
@@ -108,7 +108,7 @@ def _text(entry: Mapping[str, Any], *names: str) -> list[str]:
 
 def _gsm8k(entry: Mapping[str, Any]) -> Question:
     text, solution = _text(entry, "question", "answer")
-    answer = text_after_mark(solution)
+    answer = after_mark(solution)
     if answer is None:
         raise SampleInvalid("a solution without '####'", value=solution[-80:], expected="#### and a number at its end")
     lines = _CALCULATED.sub("", re.split(r"#{3,}", solution)[0]).strip().split("\n")
@@ -132,10 +132,10 @@ def _r3(entry: Mapping[str, Any]) -> Question:
     more = entry.get("input")
     text = "\n".join(part for part in (told.strip(), more.strip() if isinstance(more, str) else "") if part)
     whole = f"{prefix.strip()} {output}".strip()
-    answer = text_after_mark(whole)
+    answer = after_mark(whole)
     if answer is not None:
         return _shown(text, re.split(r"\s*#{3,}", whole)[0].strip().split("\n"), answer)
-    ran = evaluate_straight(assemble_solution(whole))
+    ran = run_straight(assemble(whole))
     if ran is None or ran.value is None:
         raise SampleInvalid(f"an output without {MARK} that is no program either", value=output[-80:])
     return Question(text, (), str(ran.value), said=whole)

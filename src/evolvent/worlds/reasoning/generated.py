@@ -120,7 +120,7 @@ class Generated(Questions):
         """Equal for tasks that differ in names only; what panels are dealt by."""
         return canonical(self._drawn(task))
 
-    def rename(self, task: Task, rng: Random) -> Task:
+    def renamed(self, task: Task, rng: Random) -> Task:
         """The same task under other names: another id, the same key, kind, tier and split."""
         self._drawn(task)
         spec = {**task.spec, "names": rng.randrange(_NAMINGS)}

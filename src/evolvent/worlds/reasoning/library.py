@@ -12,9 +12,9 @@ from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 
-from evolvent.errors import ConfigError, Problem, VersionMismatch, unknown_name_problem
+from evolvent.errors import ConfigError, Problem, VersionMismatch, unknown
 from evolvent.grade.base import Grade
-from evolvent.grade.numbers import parse_number
+from evolvent.grade.numbers import number_of
 from evolvent.sandbox.limits import CodeRunner
 from evolvent.trajectory import Task, sample_seed
 from evolvent.worlds.base import SPLITS, check_task, split_of
@@ -55,14 +55,14 @@ class Library(Questions):
     def __init__(
         self, path: str | Path, subject: str = "problems", *, form: Form = "cot", runner: CodeRunner | None = None
     ) -> None:
-        wrong = [] if subject in SUBJECTS else [unknown_name_problem("subject", subject, SUBJECTS)]
+        wrong = [] if subject in SUBJECTS else [unknown("subject", subject, SUBJECTS)]
         if form not in FORMS or (form == "program" and subject != "problems"):
             wrong.append(Problem("form", f"{form!r} for {subject}", f"problems have {' and '.join(FORMS)}"))
         if wrong:
             raise ConfigError(wrong)
         self.name, self.form = f"{subject}-files", form
         self.version = "1" if form == "cot" else "1-program"
-        self.run_in_thread = form == "program"
+        self.blocking = form == "program"
         answers = SUBJECTS[subject]
         self.chance = 1 / len(answers) if answers else 0.0
         choose = f"Answer the question. Write the steps that lead there, then '###' and one of: {', '.join(answers)}."
@@ -123,7 +123,7 @@ class Library(Questions):
     def grade(self, said: str, question: Question) -> Grade:
         """The verdict on a response."""
         if self.form == "program":
-            return self._programs.grade(said, parse_number(question.answer) or Fraction(0))
+            return self._programs.grade(said, number_of(question.answer) or Fraction(0))
         return super().grade(said, question)
 
     def key(self, task: Task) -> str:

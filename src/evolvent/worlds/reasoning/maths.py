@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from evolvent.data.jsonl import get_row, split_of_path
-from evolvent.errors import ConfigError, Problem, unknown_name_problem
+from evolvent.data.jsonl import row_named, split_said
+from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.grade.base import Grade
 from evolvent.grade.maths import MathsGrader
 from evolvent.trajectory import Task, sample_seed
@@ -44,12 +44,12 @@ class Maths(Questions):
     """
 
     name = "maths"
-    run_in_thread = True
+    blocking = True
     instructions = r"Solve the problem. Write your solution step by step, and put the answer into \boxed{} at its end."
 
     def __init__(self, path: str | Path, *, tiering: str = "all", grader: MathsGrader | None = None) -> None:
         if tiering not in TIERINGS:
-            raise ConfigError([unknown_name_problem("tiering", tiering, TIERINGS)])
+            raise ConfigError([unknown("tiering", tiering, TIERINGS)])
         self._root = Path(path)
         found, self.problems = read_maths(self._root)
         self._rows = {(row.file, row.place): row for row in found}
@@ -60,8 +60,8 @@ class Maths(Questions):
 
     def _dealt(self, rows: Sequence[MathsRow]) -> Mapping[tuple[str, str], tuple[Task, ...]]:
         """(split, tier) -> tasks, in the order of files and rows; copies within a split are left out."""
-        has_dev = any(split_of_path(row.file, self._root) == "dev" for row in rows)
-        places = [_split(row, split_of_path(row.file, self._root), has_dev=has_dev) for row in rows]
+        has_dev = any(split_said(row.file, self._root) == "dev" for row in rows)
+        places = [_split(row, split_said(row.file, self._root), has_dev=has_dev) for row in rows]
         _refuse_overlap(rows, places)
         panels: dict[tuple[str, str], list[Task]] = {(split, tier): [] for split in SPLITS for tier in self.tiers}
         seen: set[str] = set()
@@ -91,7 +91,7 @@ class Maths(Questions):
 
     def _row(self, task: Task) -> MathsRow:
         check_task(self, task)
-        return get_row(self._rows, task)
+        return row_named(self._rows, task)
 
     def question(self, task: Task) -> Question:
         """The question of a row, with the spans of its solution.

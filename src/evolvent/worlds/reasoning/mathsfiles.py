@@ -16,7 +16,7 @@ from typing import Any
 
 from evolvent.data.jsonl import read_rows, row_files
 from evolvent.errors import ConfigError, Problem, SampleInvalid
-from evolvent.grade.latex import extract_boxed
+from evolvent.grade.latex import boxed
 from evolvent.trajectory import canonical_json
 
 __all__ = ["MathsRow", "read_maths", "read_maths_row", "sentences"]
@@ -92,7 +92,7 @@ def read_maths_row(entry: object, file: str, place: int) -> MathsRow:
         raise SampleInvalid(
             "a row without problem", value=sorted(map(str, entry)), expected="problem, solution, answer"
         )
-    answer = answer or extract_boxed(solution) or ""
+    answer = answer or boxed(solution) or ""
     if not answer:
         raise SampleInvalid("a row without answer", value=solution[-80:], expected="answer, or a box in the solution")
     level = _LEVEL.fullmatch(str(entry.get("level", "")).strip())

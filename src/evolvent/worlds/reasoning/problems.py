@@ -15,7 +15,7 @@ from fractions import Fraction
 from random import Random
 from typing import Literal
 
-from evolvent.errors import ConfigError, Problem, unknown_name_problem
+from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.grade.base import Grade
 from evolvent.sandbox.limits import CodeRunner
 from evolvent.trajectory import sample_seed
@@ -75,14 +75,14 @@ class Problems(Generated):
     ) -> None:
         problems = []
         if form not in FORMS:
-            problems.append(unknown_name_problem("form", form, FORMS))
+            problems.append(unknown("form", form, FORMS))
         if not 2 <= relations <= 8:
             problems.append(Problem("relations", f"{relations} relations in a story", "give 2 to 8"))
         if problems:
             raise ConfigError(problems)
         self.form, self.instructions = form, INSTRUCTIONS[form]
         self.version = "1" if form == "cot" else "1-program"  # the same name: a story is in one split in both forms
-        self.run_in_thread = form == "program"
+        self.blocking = form == "program"
         self.ending = f"\n{HEAD}" if form == "program" else ""
         self.words = f"{WORDS} {' '.join(map(str, range(1, MOST + 1)))}"
         self._programs = Programs(runner)

@@ -14,18 +14,18 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from evolvent.grade.base import Grade
-from evolvent.grade.programs import ENTRY, assemble_solution, evaluate_straight, is_near
-from evolvent.sandbox.limits import CallRequest, CodeRunner, SandboxLimits
+from evolvent.grade.programs import ENTRY, assemble, near, run_straight
+from evolvent.sandbox.limits import CodeRunner, Limits, Request
 
 if TYPE_CHECKING:
-    from evolvent.sandbox.pool import SandboxPool
+    from evolvent.sandbox.pool import Boxes
 
 __all__ = ["LIMITS", "PACKAGES", "Programs"]
 
 PACKAGES: tuple[str, ...] = ("sympy",)
 """What a program may import beside the standard library, where it is installed here."""
 
-LIMITS = SandboxLimits(cpu_s=2, wall_s=2.0, memory_mb=1024)
+LIMITS = Limits(cpu_s=2, wall_s=2.0, memory_mb=1024)
 """R3 gives a program two seconds."""
 _ANSWER = "answer_of_solution"
 _WRAPPED = f"""
@@ -45,19 +45,17 @@ class Programs:
         straight: work straight-line programs out without a box; False runs every one in a box.
     """
 
-    def __init__(
-        self, runner: CodeRunner | None = None, *, straight: bool = True, limits: SandboxLimits = LIMITS
-    ) -> None:
+    def __init__(self, runner: CodeRunner | None = None, *, straight: bool = True, limits: Limits = LIMITS) -> None:
         self._given, self._straight, self._limits = runner, straight, limits
-        self._own: dict[tuple[str, ...], SandboxPool] = {}
+        self._own: dict[tuple[str, ...], Boxes] = {}
         self._making = Lock()  # worlds that may block are stepped on several threads
 
-    def _boxes(self, packages: tuple[str, ...]) -> SandboxPool:
-        from evolvent.sandbox.pool import SandboxPool
+    def _boxes(self, packages: tuple[str, ...]) -> Boxes:
+        from evolvent.sandbox.pool import Boxes
 
         with self._making:
             if packages not in self._own:
-                self._own[packages] = SandboxPool(packages=packages)
+                self._own[packages] = Boxes(packages=packages)
             return self._own[packages]
 
     def close(self) -> None:
@@ -72,20 +70,18 @@ class Programs:
         Raises:
             IsolationUnavailable: a program that needs a box, on a host without isolation.
         """
-        source = assemble_solution(said)
-        ran = evaluate_straight(source) if self._straight else None
+        source = assemble(said)
+        ran = run_straight(source) if self._straight else None
         value, error = (ran.value, ran.error) if ran else self._boxed(source)
         if type(value) not in (int, float) or (isinstance(value, float) and not isfinite(value)):
             why = error or f"it returns no finite number but a {type(value).__name__}"
             return Grade(correct=False, extracted=None, why=why)
-        right = is_near(value, gold)
+        right = near(value, gold)
         return Grade(correct=right, extracted=_shown(value), why="" if right else "another number")
 
     def _boxed(self, source: str) -> tuple[object, str]:
         packages = tuple(name for name in PACKAGES if re.search(rf"\b{name}\b", source) and find_spec(name))
-        (outcome,) = (self._given or self._boxes(packages)).observe(
-            source + _WRAPPED, [CallRequest(_ANSWER)], self._limits
-        )
+        (outcome,) = (self._given or self._boxes(packages)).observe(source + _WRAPPED, [Request(_ANSWER)], self._limits)
         return (outcome.value, "") if outcome.ok else (None, f"{outcome.status}: {outcome.error}")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evolvent.grade.base import Grade
-from evolvent.grade.numbers import grade_number, text_after_mark
+from evolvent.grade.numbers import after_mark, grade_number
 
 __all__ = ["MARK", "SEPARATOR", "Question", "grade_choice", "grade_question", "response", "spans"]
 
@@ -59,7 +59,7 @@ def grade_choice(said: str, gold: str, choices: Sequence[str]) -> Grade:
     Letter case and punctuation around do not matter. Of options (A, B, ...) the letter may be followed by ")" or "."
     and the option's words. A response without a mark, or with something else after it, is read as no answer.
     """
-    marked = text_after_mark(said)
+    marked = after_mark(said)
     if marked is None:
         return Grade(correct=False, extracted=None, why=f"no {MARK} in the response")
     line = " ".join(marked.split("\n", 1)[0].split())

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Literal as Choice
 
-from evolvent.errors import ConfigError, Problem, unknown_name_problem
+from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.trajectory import sample_seed
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.reasoning.chains import Chain, Chains
@@ -139,7 +139,7 @@ class Rules(Generated):
     def __init__(
         self, *, form: Choice["main", "conflict"] = "main", steps: int = 4, sizes: Sizes | None = None
     ) -> None:
-        problems = [] if form in STEPS else [unknown_name_problem("form", form, STEPS)]
+        problems = [] if form in STEPS else [unknown("form", form, STEPS)]
         if not 3 <= steps <= 5:
             problems.append(Problem("steps", f"{steps} steps in a chain", "give 3 to 5"))
         if problems:

@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from evolvent.grade.base import Grade
-from evolvent.grade.numbers import parse_number
+from evolvent.grade.numbers import number_of
 from evolvent.trajectory import Score, Task
-from evolvent.worlds.base import Info, score_if_won
+from evolvent.worlds.base import Info, score_won
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.reasoning.episode import QuestionEnv
 from evolvent.worlds.reasoning.question import Question, grade_question, response
@@ -30,7 +30,7 @@ class Questions(ABC):
     horizon = 1
     reward_range = (0.0, 1.0)
     tiers: tuple[str, ...] = ("seen",)
-    run_in_thread = False
+    blocking = False
     chance = 0.0
 
     @abstractmethod
@@ -53,12 +53,12 @@ class Questions(ABC):
 
     def same(self, a: str, b: str) -> bool:
         """Whether two answers are one, as votes count them: equal texts, or equal numbers."""
-        number = parse_number(a)
-        return a == b or (number is not None and number == parse_number(b))
+        number = number_of(a)
+        return a == b or (number is not None and number == number_of(b))
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
         """Success = the right answer; raw = the reward, unit = 1 or 0."""
-        return score_if_won(rewards)
+        return score_won(rewards)
 
     def expert(self, task: Task) -> Sequence[str] | None:
         """One response, with its rationale and the right answer; None where nobody has shown one."""

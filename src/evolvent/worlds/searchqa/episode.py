@@ -8,7 +8,7 @@ from itertools import chain
 
 from evolvent.errors import SessionGone
 from evolvent.trajectory import Task, Value
-from evolvent.worlds.base import Info, Reply, check_snapshot
+from evolvent.worlds.base import Info, Reply, own_moment
 from evolvent.worlds.searchqa.answers import exact_match
 from evolvent.worlds.searchqa.bm25 import Index
 from evolvent.worlds.searchqa.pages import Document, shown
@@ -144,7 +144,7 @@ class SearchQAEnv:
 
     def restore(self, value: object) -> None:
         """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
-        moment = check_snapshot(value, _Moment, self._task)
+        moment = own_moment(value, _Moment, self._task)
         self._running = moment.running
         self._meet(moment.names)
 

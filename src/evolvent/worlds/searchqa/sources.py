@@ -58,7 +58,7 @@ class Source(Protocol):
         """Equal for tasks that are the same up to names, or up to how they are written."""
         ...
 
-    def rename(self, task: Task, rng: Random) -> Task:
+    def renamed(self, task: Task, rng: Random) -> Task:
         """The task under other names; ConfigError where names mean something."""
         ...
 
@@ -133,7 +133,7 @@ class Invented:
     def key(self, task: Task) -> str:
         return self._facts(task).canonical()
 
-    def rename(self, task: Task, rng: Random) -> Task:
+    def renamed(self, task: Task, rng: Random) -> Task:
         self._facts(task)
         spec = {**task.spec, "names": rng.getrandbits(31)}
         return Task(task.world, task.version, spec, task.kind, task.tier, task.split)
@@ -214,7 +214,7 @@ class Collection:
     def key(self, task: Task) -> str:
         return normalised(self._question(task).text)
 
-    def rename(self, task: Task, rng: Random) -> Task:
+    def renamed(self, task: Task, rng: Random) -> Task:
         raise ConfigError("the names of a collection mean something", value=task.id, hint="use invented questions")
 
     def words(self) -> None:

@@ -19,7 +19,7 @@ from typing import Literal
 
 from evolvent.errors import ConfigError, Problem
 from evolvent.trajectory import Score, Task
-from evolvent.worlds.base import Info, check_task, score_if_won
+from evolvent.worlds.base import Info, check_task, score_won
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.grammar import Grammar
 from evolvent.worlds.panel import Sizes
@@ -63,7 +63,7 @@ class SearchQA:
     """
 
     version = "1"
-    run_in_thread = False
+    blocking = False
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class SearchQA:
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
         """Success = the right answer, whatever came before; raw = the sum of the rewards, unit = 1 or 0."""
-        return score_if_won(rewards)
+        return score_won(rewards)
 
     def expert(self, task: Task) -> Sequence[str] | None:
         """Searches and the answer that they show; None where no search is known that shows it (a library's tasks)."""
@@ -157,14 +157,14 @@ class SearchQA:
         check_task(self, task)
         return self._source.key(task)
 
-    def rename(self, task: Task, rng: Random) -> Task:
+    def renamed(self, task: Task, rng: Random) -> Task:
         """An invented task under other names: another id; the same key, kind, tier and split.
 
         Raises:
             ConfigError: for a task of a library, whose names mean something.
         """
         check_task(self, task)
-        return self._source.rename(task, rng)
+        return self._source.renamed(task, rng)
 
     def vocabulary(self) -> Sequence[str] | None:
         """Every word and mark of observations, listed actions and instructions, sorted; None with a library."""

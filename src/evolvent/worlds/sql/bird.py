@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from evolvent.errors import ConfigError, EnvLost, Problem, VersionMismatch, unknown_name_problem
+from evolvent.errors import ConfigError, EnvLost, Problem, VersionMismatch, unknown
 from evolvent.trajectory import Task, sample_seed
 from evolvent.worlds.sql.birdfiles import PARTS, Folder, Question, notes_of, read_part
 from evolvent.worlds.sql.database import Database, Limits
@@ -50,7 +50,7 @@ class Bird:
     name = "bird"
     version = "1"
     tiers: tuple[str, ...] = ("seen",)
-    run_in_thread = True
+    blocking = True
     instructions = (
         "You see a SQLite database and a question. Explain how to solve it, then answer with one SQL query, as:\n"
         "Thought: your thought\n\nAction:\n```sql\nSELECT ...\n```\nOnly the last block counts."
@@ -114,7 +114,7 @@ class Bird:
         part, row = spec.get("part"), spec.get("row")
         problems = []
         if not isinstance(part, str) or part not in self._parts:
-            problems.append(unknown_name_problem("part", str(part), self._parts, location="part"))
+            problems.append(unknown("part", str(part), self._parts, where="part"))
         if type(row) is not int:
             problems.append(Problem("row", f"{row!r} is no whole number", "give the place of a row"))
         if problems:
@@ -169,7 +169,7 @@ class Bird:
         question = self._question(task)
         return f"{question.db}\n{' '.join(question.question.lower().split())}\n{question.evidence.lower()}"
 
-    def rename(self, task: Task, rng: Random) -> Task:
+    def renamed(self, task: Task, rng: Random) -> Task:
         """Raises ConfigError: the names of a user's databases mean something."""
         raise ConfigError("the names of a database of BIRD's mean something", value=task.id, hint="use generated tasks")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from evolvent.errors import EnvLost, SessionGone
 from evolvent.trajectory import Task, Value
-from evolvent.worlds.base import Info, Reply, check_snapshot
+from evolvent.worlds.base import Info, Reply, own_moment
 from evolvent.worlds.sql.database import MEMORY, Answer, Database, Row
 from evolvent.worlds.sql.equal import Comparison, same_result
 from evolvent.worlds.sql.grammar import query_in
@@ -194,7 +194,7 @@ class SqlEnv:
 
     def restore(self, value: object) -> None:
         """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
-        moment = check_snapshot(value, _Moment, self._task)
+        moment = own_moment(value, _Moment, self._task)
         self._running, self._turn, self._last = moment.running, moment.turn, moment.last
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from random import Random
 
-from evolvent.errors import ConfigError, Problem, find_nearest
+from evolvent.errors import ConfigError, Problem, nearest
 from evolvent.trajectory import Json, Task
 from evolvent.worlds.base import TIERS
 from evolvent.worlds.crafting import words_of
@@ -58,7 +58,7 @@ class Generated:
     name = "sql"
     version = "1"
     tiers = TIERS
-    run_in_thread = False
+    blocking = False
     instructions = INSTRUCTIONS
 
     def __init__(self, *, text: Text, compare: Comparison, sizes: Sizes) -> None:
@@ -92,7 +92,7 @@ class Generated:
         problems = []
         if kind is None:
             every = (str(known) for kinds in kinds_of_tiers().values() for known in kinds)
-            near = find_nearest(str(spec.get("kind")), every)
+            near = nearest(str(spec.get("kind")), every)
             problems.append(
                 Problem("kind", f"{spec.get('kind')!r} is no kind", f"did you mean {near!r}?" if near else "")
             )
@@ -107,7 +107,7 @@ class Generated:
         """The canonical form of a task: equal for tasks that differ in names only."""
         return self.draft(task).canonical()
 
-    def rename(self, task: Task, rng: Random) -> Task:
+    def renamed(self, task: Task, rng: Random) -> Task:
         """The same outline under other names; another id, the same key, kind, tier and split."""
         self.draft(task)
         names = 1 + int(rng.random() * 2**31)

@@ -18,9 +18,9 @@ from pathlib import Path
 from random import Random
 from typing import Protocol
 
-from evolvent.errors import ConfigError, Problem, unknown_name_problem
+from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.trajectory import Score, Task
-from evolvent.worlds.base import Info, check_task, score_if_won
+from evolvent.worlds.base import Info, check_task, score_won
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.grammar import Grammar
 from evolvent.worlds.panel import Sizes, check_names
@@ -41,7 +41,7 @@ class Source(Protocol):
     name: str
     version: str
     tiers: tuple[str, ...]
-    run_in_thread: bool
+    blocking: bool
     instructions: str
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
@@ -56,7 +56,7 @@ class Source(Protocol):
         """The canonical form of a task."""
         ...
 
-    def rename(self, task: Task, rng: Random) -> Task:
+    def renamed(self, task: Task, rng: Random) -> Task:
         """The task under other names; ConfigError where names mean something."""
         ...
 
@@ -132,12 +132,7 @@ class SqlWorld:
 
     def _over(self, source: Source, rounds: int, penalty: float) -> None:
         self._source, self.rounds, self.penalty = source, rounds, penalty
-        self.name, self.version, self.tiers, self.run_in_thread = (
-            source.name,
-            source.version,
-            source.tiers,
-            source.run_in_thread,
-        )
+        self.name, self.version, self.tiers, self.blocking = source.name, source.version, source.tiers, source.blocking
         self.horizon = rounds
         self.reward_range = (min(0.0, penalty), 1.0)
         self.instructions = source.instructions
@@ -166,7 +161,7 @@ class SqlWorld:
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
         """Success = the right result, whatever penalties came before; raw = the sum of the rewards, unit = 1 or 0."""
-        return score_if_won(rewards)
+        return score_won(rewards)
 
     def expert(self, task: Task) -> Sequence[str]:
         """The gold query."""
@@ -179,14 +174,14 @@ class SqlWorld:
         check_task(self, task)
         return self._source.key(task)
 
-    def rename(self, task: Task, rng: Random) -> Task:
+    def renamed(self, task: Task, rng: Random) -> Task:
         """The same generated task under other names: another id, the same key, kind, tier and split.
 
         Raises:
             ConfigError: in a world over a user's databases, whose names mean something.
         """
         check_task(self, task)
-        return self._source.rename(task, rng)
+        return self._source.renamed(task, rng)
 
     def indexed(self, index: int) -> Task:
         """The task at an item id of AgentGym's: 0 to 9427 are BIRD's training rows, 9428 to 10961 its dev rows.
@@ -207,9 +202,9 @@ def _check(rounds: int, text: str, *, compare: str, penalty: float) -> None:
     if rounds < 1:
         problems.append(Problem("rounds", f"{rounds} rounds", "give at least 1"))
     if text not in TEXTS:
-        problems.append(unknown_name_problem("text", text, TEXTS))
+        problems.append(unknown("text", text, TEXTS))
     if compare not in COMPARISONS:
-        problems.append(unknown_name_problem("comparison", compare, COMPARISONS, location="compare"))
+        problems.append(unknown("comparison", compare, COMPARISONS, where="compare"))
     if not -inf < penalty <= 0:
         problems.append(Problem("penalty", f"a reward of {penalty} for a wrong action", "give 0 or less"))
     if problems:

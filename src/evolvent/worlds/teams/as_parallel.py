@@ -138,12 +138,12 @@ class TeamParallel:
 
 
 def _box(size: int) -> Any:
-    spaces = _PETTINGZOO.load_module("gymnasium.spaces")
+    spaces = _PETTINGZOO.module("gymnasium.spaces")
     return spaces.Box(-np.inf, np.inf, (size,), np.float32)
 
 
 def _spaces(spec: TeamSpec, names: list[str], masked: bool) -> tuple[_Told, _Told]:
-    spaces, kind = _PETTINGZOO.load_module("gymnasium.spaces"), spec.actions
+    spaces, kind = _PETTINGZOO.module("gymnasium.spaces"), spec.actions
     actions, observations = {}, {}
     for name in names:
         if isinstance(kind, Continuous):
@@ -159,6 +159,6 @@ def _spaces(spec: TeamSpec, names: list[str], masked: bool) -> tuple[_Told, _Tol
 
 def as_parallel(world: TeamWorld, task: Task) -> TeamParallel:
     """A task as an environment that is also an instance of PettingZoo's `ParallelEnv`. MissingExtra: without it."""
-    base = _PETTINGZOO.load_module("pettingzoo").ParallelEnv
+    base = _PETTINGZOO.module("pettingzoo").ParallelEnv
     made: TeamParallel = type("TeamParallelEnv", (TeamParallel, base), {})(world, task)
     return made

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from evolvent.errors import ConfigError, EnvLost, boundary, unknown_name_problem
+from evolvent.errors import ConfigError, EnvLost, boundary, unknown
 from evolvent.trajectory import Task
 from evolvent.worlds.extras.wrapped import Extra
 from evolvent.worlds.panel import check_names
@@ -120,13 +120,13 @@ class _Vmas:
 
 def _mamujoco(*, scenario: str = "HalfCheetah", parts: str = "6x1", sees: int | None = None) -> Parallel:
     """`sees`: how many joints away an agent sees (`agent_obsk`); None: the whole robot, as in MAT's experiments."""
-    made = _extra("gymnasium-robotics", "multi-agent MuJoCo").load_module("gymnasium_robotics").mamujoco_v1
+    made = _extra("gymnasium-robotics", "multi-agent MuJoCo").module("gymnasium_robotics").mamujoco_v1
     env: Parallel = made.parallel_env(scenario, parts, agent_obsk=sees or 0)
     return env if sees is not None else Robot(env)
 
 
 def _foraging(*, size: int = 8, agents: int = 2, food: int = 2, sight: int = 8, cooperate: bool = True) -> Parallel:
-    foraging = _extra("lbforaging", "level-based foraging").load_module("lbforaging.foraging")
+    foraging = _extra("lbforaging", "level-based foraging").module("lbforaging.foraging")
     return TupleParallel(
         _Foraging(
             foraging.ForagingEnv(
@@ -148,7 +148,7 @@ def _foraging(*, size: int = 8, agents: int = 2, food: int = 2, sight: int = 8, 
 def _warehouse(
     *, columns: int = 3, rows: int = 1, height: int = 8, agents: int = 2, requests: int | None = None
 ) -> Parallel:
-    rware = _extra("rware", "the robotic warehouse").load_module("rware.warehouse")
+    rware = _extra("rware", "the robotic warehouse").module("rware.warehouse")
     return TupleParallel(
         rware.Warehouse(
             shelf_columns=columns,
@@ -166,14 +166,14 @@ def _warehouse(
 
 
 def _particles(*, scenario: str = "simple_spread_v3", agents: int | None = 3, continuous: bool = True) -> Parallel:
-    module = _extra("mpe2", "the particle environments").load_module(f"mpe2.{scenario}")
+    module = _extra("mpe2", "the particle environments").module(f"mpe2.{scenario}")
     size = {} if agents is None else {"N": agents}
     made: Parallel = module.parallel_env(max_cycles=_NO_LIMIT, continuous_actions=continuous, **size)
     return made
 
 
 def _vmas(*, scenario: str = "balance", agents: int = 3) -> Parallel:
-    vmas = _extra("vmas", "VMAS").load_module("vmas")
+    vmas = _extra("vmas", "VMAS").module("vmas")
     made = vmas.make_env(
         scenario,
         num_envs=1,
@@ -214,7 +214,7 @@ def make_row(task: Task) -> Row:
     spec = dict(task.spec)
     maker = str(spec.get("maker"))
     if maker not in MAKERS:
-        raise ConfigError([unknown_name_problem("maker of teams", maker, MAKERS)])
+        raise ConfigError([unknown("maker of teams", maker, MAKERS)])
     make, usual = MAKERS[maker]
     row = {name: spec["row"][name] for name in _OF_ROW if name in spec["row"]}
     with boundary(EnvLost, f"{maker} cannot be made", settings=spec["settings"]):
@@ -247,14 +247,12 @@ class ForeignWorld:
         settings: Mapping[str, Any] | None = None,
         row: Mapping[str, Any] | None = None,
     ) -> None:
-        wrong = [unknown_name_problem("setting of a row", name, _OF_ROW) for name in row or {} if name not in _OF_ROW]
+        wrong = [unknown("setting of a row", name, _OF_ROW) for name in row or {} if name not in _OF_ROW]
         if maker in MAKERS:
             known = signature(MAKERS[maker][0]).parameters
-            wrong += [
-                unknown_name_problem(f"setting of {maker}", name, known) for name in settings or {} if name not in known
-            ]
+            wrong += [unknown(f"setting of {maker}", name, known) for name in settings or {} if name not in known]
         else:
-            wrong.append(unknown_name_problem("maker of teams", maker, MAKERS))
+            wrong.append(unknown("maker of teams", maker, MAKERS))
         if wrong:
             raise ConfigError(wrong)
         self.name, self.maker, self.horizon = f"team_{maker}", maker, horizon

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.errors import ConfigError, Problem, unknown_name_problem
+from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.trajectory import Task, canonical_json, sample_rng
 from evolvent.worlds.panel import Candidate, Panels, Sizes, check_names
 from evolvent.worlds.teams.base import Discrete, Optimum, TeamSpec, TeamView
@@ -160,7 +160,7 @@ class GameWorld:
     version = "1"
 
     def __init__(self, game: str = "climbing", *, rounds: int = 1, sizes: Sizes | None = None) -> None:
-        wrong = [] if game in GAMES else [unknown_name_problem("game", game, GAMES)]
+        wrong = [] if game in GAMES else [unknown("game", game, GAMES)]
         wrong += [] if rounds >= 1 else [Problem("rounds", f"got {rounds}", "expected 1 or more")]
         if wrong:
             raise ConfigError(wrong)

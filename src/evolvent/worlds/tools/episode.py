@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from evolvent.errors import SessionGone
 from evolvent.trajectory import Task, Value
-from evolvent.worlds.base import Info, Reply, check_snapshot
+from evolvent.worlds.base import Info, Reply, own_moment
 from evolvent.worlds.tools.expert import Quest, Solution
 
 __all__ = ["Move", "Referee", "Scene", "ToolEnv"]
@@ -121,7 +121,7 @@ class ToolEnv:
 
     def restore(self, value: object) -> None:
         """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
-        self._set(check_snapshot(value, _Moment, self._task))
+        self._set(own_moment(value, _Moment, self._task))
 
     def close(self) -> None:
         self._running = False

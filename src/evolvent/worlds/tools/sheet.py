@@ -267,7 +267,7 @@ def _carry_out(asker: Asker, change: _Change, rows: Rows) -> Rows:
 def _change_rows(asker: Asker, change: _Change, rows: Rows, *, column: int) -> Rows:
     what, said = change.what, change.said
     if what == "drop_kind":
-        found = asker.ask("filter_cells", filter_query=said[0])
+        found = asker.ask("filter_cells", query=said[0])
         return _do(asker, "delete_batch_data", dimension="row", index_list=[int(at[1:]) for at in found])
     row = next(at for at, line in enumerate(rows) if line[0] == said[0 if what in ("drop", "merge") else 1])
     if what == "drop":

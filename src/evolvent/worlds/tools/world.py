@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import count
 from typing import Any, ClassVar
 
-from evolvent.errors import ConfigError, InvalidAction, Problem, unknown_name_problem
+from evolvent.errors import ConfigError, InvalidAction, Problem, unknown
 from evolvent.messages import Call
 from evolvent.trajectory import Json, Score, Task
 from evolvent.worlds.base import TIERS, Info, check_task
@@ -66,7 +66,7 @@ class ToolWorld(ABC):
 
     version = "1"
     tiers = TIERS
-    run_in_thread = False
+    blocking = False
     name: str
     horizon: int
     specs: ClassVar[tuple[ToolSpec, ...]]  # without check_valid_actions and finish
@@ -77,7 +77,7 @@ class ToolWorld(ABC):
     hint: ClassVar[str] = ""  # what the instructions say more
 
     def __init__(self, *, style: Style = "plain", penalty: float = 0.0, sizes: Sizes | None = None) -> None:
-        problems = [unknown_name_problem("style", str(style), STYLES)] if style not in STYLES else []
+        problems = [unknown("style", str(style), STYLES)] if style not in STYLES else []
         if not -math.inf < penalty <= 0:
             problems.append(Problem("penalty", f"{penalty} is not a penalty", "give 0 or a negative number"))
         if problems:

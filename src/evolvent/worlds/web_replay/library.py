@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from evolvent.data.jsonl import get_row, row_files
+from evolvent.data.jsonl import row_files, row_named
 from evolvent.errors import ConfigError, Problem, SampleInvalid, VersionMismatch
 from evolvent.trajectory import Json, Task, canonical_json
 from evolvent.worlds.base import SPLITS
@@ -158,7 +158,7 @@ class Folder:
         Raises:
             ConfigError: no such row. VersionMismatch: it, or the file of ranks, says something else now.
         """
-        entry = get_row(self._entries, task)
+        entry = row_named(self._entries, task)
         wanted = None if self.ranks is None else self.ranks.digest
         if task.spec.get("ranks") != wanted:
             raise VersionMismatch("a task with other ranks", value=task.spec.get("ranks"), expected=wanted)

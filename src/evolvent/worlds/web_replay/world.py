@@ -18,29 +18,21 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from evolvent.errors import (
-    ConfigError,
-    InvalidAction,
-    Problem,
-    SampleInvalid,
-    SessionGone,
-    WorldError,
-    unknown_name_problem,
-)
+from evolvent.errors import ConfigError, InvalidAction, Problem, SampleInvalid, SessionGone, WorldError, unknown
 from evolvent.grade.web_actions import (
     ParseFailure,
-    ScoringRules,
+    Rules,
     StepScore,
     WebAction,
     WebScores,
     WebTarget,
-    aggregate_scores,
-    parse_action,
-    parse_reply,
+    aggregate,
+    parse,
+    read_action,
     score_step,
 )
 from evolvent.trajectory import Score, Task, Trajectory, Value
-from evolvent.worlds.base import Info, Reply, check_snapshot, check_task
+from evolvent.worlds.base import Info, Reply, check_task, own_moment
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.grammar import Grammar, Parsed
 from evolvent.worlds.panel import Sizes
@@ -146,7 +138,7 @@ class WebReplayEnv:
         observation = "The task is over." if ended else self._observation()
         if isinstance(read, ParseFailure):
             info["invalid"] = True
-            observation = f"The last action was none: {read.reason}.\n{observation}"
+            observation = f"The last action was none: {read.why}.\n{observation}"
         reward: float = None if score.unscorable else score.success or 0.0  # type: ignore[assignment]
         return observation, reward, ended, False, info
 
@@ -155,7 +147,7 @@ class WebReplayEnv:
 
     def restore(self, value: object) -> None:
         """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
-        moment = check_snapshot(value, _Moment, self._task)
+        moment = own_moment(value, _Moment, self._task)
         self._running, self._scores = moment.running, moment.scores
 
     def close(self) -> None:
@@ -164,8 +156,8 @@ class WebReplayEnv:
 
 def _read(action: str) -> WebAction | ParseFailure:
     """A bare action, whose value may hold back quotes; else the first back-quoted span."""
-    bare = parse_action(action)
-    return parse_reply(action) if isinstance(bare, ParseFailure) and "`" in action else bare
+    bare = read_action(action)
+    return parse(action) if isinstance(bare, ParseFailure) and "`" in action else bare
 
 
 class WebReplayWorld:
@@ -187,7 +179,7 @@ class WebReplayWorld:
     """
 
     grammar: Grammar = WebGrammar()
-    run_in_thread = False
+    blocking = False
     reward_range = (0.0, 1.0)
     instructions = (
         "Do the task on the web page, one action at a time. Only elements with an id can be used. Write the action "
@@ -200,13 +192,13 @@ class WebReplayWorld:
         ranks: str | Path | None = None,
         *,
         top_k: int = 5,
-        rules: ScoringRules | None = None,
+        rules: Rules | None = None,
         history: Literal["targets", "as_seen", "none"] = "targets",
         sizes: Sizes | None = None,
         pages: int = 50,
         seed: int = 0,
     ) -> None:
-        problems = [] if history in HISTORIES else [unknown_name_problem("history", str(history), HISTORIES)]
+        problems = [] if history in HISTORIES else [unknown("history", str(history), HISTORIES)]
         if not 1 <= top_k <= _MOST_SHOWN:
             problems.append(Problem("top_k", f"{top_k} candidates on a page", f"give 1 to {_MOST_SHOWN}"))
         if folder is None and pages < 1:
@@ -215,7 +207,7 @@ class WebReplayWorld:
             problems.append(Problem("ranks", "generated pages bring their own", "leave it out, or give a folder"))
         if problems:
             raise ConfigError(problems)
-        self.top_k, self.history, self.rules = top_k, history, rules or ScoringRules()
+        self.top_k, self.history, self.rules = top_k, history, rules or Rules()
         self.library: Library = (
             Generated(pages, seed, sizes=sizes) if folder is None else Folder(folder, ranks, first=top_k, sizes=sizes)
         )
@@ -261,11 +253,11 @@ class WebReplayWorld:
         try:
             tree = parse_page(step.html)
         except SampleInvalid as error:
-            return Screen("", "", replace(target, shown_ids=frozenset(), unscorable=why or str(error)))
+            return Screen("", "", replace(target, shown=frozenset(), unscorable=why or str(error)))
         on_page = {one.id for one in tree.walk() if one.id}
         if not why and step.positives and on_page.isdisjoint(step.positives):
             target = replace(target, unscorable="the page has no element that is right")
-        target = replace(target, shown_ids=frozenset(on_page & set(first)))
+        target = replace(target, shown=frozenset(on_page & set(first)))
         page = render(prune(tree, first))
         past = page if self.history != "targets" else render(prune(tree, {*first, *step.positives}))
         return Screen(page, past, target)
@@ -292,7 +284,7 @@ class WebReplayWorld:
         success = bool(scores) and len(scores) == len(rewards) and all(score.success == 1.0 for score in scores)
         return Score(float(sum(known)), sum(known) / len(known) if known else None, success)
 
-    def evaluate(self, trajectories: Sequence[Trajectory], *, rules: ScoringRules | None = None) -> WebScores:
+    def evaluate(self, trajectories: Sequence[Trajectory], *, rules: Rules | None = None) -> WebScores:
         """The averages and counts of whole episodes, under these rules (None: the world's).
 
         A step that was not reached, because the episode broke off, counts as a wrong one.
@@ -309,13 +301,13 @@ class WebReplayWorld:
             scores.append(
                 [score_step(action, target, chosen) for action, target in zip([*done, *missing], targets, strict=True)]
             )
-        return aggregate_scores(scores)
+        return aggregate(scores)
 
     def expert(self, task: Task) -> Sequence[str]:
         """The recorded actions. Where a page does not show the right element they score 0 as well."""
-        return [parsed.action for parsed in self.explain(task)]
+        return [parsed.action for parsed in self.explained(task)]
 
-    def explain(self, task: Task) -> Sequence[Parsed]:
+    def explained(self, task: Task) -> Sequence[Parsed]:
         """The recorded actions, with thoughts where the record has them (that of generated pages does)."""
         targets = self.targets(task)
         steps = self.recorded(task).steps
