@@ -246,7 +246,7 @@ class SearchConfig(Config):
 
     def unstoppable(self) -> list[Problem]:
         """Why a detector could not end this search early; empty where it can."""
-        if not find_search(self.method).can_stop:
+        if self.method not in search_names() or not find_search(self.method).can_stop:  # rStar has no detector
             names = ", ".join(stoppable_searches())
             return [Problem("stop", f"{self.method} has no votes to end early", f"one of {names}")]
         if self.method in ("mcts_restart", "mcts_descend") and self.rule != "majority":
