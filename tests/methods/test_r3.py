@@ -17,6 +17,7 @@ from evolvent.rl.critic import critic
 from evolvent.rl.objective import ValueLoss
 from evolvent.rl.presets import R3 as PUBLISHED
 from evolvent.rl.trainer import Practice, Setup
+from evolvent.run import StageKey
 from evolvent.trajectory import Branch, Generation, Score, Start, Step, Task, Trajectory
 from evolvent.worlds.base import _PlayEnv
 from tests.rl.acting import WORDS, Echo, Endless, quick, run_of, small
@@ -201,10 +202,10 @@ def test_without_states_on_the_way_it_is_outcome_ppo_bit_for_bit(tmp_path):
     for name, config in configs.items():
         with run_of(tmp_path / name, world) as run:
             # The seed of a stage depends on its settings; what is compared here is the rest.
-            run._key = lambda verb, *arguments: verb
+            run._key = lambda verb, *arguments: StageKey(verb, verb)
             learned[name] = r3(small(world), tasks(world), demonstrations, config=config, run=run)
     with run_of(tmp_path / "ppo", world) as run:
-        run._key = lambda verb, *arguments: verb
+        run._key = lambda verb, *arguments: StageKey(verb, verb)
         reference = ppo(run)
     assert (
         same(learned["none"], reference) and same(learned["outcome"], reference) and same(learned["whole"], reference)

@@ -7,6 +7,7 @@ import torch
 
 from evolvent.methods.grpo import GRPOConfig, grpo
 from evolvent.methods.scaling_inter import ScalingInter, scaling_inter
+from evolvent.run import StageKey
 from tests.rl.acting import Echo, Endless, quick, run_of, small
 
 
@@ -43,7 +44,9 @@ def test_one_phase_as_long_as_an_episode_is_grpo_bit_for_bit(tmp_path):
     for name in ("grpo", "scaled"):
         practice = quick(iterations=3)
         with run_of(tmp_path / name, world) as run:
-            run._key = lambda verb, *arguments: verb  # else the seed of the stage depends on its settings
+            run._key = lambda verb, *arguments: StageKey(
+                verb, verb
+            )  # else the seed of the stage depends on its settings
             if name == "grpo":
                 learned.append(grpo(small(world), tasks(world), config=GRPOConfig(practice=practice), run=run))
             else:
