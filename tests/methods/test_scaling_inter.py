@@ -44,7 +44,7 @@ def test_one_phase_as_long_as_an_episode_is_grpo_bit_for_bit(tmp_path):
     for name in ("grpo", "scaled"):
         practice = quick(iterations=3)
         with run_of(tmp_path / name, world) as run:
-            run._key = lambda verb, *arguments: StageKey(
+            run._key = lambda verb, *arguments, **more: StageKey(
                 verb, verb
             )  # else the seed of the stage depends on its settings
             if name == "grpo":
