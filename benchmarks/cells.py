@@ -1,47 +1,187 @@
-"""Cells of a resumable study: one JSON file each, played by one process or several, and intervals over their seeds."""
+"""Stores the cells of a resumable study, plays them in one process or several, and puts intervals over their seeds.
+
+A run writes each finished cell as its own JSON file and packs these files into `cells.jsonl.gz` when it ends. Studies
+read both; a loose file replaces the archived cell of the same key.
+
+    python -m benchmarks.cells --pack FOLDER ...      # after a run that was interrupted
+    python -m benchmarks.cells --unpack FOLDER ...    # the loose files again, for `evolvent bench study FOLDER`
+"""
 
 from __future__ import annotations
 
+import argparse
+import fcntl
+import gzip
+import io
 import json
 import logging
 import multiprocessing
+import shutil
+import tempfile
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
+from benchmarks.reporting import RESULTS
 from evolvent.bench.results import claimed
 from evolvent.errors import ConfigError, Locked, Problem
 from evolvent.files import write_atomic
 from evolvent.stats import crossed
 from evolvent.trajectory import sample_rng
 
-__all__ = ["each", "interval", "keep", "kept", "once", "quiet", "refuse"]
+__all__ = [
+    "ARCHIVE",
+    "each",
+    "interval",
+    "keep",
+    "kept",
+    "once",
+    "pack",
+    "playing",
+    "quiet",
+    "read_rows",
+    "refuse",
+    "summary_path",
+    "unpack",
+    "unpacked_copy",
+]
+
+ARCHIVE = "cells.jsonl.gz"
+_LOOSE = ("cell-*.json", "loop-*.json", "votes-*.json", "results/*/*.json")
+_FROZEN = ("study.json", "panels.json")
 
 T = TypeVar("T")
 
 
+def read_rows(folder: Path, pattern: str = "cell-*") -> dict[str, dict[str, Any]]:
+    """Reads the rows whose key matches a pattern, sorted by key. A key is a file's path in the folder, without ".json".
+
+    Loose files are read first: `pack` removes a file only after the archive holds it, so no row is missed meanwhile.
+    """
+    rows = {}
+    for path in folder.glob(f"{pattern}.json"):
+        try:
+            rows[_key(folder, path)] = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:  # packed between the listing and the reading
+            continue
+    archived = {key: row for key, row in _read_archive(folder).items() if fnmatchcase(key, pattern)}
+    return dict(sorted({**archived, **rows}.items()))
+
+
+def _key(folder: Path, path: Path) -> str:
+    return path.relative_to(folder).as_posix().removesuffix(".json")
+
+
+def _read_archive(folder: Path) -> dict[str, dict[str, Any]]:
+    try:
+        packed = (folder / ARCHIVE).read_bytes()
+    except FileNotFoundError:
+        return {}
+    entries = [json.loads(line) for line in gzip.decompress(packed).decode().splitlines()]
+    return {entry["key"]: entry["row"] for entry in entries}
+
+
+def pack(folder: Path) -> int:
+    """Moves all loose rows of a folder into its archive and returns their number.
+
+    The bytes of the archive depend on the rows alone. The loose files are removed after the archive is on disk and
+    reads back equal. Call it inside `playing` or when no process plays in the folder.
+
+    Raises:
+        ConfigError: the archive does not read back equal; no loose file is removed.
+    """
+    loose = {_key(folder, path): path for pattern in _LOOSE for path in folder.glob(pattern)}
+    if not loose:
+        return 0
+    rows = _read_archive(folder) | {key: json.loads(path.read_text(encoding="utf-8")) for key, path in loose.items()}
+    lines = [
+        json.dumps({"key": key, "row": row}, allow_nan=False, separators=(",", ":")) + "\n"
+        for key, row in sorted(rows.items())
+    ]
+    buffer = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=buffer, mtime=0) as file:
+        file.write("".join(lines).encode())
+    write_atomic(folder / ARCHIVE, buffer.getvalue())
+    if _read_archive(folder) != rows:
+        raise ConfigError(f"{folder / ARCHIVE} does not read back equal", hint="its loose files are still there")
+    for path in loose.values():
+        path.unlink()
+    for place in sorted({path.parent for path in loose.values()} - {folder}):
+        place.rmdir()
+    if (folder / "results").is_dir() and not any((folder / "results").iterdir()):
+        (folder / "results").rmdir()
+    return len(loose)
+
+
+def unpack(folder: Path) -> None:
+    """Writes the rows of a folder's archive as loose files, except where a loose file exists."""
+    _write_loose(_read_archive(folder), folder)
+
+
+def _write_loose(rows: Mapping[str, Any], folder: Path) -> None:
+    for key, row in rows.items():
+        path = folder / f"{key}.json"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n")
+
+
+@contextmanager
+def unpacked_copy(folder: Path) -> Iterator[Path]:
+    """Gives a temporary folder that holds a controlled study as `evolvent.bench` reads it."""
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(scratch) / folder.name
+        _write_loose(read_rows(folder, "results/*/*"), copy)
+        for name in _FROZEN:
+            if (folder / name).exists():
+                shutil.copy(folder / name, copy / name)
+        yield copy
+
+
+@contextmanager
+def playing(folder: Path) -> Iterator[None]:
+    """Marks a folder as in use by a run and packs it after the last run that ends without an error.
+
+    Several processes may play in one folder. None of them packs while another still plays.
+    """
+    (folder / "locks").mkdir(parents=True, exist_ok=True)
+    with (folder / "locks" / "players").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        pack(folder)
+
+
+def summary_path(folder: Path, name: str) -> Path:
+    """Where a study keeps the object that `--json` prints: in `benchmarks/results`, or inside any other `--folder`."""
+    return (RESULTS if folder.parent == RESULTS else folder) / f"{name}.json"
+
+
 def kept(folder: Path, digest: str) -> list[dict[str, Any]]:
     """The cells of a protocol that a folder holds."""
-    rows = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("cell-*.json"))]
-    return [row for row in rows if row["digest"] == digest]
+    return [row for row in read_rows(folder).values() if row["digest"] == digest]
 
 
-def keep(folder: Path, key: str, row: Mapping[str, Any]) -> None:
-    """Write a cell, whole or not at all."""
+def keep(folder: Path, key: str, row: Mapping[str, Any], *, kind: str = "cell") -> None:
+    """Write a cell as a loose file, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / f"cell-{key}.json", json.dumps(row, allow_nan=False) + "\n")
+    write_atomic(folder / f"{kind}-{key}.json", json.dumps(row, allow_nan=False) + "\n")
 
 
 def once(folder: Path, key: str, digest: str, make: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Make a cell and keep it; None where the folder has it, or another process is making it."""
     try:
         with claimed(folder / "locks" / f"cell-{key}", wait_s=0):
-            path = folder / f"cell-{key}.json"
-            if path.exists() and json.loads(path.read_text(encoding="utf-8"))["digest"] == digest:
+            if read_rows(folder).get(f"cell-{key}", {}).get("digest") == digest:
                 return None
             row = make()
             keep(folder, key, row)
@@ -95,3 +235,25 @@ def interval(
     found = crossed(own, [[0.0] * len(kinds)] * len(own) if other is None else other, kinds=kinds, rng=sample_rng(name))
     ends = (found.mean, found.low, found.high) if found.low == found.low else (found.mean,) * 3
     return [round(end if other is not None else min(max(end, 0.0), 1.0), 4) for end in ends]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.cells", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--pack", nargs="+", type=Path, default=[], metavar="FOLDER", help="move loose cells inside")
+    parser.add_argument("--unpack", nargs="+", type=Path, default=[], metavar="FOLDER", help="write them as files")
+    options = parser.parse_args(arguments)
+    folders = [*options.pack, *options.unpack]
+    refuse(
+        [Problem(str(folder), "is not a folder", "name a study's folder") for folder in folders if not folder.is_dir()]
+    )
+    for folder in options.unpack:
+        unpack(folder)
+    for folder in options.pack:
+        with playing(folder):
+            pass
+
+
+if __name__ == "__main__":
+    main()

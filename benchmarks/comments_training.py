@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.cells import interval, keep, kept
+from benchmarks.cells import interval, keep, kept, playing
 from benchmarks.comments_cells import DENSITIES, MAIN, MODELS, Cell, Protocol, panel, run_cell
 from benchmarks.comments_suites import FORMS
 
@@ -110,13 +110,13 @@ def training(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) if options.quick else RESULTS
         rows = {Cell(row["model"], row["arm"], row["seed"]): row for row in kept(folder, protocol.digest)}
-        for cell in wanted:
-            if options.report or cell in rows:
-                continue
-            row = rows[cell] = run_cell(protocol, folder, cell)
-            keep(folder, cell.key, row)
-            right = {form: round(sum(each) / len(each), 3) for form, each in row["right"].items()}
-            print(f"{cell.key:36} {right}  {row['cpu_s']} cpu-s", file=sys.stderr, flush=True)
+        if not options.report:
+            with playing(folder):
+                for cell in (cell for cell in wanted if cell not in rows):
+                    row = rows[cell] = run_cell(protocol, folder, cell)
+                    keep(folder, cell.key, row)
+                    right = {form: round(sum(each) / len(each), 3) for form, each in row["right"].items()}
+                    print(f"{cell.key:36} {right}  {row['cpu_s']} cpu-s", file=sys.stderr, flush=True)
         found = report(rows, protocol)
     show(found)
     return {**found, "digest": protocol.digest}

@@ -15,14 +15,14 @@ those of practice, and tasks whose noun (kitchen, household) or data set (datasc
 Tokens generated, computed and learned stand beside each figure. `one_start` says in how many seeds a method began with
 POAD's very weights: on another processor the same start is another draw, equal in all but rounding.
 
-A cell is one JSON file, so a study that was stopped goes on, and several processes may work in one folder. This is no
-`bench.study`: that one compares arms by a panel at their end; here curves are compared, and rates are chosen first.
+A cell is written as soon as it is played, so a stopped study goes on, and several processes may work in one folder.
+This is not a `bench.study`, which compares arms by a panel at their end. Here curves are compared, and rates are chosen
+first.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cells import each, once, quiet, refuse
+from benchmarks.cells import each, kept, once, playing, quiet, refuse, summary_path
 from benchmarks.credit_cells import (
     INNER,
     PLACES,
@@ -82,16 +82,13 @@ class Asked:
 
 
 class Cells:
-    """The kept cells of a protocol, one file each."""
+    """The kept cells of a protocol."""
 
     def __init__(self, folder: Path, protocol: Protocol) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.protocol = folder, protocol
-        self.kept: dict[Cell, dict[str, Any]] = {}
-        for path in sorted(folder.glob("cell-*.json")):
-            row = json.loads(path.read_text(encoding="utf-8"))
-            if row["digest"] == protocol.digest:
-                self.kept[Cell(**{name: row[name] for name in Cell.__dataclass_fields__})] = row
+        names = Cell.__dataclass_fields__
+        self.kept = {Cell(**{name: row[name] for name in names}): row for row in kept(folder, protocol.digest)}
 
     def area(self, cell: Cell) -> float:
         """Under a cell's curve."""
@@ -361,10 +358,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         protocol, folder = (QUICK, Path(scratch)) if options.quick else (PROTOCOL, options.folder)
         if not options.report:
-            play_all(protocol, asked_of(options, protocol, folder))
+            asked = asked_of(options, protocol, folder)
+            with playing(folder):
+                play_all(protocol, asked)
         found = {**report(Cells(folder, protocol)), "quick": options.quick}
         if not options.report and not options.quick:
-            write(folder / "result.json", found)
+            write(summary_path(folder, "credit"), found)
     show(found)
     finish(found, options)
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from rich.console import Console
 
+from benchmarks.cells import playing, unpack
 from benchmarks.evolve_arms import Plan, arms, worlds
 from benchmarks.reporting import about, command_line, finish, versions
 from evolvent.bench.plan import Primary, Study
@@ -195,8 +196,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"study {freeze(chosen, folder)}", flush=True)
         if options.freeze:
             return
-        run_study(chosen, folder, only=options.arms, seeds=options.seeds, observe=tell)
-        found, gains = read_summary(folder), gains_of_more(chosen, folder)
+        with playing(folder):
+            unpack(folder)
+            run_study(chosen, folder, only=options.arms, seeds=options.seeds, observe=tell)
+            found, gains = read_summary(folder), gains_of_more(chosen, folder)
     Console(width=110).print(study_table(as_json(found), width=110))
     print(further_cloning(gains))
     finish(report(found, gains, quick=options.quick), options)

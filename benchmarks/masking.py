@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.cells import interval, keep, kept, refuse
+from benchmarks.cells import interval, keep, kept, playing, refuse
 from benchmarks.masking_cells import MAIN, PANELS, VARIANTS, Cell, Protocol, panels, run_cell
 from benchmarks.reporting import about, command_line, finish
 from evolvent.curate.irrelevance import read_row, row_of
@@ -120,6 +120,15 @@ def show(found: Mapping[str, Any]) -> None:
             print(f"{name:16} {found[name]}")
 
 
+def play_missing(protocol: Protocol, folder: Path, cells: Sequence[Cell], rows: dict[Cell, dict[str, Any]]) -> None:
+    """Plays the cells that have no row, stores their rows and adds them to `rows`."""
+    for cell in (cell for cell in cells if cell not in rows):
+        rows[cell] = run_cell(protocol, folder, cell)
+        keep(folder, cell.key, rows[cell])
+        means = {panel: round(float(np.mean(one["right"])), 3) for panel, one in rows[cell]["panels"].items()}
+        print(f"{cell.key:20} {means}  {rows[cell]['cpu_s']} cpu-s", flush=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     few = "few samples and hardly any learning: the machinery only"
     parser = command_line("masking", __doc__, quick=few, save=RESULTS.parent / "masking.json")
@@ -136,15 +145,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) if asked.quick else RESULTS
         rows = {Cell(row["variant"], row["seed"]): row for row in kept(folder, protocol.digest)}
-        for seed in () if asked.report else asked.seeds or protocol.seeds:
-            for name in asked.variants:
-                cell = Cell(name, seed)
-                if cell in rows:
-                    continue
-                rows[cell] = run_cell(protocol, folder, cell)
-                keep(folder, cell.key, rows[cell])
-                means = {panel: round(float(np.mean(one["right"])), 3) for panel, one in rows[cell]["panels"].items()}
-                print(f"{cell.key:20} {means}  {rows[cell]['cpu_s']} cpu-s", flush=True)
+        if not asked.report:
+            wanted = [Cell(name, seed) for seed in asked.seeds or protocol.seeds for name in asked.variants]
+            with playing(folder):
+                play_missing(protocol, folder, wanted, rows)
         found = {**report(rows, protocol), **speed(200 if asked.quick else 2000)}
     show(found)
     own = {"benchmark": "masking", "quick": asked.quick, "digest": protocol.digest, "goals": GOALS}

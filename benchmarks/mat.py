@@ -24,6 +24,7 @@ of CPU time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.cells import keep, kept
+from benchmarks.cells import keep, kept, playing
 from benchmarks.mat_cells import (
     ARMS,
     GRID,
@@ -276,7 +277,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", default=[], choices=STUDY, metavar="TASK", help=f"of: {', '.join(STUDY)}")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where cells are kept")
     options = parser.parse_args(arguments)
-    found = report(options.folder, options.only, quick=options.quick, making=not options.report)
+    folder = FOLDER / "quick" if options.quick and options.folder == FOLDER else options.folder
+    with nullcontext() if options.report else playing(folder):
+        found = report(folder, options.only, quick=options.quick, making=not options.report)
     print("\n".join(shown(found)))
     finish(found, options)
 

@@ -53,7 +53,7 @@ PEERS = {
     "adalomo": ("pytorch_optimizer", "lomo_optim"),
     "lora": ("peft",),
 }
-RESULT = RESULTS / "memory" / "cpu.json"
+RESULT = RESULTS / "memory.json"
 AIMS = {"lomo": 0.30, "adalomo": 0.35}
 NOISE = 0.01  # parameter bytes; of one process against another
 SIZES = {"llama": (20, 40, 80, 160, 300), "qwen3": (20, 80, 160)}
@@ -282,8 +282,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--picture", type=Path, help="write the picture here, as SVG")
     options = parser.parse_args(arguments)
-    if options.save == RESULT:  # no device overwrites what another was measured at
-        options.save = RESULT.with_name(f"{options.device}.json")
+    if options.save == RESULT and options.device != "cpu":  # no device overwrites what another was measured at
+        options.save = RESULT.with_name(f"memory_{options.device}.json")
     os.environ.update(MALLOC)  # before the first process: libraries read it when they start
     warnings.simplefilter("ignore")
     result = report(options)

@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.cells import interval, keep, kept, refuse
+from benchmarks.cells import interval, keep, kept, playing, refuse, summary_path
 from benchmarks.openr_cells import ARMS, LEARNING, TASKS, Cell, Protocol, run_arms
 from benchmarks.reporting import about, command_line, finish, write
 from benchmarks.search_bases import FOLDER as BASES
@@ -166,12 +166,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 flush=True,
             )
 
-        for seed in () if options.report else options.seeds or protocol.seeds:
-            for task in options.tasks:
-                run_arms(protocol, folder, bases, task, seed, rows=dict(rows), note=note)
+        if not options.report:
+            with playing(folder):
+                for seed in options.seeds or protocol.seeds:
+                    for task in options.tasks:
+                        run_arms(protocol, folder, bases, task, seed, rows=dict(rows), note=note)
         found = report(rows, protocol)
         if rows and not options.report and not options.quick:
-            write(folder / "openr.json", found)
+            write(summary_path(folder, "openr"), found)
     show(found)
     finish(found, options)
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.cells import interval, keep, kept
+from benchmarks.cells import interval, keep, kept, playing
 from benchmarks.p3_cells import MAIN, TASKS, VARIANTS, Cell, Protocol, panel, run_cell
 from benchmarks.reporting import about, command_line, finish
 
@@ -70,6 +70,15 @@ def show(found: Mapping[str, Any]) -> None:
             print(line)
 
 
+def play_missing(protocol: Protocol, folder: Path, cells: Sequence[Cell], rows: dict[Cell, dict[str, Any]]) -> None:
+    """Plays the cells that have no row, stores their rows and adds them to `rows`."""
+    for cell in (cell for cell in cells if cell not in rows):
+        row = rows[cell] = run_cell(protocol, folder, cell)
+        keep(folder, cell.key, row)
+        base, right = (sum(row[name]) / len(row[name]) for name in ("base", "right"))
+        print(f"{cell.key:28} {base:.3f} -> {right:.3f}  {row['cpu_s']} cpu-s", flush=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = command_line(
         "p3", __doc__, quick="tiny pools and panels: the machinery only", save=RESULTS.parent / "p3.json"
@@ -88,17 +97,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) if asked.quick else RESULTS
         rows = {Cell(row["task"], row["variant"], row["seed"]): row for row in kept(folder, protocol.digest)}
-        for seed in () if asked.report else asked.seeds or protocol.seeds:
-            for cell in [Cell(task, name, seed) for task in asked.tasks for name in asked.variants]:
-                if cell in rows:
-                    continue
-                row = rows[cell] = run_cell(protocol, folder, cell)
-                keep(folder, cell.key, row)
-                right = sum(row["right"]) / len(row["right"])
-                print(
-                    f"{cell.key:28} {sum(row['base']) / len(row['base']):.3f} -> {right:.3f}  {row['cpu_s']} cpu-s",
-                    flush=True,
-                )
+        if not asked.report:
+            seeds = asked.seeds or protocol.seeds
+            wanted = [Cell(task, name, seed) for seed in seeds for task in asked.tasks for name in asked.variants]
+            with playing(folder):
+                play_missing(protocol, folder, wanted, rows)
         found = report(rows, protocol, asked.tasks)
     show(found)
     own = {"benchmark": "p3", "quick": asked.quick, "digest": protocol.digest}

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cells import unpacked_copy
 from benchmarks.page_tables import BENCHES, Bench, Figure
 from evolvent.bench.verdict import as_json, read_summary
 
@@ -44,7 +45,8 @@ def page(folder: Path = RESULTS) -> str:
 def study_section(title: str, name: str, folder: Path) -> str:
     """A controlled study: every arm with its interval, the difference that decides, its verdict, seeds and versions."""
     frozen = json.loads((folder / "study.json").read_text(encoding="utf-8"))["study"]
-    found = as_json(read_summary(folder))
+    with unpacked_copy(folder) as copy:
+        found = as_json(read_summary(copy))
     primary = found["primary"]
     lines = [f"## {title}", "", f"    python -m benchmarks.{name}", "", found["sentence"], ""]
     lines += [f"| arm | what it is | success | minus {primary['control']} |", "|---|---|---|---|"]

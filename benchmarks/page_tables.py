@@ -116,7 +116,7 @@ BENCHES = (
     Bench(
         "Layouts of training",
         "parallel",
-        "parallel/cpu.json",
+        "parallel.json",
         (
             _most("largest difference of a loss to one process, over 10 updates", "max_loss_diff", 2e-6),
             _most("the same with LoRA", "lora_max_diff", 1e-5),
@@ -128,7 +128,7 @@ BENCHES = (
     Bench(
         "Memory of training",
         "memory",
-        "memory/cpu.json",
+        "memory.json",
         (
             _most("beyond the weights, in weights: LOMO", "beyond_params.lomo.evolvent", "aims.lomo"),
             _most("AdaLomo", "beyond_params.adalomo.evolvent", "aims.adalomo"),
@@ -389,7 +389,7 @@ BENCHES = (
     Bench(
         "Searching countdown",
         "search_quality",
-        "search/quality.json",
+        "search_quality.json",
         (
             _x("best of n, 2,000 computed tokens", "accuracy.countdown.best_of_n.2000"),
             _x("MCTS", "accuracy.countdown.mcts.2000"),
@@ -403,7 +403,7 @@ BENCHES = (
     Bench(
         "Process labels without people",
         "prm",
-        "prm/prm.json",
+        "prm.json",
         (
             _x("right labels, Math-Shepherd", "label_accuracy.shepherd"),
             _x("right labels, OmegaPRM", "label_accuracy.omega"),
@@ -414,7 +414,7 @@ BENCHES = (
     Bench(
         "OpenR, part by part",
         "openr",
-        "openr/openr.json",
+        "openr.json",
         (
             _x("deduction: base", "accuracy.deduction.base"),
             _x("imitated longer", "accuracy.deduction.imitated"),
@@ -427,7 +427,7 @@ BENCHES = (
     Bench(
         "Votes that stop early",
         "stopping",
-        "stopping/stopping.json",
+        "stopping.json",
         (
             _x("tokens saved at equal accuracy, countdown", "at_equal_accuracy.countdown-0.7.agreement.saved", 0.4),
             _x("word problems", "at_equal_accuracy.problems-0.7.agreement.saved", 0.4),
@@ -437,7 +437,7 @@ BENCHES = (
     Bench(
         "Credit for every token",
         "credit",
-        "credit/result.json",
+        "credit.json",
         (
             _x("kitchen, POAD minus PPO, area under the curve", "poad_over.kitchen.ppo"),
             _x("kitchen, POAD minus NTPO", "poad_over.kitchen.ntpo"),
@@ -453,7 +453,7 @@ BENCHES = (
     Bench(
         "A reverse curriculum (R3)",
         "r3",
-        "r3/result.json",
+        "r3.json",
         (
             _x("mixed minus outcome, mean of ten panels", "r3_minus_outcome_mean", 0.04),
             _x("arithmetic, base", "base.arithmetic"),
@@ -472,7 +472,7 @@ BENCHES = (
     Bench(
         "Optimizers by tunings",
         "tuning",
-        "tuning/result.json",
+        "tuning.json",
         (
             _x("base", "base.success"),
             _x("AdamW, full", "success.adamw.full"),

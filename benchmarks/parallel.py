@@ -116,7 +116,7 @@ def report(rows: list[dict[str, Any]], resumed: list[dict[str, Any]]) -> dict[st
 
 def main(arguments: Sequence[str] | None = None) -> None:
     few = "a handful of cells: a smoke test, not a measurement"
-    parser = command_line("parallel", __doc__, quick=few, save=RESULTS / "parallel" / "cpu.json")
+    parser = command_line("parallel", __doc__, quick=few, save=RESULTS / "parallel.json")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     chosen = [cell for cell in cells() if not cell.long] if options.quick else cells()

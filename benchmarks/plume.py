@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.cells import keep, kept
+from benchmarks.cells import keep, kept, playing
 from benchmarks.reporting import RESULTS, about, command_line, finish, versions
 from evolvent.belief.comparison import Chooser, Played, planner, play
 from evolvent.belief.learners import LEARNERS
@@ -325,7 +325,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help=f"some of: {', '.join(names())}")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where cells are kept")
     options = parser.parse_args(arguments)
-    found = report(options.folder, options.only, quick=options.quick)
+    folder = FOLDER / "quick" if options.quick and options.folder == FOLDER else options.folder
+    with playing(folder):
+        found = report(folder, options.only, quick=options.quick)
     for name, row in found["policies"].items():
         mean, low, high = row["success"]
         print(

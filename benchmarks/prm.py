@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.cells import interval, keep, kept
+from benchmarks.cells import interval, keep, kept, playing, summary_path
 from benchmarks.prm_cells import REDUCTIONS, WAYS, Protocol, run_cell
 from benchmarks.reporting import about, command_line, finish, write
 from benchmarks.search_bases import FOLDER as BASES
@@ -209,13 +209,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         folder, bases = (Path(scratch), Path(scratch)) if options.quick else (options.folder, BASES)
         rows = {row["seed"]: row for row in kept(folder, protocol.digest)}
         wanted = options.seeds or protocol.seeds
-        for seed in () if options.report else [seed for seed in wanted if seed not in rows]:
-            rows[seed] = run_cell(protocol, bases, seed)
-            keep(folder, str(seed), rows[seed])
-            print(f"seed {seed}: {rows[seed]['cpu_s']} cpu-s", flush=True)
+        if not options.report:
+            with playing(folder):
+                for seed in (seed for seed in wanted if seed not in rows):
+                    rows[seed] = run_cell(protocol, bases, seed)
+                    keep(folder, str(seed), rows[seed])
+                    print(f"seed {seed}: {rows[seed]['cpu_s']} cpu-s", flush=True)
         found = report([rows[seed] for seed in wanted if seed in rows], protocol)
         if rows and not options.report and not options.quick:
-            write(folder / "prm.json", found)
+            write(summary_path(folder, "prm"), found)
     show(found)
     finish(found, options)
 

@@ -13,8 +13,8 @@ What is equal is environment steps: a method ends with the iteration that reache
 Every method gets the same tuning effort: each rate, on development seeds and two panels; the best mean accuracy on the
 dev panels is its rate everywhere. The study begins when all rates are tried.
 
-A cell is one JSON file: a study that was stopped goes on, and several processes may work in one folder. Seeds are
-played one after the other over all cells; a figure holds the seeds that all methods of its row have played. Intervals
+A cell is written as soon as it is played: a stopped study goes on, and several processes may work in one folder. Seeds
+are played one after the other over all cells; a figure holds the seeds that all methods of its row have played. Intervals
 draw seeds and kinds of tasks again (`stats.crossed`).
 """
 
@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cells import each, kept, once, quiet, refuse
+from benchmarks.cells import each, kept, once, playing, quiet, refuse, summary_path
 from benchmarks.r3_cells import run_cell
 from benchmarks.r3_protocol import METHODS, PANELS, Cell, Protocol, panel
 from benchmarks.reporting import about, command_line, finish, write
@@ -66,7 +66,7 @@ class Asked:
 
 
 class Cells:
-    """The kept cells of a protocol, one file each."""
+    """The kept cells of a protocol."""
 
     def __init__(self, folder: Path, protocol: Protocol) -> None:
         self.folder, self.protocol = folder, protocol
@@ -293,10 +293,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         protocol, folder = (QUICK, Path(scratch)) if options.quick else (PROTOCOL, options.folder)
         if not options.report:
-            play_all(folder, protocol, Asked(tasks, seeds, options.jobs))
+            with playing(folder):
+                play_all(folder, protocol, Asked(tasks, seeds, options.jobs))
         found = report(Cells(folder, protocol), quick=options.quick)
         if not options.report and not options.quick:
-            write(folder / "result.json", found)
+            write(summary_path(folder, "r3"), found)
     show(found)
     finish(found, options)
 

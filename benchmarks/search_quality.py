@@ -17,7 +17,6 @@ A cell is one JSON file: a run that was stopped goes on. Intervals draw seeds an
 
 from __future__ import annotations
 
-import json
 import logging
 import tempfile
 import warnings
@@ -28,13 +27,12 @@ from typing import Any
 
 import torch
 
-from benchmarks.cells import refuse
+from benchmarks.cells import keep, playing, read_rows, refuse, summary_path
 from benchmarks.reporting import about, command_line, finish, write
 from benchmarks.search_bases import panel
 from benchmarks.search_quality_cells import loop_cell, run_cell
 from benchmarks.search_quality_protocol import METHODS, TASKS, Cell, Protocol
 from evolvent.errors import unknown
-from evolvent.files import write_atomic
 from evolvent.stats import crossed, paired
 from evolvent.trajectory import sample_rng
 
@@ -48,19 +46,18 @@ PLAIN = ("samples", "best_of_n")
 
 
 class Cells:
-    """The kept cells of a protocol, one file each."""
+    """The kept cells of a protocol."""
 
     def __init__(self, folder: Path, protocol: Protocol) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.protocol = folder, protocol
-        rows = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("cell-*.json"))]
         names = Cell.__dataclass_fields__
         self.kept = {
             Cell(**{name: row[name] for name in names}): row
-            for row in rows
+            for row in read_rows(folder).values()
             if row["digest"] == protocol.digest(row["task"])
         }
-        loops = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("loop-*.json"))]
+        loops = read_rows(folder, "loop-*").values()
         self.loops = [row for row in loops if row["digest"] == protocol.loop_digest(row["task"])]
 
     def play(self, cell: Cell) -> None:
@@ -68,7 +65,7 @@ class Cells:
         if cell in self.kept:
             return
         row = run_cell(self.protocol, self.folder, cell)
-        write_atomic(self.folder / f"cell-{cell.key}.json", json.dumps(row, allow_nan=False) + "\n")
+        keep(self.folder, cell.key, row)
         self.kept[cell] = row
         mean = sum(row["values"]) / len(row["values"])
         print(f"{cell.key:36} {mean:.3f}  computed {row['computed']:8.0f}  {row['cpu_s']:6.1f} cpu-s", flush=True)
@@ -78,7 +75,7 @@ class Cells:
         if any((row["task"], row["seed"]) == (task, seed) for row in self.loops):
             return
         row = loop_cell(self.protocol, self.folder, task, seed)
-        write_atomic(self.folder / f"loop-{task}-{seed}.json", json.dumps(row, allow_nan=False) + "\n")
+        keep(self.folder, f"{task}-{seed}", row, kind="loop")
         self.loops.append(row)
         print(f"loop {task} {seed}: {row['before']} -> {row['after']} (control {row['control']})", flush=True)
 
@@ -258,13 +255,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         kept = Cells(Path(scratch) if options.quick else options.folder, protocol)
         if not options.report:
             seeds = options.seeds or protocol.seeds
-            for cell in cells(tasks, seeds, options.budgets or (1 if options.quick else protocol.budgets)):
-                kept.play(cell)
-            for seed in seeds if options.loop else ():
-                kept.loop("countdown", seed)
+            with playing(kept.folder):
+                for cell in cells(tasks, seeds, options.budgets or (1 if options.quick else protocol.budgets)):
+                    kept.play(cell)
+                for seed in seeds if options.loop else ():
+                    kept.loop("countdown", seed)
         found = report(kept, quick=options.quick)
         if not options.report and not options.quick:
-            write(options.folder / "quality.json", found)
+            write(summary_path(options.folder, "search_quality"), found)
     show(found)
     finish(found, options)
 

@@ -18,6 +18,7 @@ A cell (data, method, seed) is one JSON file, so that a study that was stopped g
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import hashlib
 import importlib.util
@@ -32,7 +33,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.cells import interval, keep, kept
+from benchmarks.cells import interval, keep, kept, playing
 from benchmarks.reporting import about, command_line, finish
 from benchmarks.sequence_tasks import Sized, gap, run_tasks
 from benchmarks.sequence_text import ARMS, TEXT_WORLDS, TextSize, run_text
@@ -382,9 +383,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     protocol, folder = (QUICK, RESULTS / "quick") if given.quick else (Protocol(), RESULTS)
+    if not given.report:
+        with playing(folder):
+            play_missing(protocol, folder, given)
+    found = report(kept(folder, protocol.digest))
+    print(told(found))
+    finish(found, given)
+
+
+def play_missing(protocol: Protocol, folder: Path, given: argparse.Namespace) -> None:
+    """Plays the chosen cells that have no row in the folder and stores their rows."""
     done = {(row["data"], row["method"], row["seed"]) for row in kept(folder, protocol.digest)}
     seeds = protocol.seeds if given.seeds is None else given.seeds
-    names = [] if given.report else [name for name in given.data if name in DATA]
+    names = [name for name in given.data if name in DATA]
     todo = [
         (name, method, seed)
         for seed in seeds
@@ -400,16 +411,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"{row['cpu_train_s'] + row['cpu_play_s']:.1f} cpu-s",
             flush=True,
         )
-    texts = [] if given.report else [name for name in given.data if name in TEXTS]
+    texts = [name for name in given.data if name in TEXTS]
     for name, arm, seed in ((name, arm, seed) for seed in seeds for name in texts for arm in ARMS):
         if (name, arm, seed) not in done:
             keep(folder, f"{name}-{arm}-{seed}", run_texts(protocol, name, arm, seed))
-    for seed in seeds if TASKS in given.data and not given.report else ():
+    for seed in seeds if TASKS in given.data else ():
         if (TASKS, "gato", seed) not in done:
             keep(folder, f"{TASKS}-gato-{seed}", run_generalist(protocol, seed))
-    found = report(kept(folder, protocol.digest))
-    print(told(found))
-    finish(found, given)
 
 
 if __name__ == "__main__":

@@ -24,10 +24,10 @@ sample solves and the number of different answers are told too.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.cells import refuse
+from benchmarks.cells import keep, playing, read_rows, refuse, summary_path
 from benchmarks.reporting import about, command_line, finish, write
 from benchmarks.stopping_votes import TASKS, Cell, Protocol, votes_of
 from evolvent.belief.answers import AnswerBelief
@@ -45,7 +45,6 @@ from evolvent.belief.replay import risk_coverage
 from evolvent.belief.stopping import Decided, Detector, StopDecision
 from evolvent.belief.summary import BeliefSummary
 from evolvent.errors import ConfigError, unknown
-from evolvent.files import write_atomic
 from evolvent.stats import crossed
 from evolvent.trajectory import sample_rng
 
@@ -318,16 +317,14 @@ def _cells(folder: Path, protocol: Protocol, options: argparse.Namespace) -> lis
         for seed in options.seeds or protocol.seeds
         for task in options.tasks or TASKS
     ]
-    found = []
+    found, rows = [], read_rows(folder, "votes-*")
     for cell in wanted:
-        path = folder / cell.name
-        row = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        row = rows.get(f"votes-{cell.key}")
         if row is None or row["digest"] != protocol.digest(cell.task, cell.temperature):
             if options.report:
                 continue
             row = votes_of(protocol, folder, cell)
-            folder.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n")
+            keep(folder, cell.key, row, kind="votes")
         found.append(row)
     return found
 
@@ -345,10 +342,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.disable(logging.WARNING)
     protocol = QUICK if options.quick else PROTOCOL
     with tempfile.TemporaryDirectory() as scratch:
-        cells = _cells(Path(scratch) if options.quick else options.folder, protocol, options)
+        folder = Path(scratch) if options.quick else options.folder
+        with nullcontext() if options.report else playing(folder):
+            cells = _cells(folder, protocol, options)
         found = report(cells, protocol)
     if cells and not options.quick and not options.report:
-        write(options.folder / "stopping.json", found)
+        write(summary_path(options.folder, "stopping"), found)
     show(found)
     finish(found, options)
 

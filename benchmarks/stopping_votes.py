@@ -67,9 +67,9 @@ class Cell:
     seed: int
 
     @property
-    def name(self) -> str:
-        """Of its file."""
-        return f"votes-{self.task}-{self.temperature}-{self.seed}.json"
+    def key(self) -> str:
+        """The name of the cell in its folder."""
+        return f"{self.task}-{self.temperature}-{self.seed}"
 
 
 def votes_of(protocol: Protocol, folder: Path, cell: Cell) -> dict[str, Any]:

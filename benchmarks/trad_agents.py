@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.cells import interval, keep, kept
+from benchmarks.cells import interval, keep, kept, playing
 from benchmarks.reporting import about, command_line, finish
 from benchmarks.trad_agents_cells import Cell, play, trained
 from benchmarks.trad_agents_lessons import SYSTEMS, WORLDS, Protocol
@@ -163,7 +163,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         seeds, told = QUICK.seeds, report(quick=True)
     else:
         if not options.report:
-            study(PROTOCOL, options.folder, seeds)
+            with playing(options.folder):
+                study(PROTOCOL, options.folder, seeds)
         found = figures(PROTOCOL, options.folder, seeds)
         told = {"success": found.pop("success", None), "agents": found or None}
     show(told)

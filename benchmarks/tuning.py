@@ -28,15 +28,15 @@ from typing import Any
 
 import torch
 
+from benchmarks.cells import keep, kept, playing, summary_path
 from benchmarks.reporting import about, command_line, finish, write
 from benchmarks.tuning_cells import Cell, Protocol, Ready, panel, ready, refusal, run_cell
 from evolvent.errors import ConfigError
-from evolvent.files import append_line, write_atomic
+from evolvent.files import write_atomic
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.models.adapters import AdapterConfig
 from evolvent.stats import crossed
-from evolvent.store.ledger import read_rows
 from evolvent.store.lock import WriterLock
 from evolvent.trajectory import sample_rng
 
@@ -113,7 +113,7 @@ Table = dict[str, dict[str, Any]]
 
 
 class Rows:
-    """The rows of one protocol, one training each, appended as they come. A folder of another protocol is refused.
+    """The rows of one protocol, one training each, written as they come. A folder of another protocol is refused.
 
     Raises:
         ConfigError: another protocol's folder. Locked: another process writes here.
@@ -121,7 +121,7 @@ class Rows:
 
     def __init__(self, folder: Path, protocol: Protocol) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._path, self.protocol, self.digest = folder / "rows.jsonl", protocol, protocol.digest()
+        self._folder, self.protocol, self.digest = folder, protocol, protocol.digest()
         frozen = folder / "protocol.json"
         if frozen.exists():
             known = json.loads(frozen.read_text(encoding="utf-8"))["digest"]
@@ -135,8 +135,7 @@ class Rows:
         else:
             facts = {"digest": self.digest, **protocol.described()}
             write_atomic(frozen, json.dumps(facts, indent=1) + "\n")
-        found = read_rows(self._path) if self._path.exists() else []
-        self.kept = {row["key"]: row for row in found if row["digest"] == self.digest}
+        self.kept = {row["key"]: row for row in kept(folder, self.digest)}
         self._bases: dict[int, Ready] = {}
 
     def base(self, seed: int) -> Ready:
@@ -153,7 +152,7 @@ class Rows:
             start = self.base(cell.seed)
             row = {**run_cell(self.protocol, start, cell), "digest": self.digest}
             row |= {"base_tokens": start.report.tokens, "base_solved": not start.report.finished}
-            append_line(self._path, row)
+            keep(self._folder, cell.key.replace("/", "-"), row)
             self.kept[cell.key] = row
             print(f"{cell.key:44} {row['success']:.3f} {row['loss']} {row['note'][:60]}", flush=True)
         return self.kept[cell.key]
@@ -366,12 +365,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             (folder / "locks").mkdir(exist_ok=True)
             lock = WriterLock(folder / "locks" / "writer")
             try:
-                run_study(rows)
+                with playing(folder):
+                    run_study(rows)
             finally:
                 lock.release()
         found = report(rows, quick=options.quick)
         if not options.report:
-            write(folder / "result.json", found)
+            write(summary_path(folder, "tuning"), found)
     show(found)
     finish(found, options)
 

@@ -4,8 +4,6 @@ A digest that changes with a default somewhere else orphans all cells of a study
 begins anew where it is started. (`tuning` and `mat` are not here: theirs tell versions and tasks of the machine.)
 """
 
-import json
-
 import pytest
 
 from benchmarks import (
@@ -23,13 +21,12 @@ from benchmarks import (
     stopping,
     trad_agents,
 )
+from benchmarks.cells import read_rows
 
 
-def digests(folder: str, names: str = "cell-*.json") -> set[str]:
-    """Of all cells that a study keeps."""
-    found = {
-        json.loads(path.read_text(encoding="utf-8"))["digest"] for path in (reporting.RESULTS / folder).glob(names)
-    }
+def digests(folder: str, pattern: str = "cell-*") -> set[str]:
+    """The digests of all cells that a study keeps."""
+    found = {row["digest"] for row in read_rows(reporting.RESULTS / folder, pattern).values()}
     assert found, f"nothing is kept in {folder}"
     return found
 
@@ -55,7 +52,7 @@ def test_of_one_protocol(folder, protocol):
 def test_of_the_votes():
     own = stopping.PROTOCOL
     now = {own.digest(task, temperature) for task in stopping.TASKS for temperature in own.temperatures}
-    assert digests("stopping", "votes-*.json") == now
+    assert digests("stopping", "votes-*") == now
 
 
 def test_of_the_searches():

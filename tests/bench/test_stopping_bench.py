@@ -160,4 +160,4 @@ def test_votes_are_samples_in_order_and_kept_apart_by_temperature(task, tmp_path
     again = votes_of(protocol, tmp_path, Cell(task, 0.7, 0))
     assert {**again, "cpu_s": 0} == {**cell, "cpu_s": 0}
     assert protocol.digest(task, 0.7) != protocol.digest(task, 1.0)
-    assert Cell(task, 0.7, 0).name != Cell(task, 1.0, 0).name
+    assert Cell(task, 0.7, 0).key != Cell(task, 1.0, 0).key
