@@ -32,7 +32,7 @@ import torch
 
 from benchmarks.kept_policies import noted, policy_once
 from benchmarks.looking_back import look_back
-from benchmarks.reporting import about, command_line, finish
+from benchmarks.reporting import RESULTS, about, command_line, finish
 from benchmarks.search_headroom import KS, measured
 from benchmarks.search_heads import look_alike
 from evolvent.agents.plain import Script
@@ -68,7 +68,7 @@ __all__ = [
     "world_of",
 ]
 
-FOLDER = Path(__file__).parent / "results" / "search"
+FOLDER = RESULTS / "search"
 _HELD_OUT = {"dev": 200, "test": 400}
 TRAIN = TrainConfig(lr=3e-3, batch_tokens=512)
 

@@ -1,4 +1,4 @@
-"""One side of `benchmarks.trad_index`, in a process of its own: build an index of vectors, answer, tell the times.
+"""One side of `benchmarks.trad.index`, in a process of its own: build an index of vectors, answer, tell the times.
 
     PYTHON -m benchmarks.trad_index_sides '{"side": ..., "vectors": FILE, "queries": FILE, "k": 10, "out": FILE}'
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.comments_cells import MAIN, MODELS, Cell, panel, run_cell, thinned, tokenizer
-from benchmarks.comments_suites import (
+from benchmarks.comments.cell import MAIN, MODELS, Cell, panel, run_cell, thinned, tokenizer
+from benchmarks.comments.suites import (
     FORMS,
     OPERATIONS,
     SPLITS,
@@ -18,7 +18,7 @@ from benchmarks.comments_suites import (
     split_of,
     write_suite,
 )
-from benchmarks.comments_training import QUICK, report
+from benchmarks.comments.training import QUICK, report
 from evolvent.curate.commenting import Written
 from evolvent.curate.comments import code_tokens, density
 from evolvent.curate.notes import faults, pairs_of

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import evolvent as ev
-from benchmarks.evolve import ARMS, PLAN, QUICK, study
-from benchmarks.evolve_arms import Regardless, drawn
+from benchmarks.evolve.__main__ import ARMS, PLAN, QUICK, study
+from benchmarks.evolve.arms import Regardless, drawn
 from evolvent.errors import ErrorRecord
 from evolvent.methods.agentevol import AgentEvol
 from evolvent.worlds.panel import Sizes

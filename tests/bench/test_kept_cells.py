@@ -6,22 +6,20 @@ begins anew where it is started. (`tuning` and `mat` are not here: theirs tell v
 
 import pytest
 
-from benchmarks import (
-    comments_training,
-    credit,
-    masking,
-    openr,
-    p3,
-    plume,
-    prm,
-    r3,
-    reporting,
-    search_quality,
-    sequence,
-    stopping,
-    trad_agents,
-)
+from benchmarks import reporting
 from benchmarks.cells import read_rows
+from benchmarks.comments import training
+from benchmarks.credit import __main__ as credit
+from benchmarks.masking import __main__ as masking
+from benchmarks.openr import __main__ as openr
+from benchmarks.p3 import __main__ as p3
+from benchmarks.plume import __main__ as plume
+from benchmarks.prm import __main__ as prm
+from benchmarks.r3 import __main__ as r3
+from benchmarks.search_quality import __main__ as search_quality
+from benchmarks.sequence import __main__ as sequence
+from benchmarks.stopping import __main__ as stopping
+from benchmarks.trad_agents import __main__ as trad_agents
 
 
 def digests(folder: str, pattern: str = "cell-*") -> set[str]:
@@ -34,7 +32,7 @@ def digests(folder: str, pattern: str = "cell-*") -> set[str]:
 @pytest.mark.parametrize(
     ("folder", "protocol"),
     [
-        ("comments", comments_training.PROTOCOL),
+        ("comments", training.PROTOCOL),
         ("credit", credit.PROTOCOL),
         ("masking", masking.PROTOCOL),
         ("openr", openr.PROTOCOL),

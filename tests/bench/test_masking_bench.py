@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.masking import QUICK, report
-from benchmarks.masking_cells import MAIN, Cell, panels
+from benchmarks.masking.__main__ import QUICK, report
+from benchmarks.masking.cell import MAIN, Cell, panels
 
 
 def row(plain, renamed, irrelevant):

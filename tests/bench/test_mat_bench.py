@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import mat, mat_cells
-from benchmarks.mat_cells import GRID, MOVES, PARTS, TASKS, curve_of
+from benchmarks.mat import __main__ as mat
+from benchmarks.mat import cell as mat_cell
+from benchmarks.mat.cell import GRID, MOVES, PARTS, TASKS, curve_of
 
 
 def area(value, seed=0):
@@ -83,7 +84,7 @@ def test_transfers_are_compared_place_by_place_and_seed_by_seed():
 
 def test_methods_differ_in_their_learning_rates_alone():
     settings = [
-        mat_cells.settings_of("foraging", method, lr=GRID[0], seed=1, decisions=1024).model_dump()
+        mat_cell.settings_of("foraging", method, lr=GRID[0], seed=1, decisions=1024).model_dump()
         for method in mat.METHODS
     ]
     assert len({row.pop("kind") for row in settings}) == 4 and all(row == settings[0] for row in settings)
@@ -101,8 +102,8 @@ def small(monkeypatch):
     monkeypatch.setattr(mat, "QUICK", ("distinct",))
     monkeypatch.setattr(mat, "STUDY", ("distinct",))
     monkeypatch.setattr(mat, "SEEDS", (0,))
-    monkeypatch.setattr(mat_cells, "TASKS", {"distinct": play})
-    monkeypatch.setattr(mat, "TASKS", mat_cells.TASKS)
+    monkeypatch.setattr(mat_cell, "TASKS", {"distinct": play})
+    monkeypatch.setattr(mat, "TASKS", mat_cell.TASKS)
     monkeypatch.setattr(
         mat,
         "MOVES",

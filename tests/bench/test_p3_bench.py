@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.p3 import QUICK, main
-from benchmarks.p3_cells import TASKS, VARIANTS, Protocol, _unequal, drawn, panel, parts_of, untrained, world_of
+from benchmarks.p3.__main__ import QUICK, main
+from benchmarks.p3.cell import TASKS, VARIANTS, Protocol, _unequal, drawn, panel, parts_of, untrained, world_of
 from evolvent.methods.p3 import P3, choose
 from evolvent.trajectory import Task
 

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("stable_baselines3")
 
-from benchmarks import plume
+from benchmarks.plume import __main__ as plume
 from evolvent.stats import wilson
 
 KINDS = [f"kind {i % 6}" for i in range(48)]

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks import r3
-from benchmarks.r3 import QUICK, Cells, average, report, studied, tuning
-from benchmarks.r3_bases import base_of, untrained
-from benchmarks.r3_protocol import METHODS, PANELS, Cell, panel
+from benchmarks.r3 import __main__ as r3
+from benchmarks.r3.__main__ import QUICK, Cells, average, report, studied, tuning
+from benchmarks.r3.bases import base_of, untrained
+from benchmarks.r3.protocol import METHODS, PANELS, Cell, panel
 from evolvent.errors import ConfigError
 
 SMALL = replace(

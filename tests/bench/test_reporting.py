@@ -27,7 +27,9 @@ OTHERS = {  # modules that can be run and measure nothing by themselves
     "soak_client": "clients that soak kills",
     "trad_index_sides": "a side of trad, in a process of its own",
 }
-TEXTS = {path.stem: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.py"))}
+MODULES = {path.stem: path for path in sorted(FOLDER.glob("*.py"))}
+STUDIES = {path.parent.name: path for path in sorted(FOLDER.glob("*/__main__.py"))}
+TEXTS = {name: path.read_text(encoding="utf-8") for name, path in {**MODULES, **STUDIES}.items()}
 RUNNABLE = {name for name, text in TEXTS.items() if '__name__ == "__main__"' in text}
 BENCHMARKS = sorted(RUNNABLE - OTHERS.keys())
 
@@ -43,7 +45,7 @@ def test_what_is_no_benchmark_is_there():
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_help_names_the_options_and_the_figures(name, capsys):
-    module = importlib.import_module(f"benchmarks.{name}")
+    module = importlib.import_module(f"benchmarks.{name}.__main__" if name in STUDIES else f"benchmarks.{name}")
     with pytest.raises(SystemExit) as ended:
         module.main(["--help"])
     told = capsys.readouterr().out

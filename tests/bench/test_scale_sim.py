@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks import scale_sim
-from benchmarks.scale_sim_events import Clock, Cores, Letters, Servers
-from benchmarks.scale_sim_fleet import GPU, MODELS, Fleet, Library, Workload, with_constant
-from benchmarks.scale_sim_model import (
+from benchmarks.scale_sim import __main__ as scale_sim
+from benchmarks.scale_sim.events import Clock, Cores, Letters, Servers
+from benchmarks.scale_sim.fleet import GPU, MODELS, Fleet, Library, Workload, with_constant
+from benchmarks.scale_sim.model import (
     Costs,
     Machine,
     Shape,
@@ -29,8 +29,8 @@ from benchmarks.scale_sim_model import (
     slice_work,
     wait_s,
 )
-from benchmarks.scale_sim_plan import breaks, costs_of, library_of, planned, remedies, workload_of
-from benchmarks.scale_sim_round import ahead_of, round_of, turn_exactly, turn_s
+from benchmarks.scale_sim.plan import breaks, costs_of, library_of, planned, remedies, workload_of
+from benchmarks.scale_sim.round import ahead_of, round_of, turn_exactly, turn_s
 from evolvent.errors import ConfigError
 
 COSTS = Costs(
@@ -320,7 +320,7 @@ def test_a_steady_stream_is_what_it_stands_for():
     """Where a part of the episodes is not played one by one, times are those of playing all of them."""
     one = fleet(gpus=8, environments=60_000, drivers=4)
     one = with_constant(one, "gpu.memory_bytes", 0.1)  # few rows: seventy-odd episodes of each
-    from benchmarks import scale_sim_round as module
+    from benchmarks.scale_sim import round as module
 
     short = module.round_of(one)
     kept, module._DEPTH = module._DEPTH, 10**6

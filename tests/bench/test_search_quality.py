@@ -13,11 +13,11 @@ import torch
 
 from benchmarks.search_bases import QUICK, base_of, panel, world_of
 from benchmarks.search_heads import look_alike
-from benchmarks.search_quality import QUICK as PROTOCOL
-from benchmarks.search_quality import Cells, of_task
-from benchmarks.search_quality_cells import run_cell
-from benchmarks.search_quality_judges import hindsight, judge_of, said_at, sampled
-from benchmarks.search_quality_protocol import METHODS, TASKS, Cell, Protocol, how_of
+from benchmarks.search_quality.__main__ import QUICK as PROTOCOL
+from benchmarks.search_quality.__main__ import Cells, of_task
+from benchmarks.search_quality.cell import run_cell
+from benchmarks.search_quality.judges import hindsight, judge_of, said_at, sampled
+from benchmarks.search_quality.protocol import METHODS, TASKS, Cell, Protocol, how_of
 from evolvent.agents.language import LanguageAgent
 from evolvent.engine.asks import Sampling
 from evolvent.engine.local import LocalEngine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.sequence_text import MazeArrays, TextSize, as_arrays, numbers, panels, recorded, world_of
+from benchmarks.sequence.text import MazeArrays, TextSize, as_arrays, numbers, panels, recorded, world_of
 from evolvent.methods.return_text import returns_to_go
 
 SIZE = TextSize(episodes=12, tests=3)

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.stopping import detector_of, looks_of, of_task, replay, report, show
-from benchmarks.stopping_votes import Cell, Protocol, expression, votes_of
+from benchmarks.stopping.__main__ import detector_of, looks_of, of_task, replay, report, show
+from benchmarks.stopping.votes import Cell, Protocol, expression, votes_of
 from evolvent.belief.answers import AnswerBelief
 
 NAMES = (

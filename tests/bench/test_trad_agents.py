@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks import trad_agents
 from benchmarks.cells import keep
-from benchmarks.trad_agents_cells import acts, part_of, told_share, untrained
-from benchmarks.trad_agents_lessons import (
+from benchmarks.trad_agents import __main__ as trad_agents
+from benchmarks.trad_agents.cell import acts, part_of, told_share, untrained
+from benchmarks.trad_agents.lessons import (
     CODE_WORDS,
     SYSTEMS,
     TOKEN,
@@ -113,7 +113,7 @@ def test_the_expert_s_prompts_are_those_of_play(name):
 
 
 def trad_agents_config(name):
-    from benchmarks.trad_agents_lessons import agent_config
+    from benchmarks.trad_agents.lessons import agent_config
 
     return agent_config(SMALL, name, "trad")
 

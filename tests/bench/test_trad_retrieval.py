@@ -1,4 +1,4 @@
-"""How `benchmarks.trad_retrieval` counts, on episodes whose answer is known."""
+"""How `benchmarks.trad.retrieval` counts, on episodes whose answer is known."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.trad_retrieval import action_of, match, without_last_sentence, wronged
+from benchmarks.trad.retrieval import action_of, match, without_last_sentence, wronged
 from evolvent.memory.encoders import HashedNgrams
 from evolvent.memory.loaders import read_trad
 from evolvent.memory.records import demonstration

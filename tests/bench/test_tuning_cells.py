@@ -6,9 +6,9 @@ from math import log10
 
 import pytest
 
-from benchmarks import tuning
-from benchmarks.tuning import PROTOCOL, QUICK, Rows, complete, merit, report, tried
-from benchmarks.tuning_cells import Cell, _shown, _told, _worded, panel
+from benchmarks.tuning import __main__ as tuning
+from benchmarks.tuning.__main__ import PROTOCOL, QUICK, Rows, complete, merit, report, tried
+from benchmarks.tuning.cell import Cell, _shown, _told, _worded, panel
 from evolvent.errors import ConfigError
 
 SMALL = replace(QUICK, shown=20, told=10, namings=2, seeds=(1, 2))

@@ -1,0 +1,1 @@
+"""The study that `python -m benchmarks.evolve` plays and reports."""

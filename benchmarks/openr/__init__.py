@@ -1,0 +1,1 @@
+"""The study that `python -m benchmarks.openr` plays and reports."""

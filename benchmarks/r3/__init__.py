@@ -1,0 +1,1 @@
+"""The study that `python -m benchmarks.r3` plays and reports."""

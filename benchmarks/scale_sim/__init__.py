@@ -1,0 +1,1 @@
+"""The study that `python -m benchmarks.scale_sim` plays and reports."""

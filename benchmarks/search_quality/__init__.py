@@ -1,0 +1,1 @@
+"""The study that `python -m benchmarks.search_quality` plays and reports."""

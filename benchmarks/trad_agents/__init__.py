@@ -1,0 +1,1 @@
+"""The study that `python -m benchmarks.trad_agents` plays and reports."""

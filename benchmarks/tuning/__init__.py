@@ -1,0 +1,1 @@
+"""The study that `python -m benchmarks.tuning` plays and reports."""
