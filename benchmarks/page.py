@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cells import unpacked_copy
 from benchmarks.page_tables import BENCHES, Bench, Figure
+from benchmarks.study import unpacked_copy
 from evolvent.bench.verdict import as_json, read_summary
 
 ROOT = Path(__file__).parents[1]

@@ -37,10 +37,10 @@ from unittest.mock import patch
 import torch
 from transformers import LlamaForCausalLM
 
-from benchmarks.cells import refuse
 from benchmarks.reporting import RESULTS, about, command_line, finish, show
 from benchmarks.rl_step_gpu import long_prompts, on_a_device
 from benchmarks.rl_step_work import CLIP, RATE, SHAPES, Shape, practising, reward
+from benchmarks.study import exit_on_problems
 from evolvent.engine.fused import FusedDecoder
 from evolvent.errors import ConfigError, Problem
 from evolvent.learn.learner import TrainConfig
@@ -264,7 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     if not options.no_peers and find_spec("trl") is None:
         told = Problem("trl", "is not installed", "pip install -c constraints.txt -e '.[bench]', or give --no-peers")
-        refuse([told])
+        exit_on_problems([told])
     torch.set_num_threads(1)
     small = {"tasks": 4, "samples": 4, "steps": 3} if options.quick else {}
     shapes = {name: replace(shape, size=options.size, seed=options.seed, **small) for name, shape in SHAPES.items()}

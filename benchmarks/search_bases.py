@@ -30,11 +30,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.kept_policies import noted, policy_once
 from benchmarks.looking_back import look_back
 from benchmarks.reporting import RESULTS, about, command_line, finish
 from benchmarks.search_headroom import KS, measured
 from benchmarks.search_heads import look_alike
+from benchmarks.study import load_or_make_policy, read_policy_note
 from evolvent.agents.plain import Script
 from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.learn.learner import Learner, TrainConfig
@@ -246,7 +246,7 @@ def base_of(task: str, seed: int, folder: Path, *, bases: Mapping[str, Base] = B
     Raises:
         ConfigError: an unknown task. Locked: another process has been making it for half an hour.
     """
-    return policy_once(folder, _name(task, seed, bases), lambda: _made(_recipe(task, bases), task, seed))
+    return load_or_make_policy(folder, _name(task, seed, bases), lambda: _made(_recipe(task, bases), task, seed))
 
 
 def _name(task: str, seed: int, bases: Mapping[str, Base]) -> str:
@@ -255,7 +255,7 @@ def _name(task: str, seed: int, bases: Mapping[str, Base]) -> str:
 
 def made_by(task: str, seed: int, folder: Path, *, bases: Mapping[str, Base] = BASES) -> dict[str, Any]:
     """What making a kept policy took: tokens learned and fed, CPU seconds, parameters, the loss at the end."""
-    return noted(folder, _name(task, seed, bases))
+    return read_policy_note(folder, _name(task, seed, bases))
 
 
 def _untrained(base: Base, seed: int) -> Policy:

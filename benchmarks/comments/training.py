@@ -8,20 +8,16 @@ compositions of problems. `effect_ci` is over all configurations: a problem's sh
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 import tempfile
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from benchmarks.cells import interval, keep, kept, playing
 from benchmarks.comments.cell import DENSITIES, MAIN, MODELS, Cell, Protocol, panel, run_cell
 from benchmarks.comments.suites import FORMS
 from benchmarks.reporting import RESULTS
+from benchmarks.study import compute_interval, prepare_process, read_cells, study_run, write_cell
 
 __all__ = ["PROTOCOL", "QUICK", "arguments", "report", "training"]
 
@@ -46,12 +42,14 @@ def report(rows: Rows, protocol: Protocol) -> dict[str, Any]:
         cells = {arm: [rows[Cell(model, arm, seed)] for seed in seeds] for arm in arms}
         both = {arm: [solved(row) for row in each] for arm, each in cells.items()}
         named: dict[str, Any] = {"kinds": kinds, "name": "comments"}
-        found["pass_at_1"][model] = {arm: interval(each, **named) for arm, each in both.items()}
+        found["pass_at_1"][model] = {arm: compute_interval(each, **named) for arm, each in both.items()}
         found["by_suite"][model] = {
-            arm: {form: interval([row["right"][form] for row in each], **named) for form in FORMS}
+            arm: {form: compute_interval([row["right"][form] for row in each], **named) for form in FORMS}
             for arm, each in cells.items()
         }
-        found["gain"][model] = {arm: interval(both[BEST], each, **named) for arm, each in both.items() if arm != BEST}
+        found["gain"][model] = {
+            arm: compute_interval(both[BEST], each, **named) for arm, each in both.items() if arm != BEST
+        }
         found["density"][model] = {share: found["pass_at_1"][model][arm] for share, arm in CURVE.items() if arm in both}
         found["seeds"][model] = seeds
         found["notes"][model] = [row["corpus"] for row in cells[BEST]]
@@ -82,7 +80,7 @@ def effects(shared: Mapping[str, Mapping[int, list[list[float]]]], models: int, 
         return {}
     own = list(means[BEST].values())
     return {
-        arm: interval(own, list(each.values()), kinds=kinds, name="comments")
+        arm: compute_interval(own, list(each.values()), kinds=kinds, name="comments")
         for arm, each in means.items()
         if arm != BEST
     }
@@ -98,9 +96,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def training(options: argparse.Namespace) -> dict[str, Any]:
     """Learn and measure what has no cell yet, and report; lines of progress go to standard error."""
-    torch.set_num_threads(1)
-    logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")
+    prepare_process()
     protocol = QUICK if options.quick else PROTOCOL
     wanted = [
         Cell(model, arm, seed)
@@ -110,12 +106,12 @@ def training(options: argparse.Namespace) -> dict[str, Any]:
     ]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) if options.quick else FOLDER
-        rows = {Cell(row["model"], row["arm"], row["seed"]): row for row in kept(folder, protocol.digest)}
+        rows = {Cell(row["model"], row["arm"], row["seed"]): row for row in read_cells(folder, protocol.digest)}
         if not options.report:
-            with playing(folder):
+            with study_run(folder):
                 for cell in (cell for cell in wanted if cell not in rows):
                     row = rows[cell] = run_cell(protocol, folder, cell)
-                    keep(folder, cell.key, row)
+                    write_cell(folder, cell.key, row)
                     right = {form: round(sum(each) / len(each), 3) for form, each in row["right"].items()}
                     print(f"{cell.key:36} {right}  {row['cpu_s']} cpu-s", file=sys.stderr, flush=True)
         found = report(rows, protocol)

@@ -33,7 +33,6 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cells import each, kept, once, playing, quiet, refuse, summary_path
 from benchmarks.credit.cell import (
     INNER,
     PLACES,
@@ -47,6 +46,15 @@ from benchmarks.credit.cell import (
     steps_to,
 )
 from benchmarks.reporting import RESULTS, about, command_line, finish, write
+from benchmarks.study import (
+    exit_on_problems,
+    play_once,
+    prepare_process,
+    read_cells,
+    run_in_processes,
+    study_run,
+    summary_path,
+)
 from evolvent.errors import unknown
 from evolvent.rl.trainer import PracticeConfig
 from evolvent.stats import Interval, crossed, paired
@@ -88,7 +96,7 @@ class Cells:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.protocol = folder, protocol
         names = Cell.__dataclass_fields__
-        self.kept = {Cell(**{name: row[name] for name in names}): row for row in kept(folder, protocol.digest)}
+        self.kept = {Cell(**{name: row[name] for name in names}): row for row in read_cells(folder, protocol.digest)}
 
     def area(self, cell: Cell) -> float:
         """Under a cell's curve."""
@@ -160,7 +168,7 @@ def wanted(cells: Cells, asked: Asked, kind: str) -> list[Cell]:
 
 def play(protocol: Protocol, folder: Path, cell: Cell) -> str:
     """Play one cell and keep its row, unless another process holds or has it; returns a line for people."""
-    row = once(folder, cell.key, protocol.digest, partial(run_cell, protocol, folder, cell))
+    row = play_once(folder, cell.key, protocol.digest, partial(run_cell, protocol, folder, cell))
     if row is None:
         return ""
     place = PLACES[cell.world]
@@ -178,8 +186,8 @@ def play_all(protocol: Protocol, asked: Asked) -> None:
         todo = wanted(Cells(asked.folder, protocol), asked, kind)
         if asked.jobs > 1:  # first the starts, so that no two processes wait for the same one
             starts = dict.fromkeys((cell.world, cell.seed) for cell in todo)
-            each(partial(prepare, protocol, asked.folder), list(starts), jobs=asked.jobs)
-        each(partial(play, protocol, asked.folder), todo, jobs=asked.jobs)
+            run_in_processes(partial(prepare, protocol, asked.folder), list(starts), jobs=asked.jobs)
+        run_in_processes(partial(play, protocol, asked.folder), todo, jobs=asked.jobs)
 
 
 def prepare(protocol: Protocol, folder: Path, start: tuple[str, int]) -> str:
@@ -340,7 +348,7 @@ def asked_of(options: argparse.Namespace, protocol: Protocol, folder: Path) -> A
     worlds, methods = options.worlds or [*PLACES][-1 if options.quick else 0 :], options.methods or [*WAYS]
     problems = [unknown("world", name, PLACES, where="--worlds") for name in worlds if name not in PLACES]
     problems += [unknown("method", name, WAYS, where="--methods") for name in methods if name not in WAYS]
-    refuse(problems)
+    exit_on_problems(problems)
     return Asked(folder, worlds, methods, options.seeds or protocol.seeds, options.cells or KINDS, options.jobs)
 
 
@@ -354,12 +362,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the cells are")
     options = parser.parse_args(arguments)
-    quiet()
+    prepare_process()
     with tempfile.TemporaryDirectory() as scratch:
         protocol, folder = (QUICK, Path(scratch)) if options.quick else (PROTOCOL, options.folder)
         if not options.report:
             asked = asked_of(options, protocol, folder)
-            with playing(folder):
+            with study_run(folder):
                 play_all(protocol, asked)
         found = {**report(Cells(folder, protocol)), "quick": options.quick}
         if not options.report and not options.quick:

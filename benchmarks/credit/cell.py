@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from benchmarks.kept_policies import policy_once
 from benchmarks.r3.cell import Budgeted
+from benchmarks.study import load_or_make_policy
 from benchmarks.tuning.cell import sources
 from evolvent.agents.language import LanguageAgent
 from evolvent.agents.plain import Random
@@ -222,7 +222,9 @@ def panels(world: str, count: int) -> tuple[World, Panels]:
 
 def start_of(protocol: Protocol, folder: Path, world: str, seed: int) -> Policy:
     """The policy that all methods begin with: it knows the language, and hardly the task. Made once, then kept."""
-    return policy_once(folder, f"start-{protocol.digest}-{world}-{seed}", lambda: (_cloned(protocol, world, seed), {}))
+    return load_or_make_policy(
+        folder, f"start-{protocol.digest}-{world}-{seed}", lambda: (_cloned(protocol, world, seed), {})
+    )
 
 
 def _cloned(protocol: Protocol, name: str, seed: int) -> Policy:

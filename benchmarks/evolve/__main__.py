@@ -22,9 +22,9 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.cells import playing, unpack
 from benchmarks.evolve.arms import Plan, arms, worlds
 from benchmarks.reporting import RESULTS, about, command_line, finish, versions
+from benchmarks.study import study_run, unpack
 from evolvent.bench.plan import Primary, Study
 from evolvent.bench.results import Played
 from evolvent.bench.study import Event, freeze, read_results, run_study
@@ -195,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"study {freeze(chosen, folder)}", flush=True)
         if options.freeze:
             return
-        with playing(folder):
+        with study_run(folder):
             unpack(folder)
             run_study(chosen, folder, only=options.arms, seeds=options.seeds, observe=tell)
             found, gains = read_summary(folder), gains_of_more(chosen, folder)

@@ -12,20 +12,17 @@ masked in a second of one core, beside reading and writing the same samples as J
 from __future__ import annotations
 
 import json
-import logging
 import tempfile
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from benchmarks.cells import interval, keep, kept, playing, refuse
 from benchmarks.masking.cell import MAIN, PANELS, VARIANTS, Cell, Protocol, panels, run_cell
 from benchmarks.reporting import RESULTS, about, command_line, finish
+from benchmarks.study import compute_interval, exit_on_problems, prepare_process, read_cells, study_run, write_cell
 from evolvent.curate.irrelevance import read_row, row_of
 from evolvent.curate.masking import MaskSpec, mask
 from evolvent.errors import unknown
@@ -55,18 +52,22 @@ def report(rows: Rows, protocol: Protocol) -> dict[str, Any]:
 
     if not seeds:
         return {"seeds": []}
-    accuracy = {name: {panel: interval(right(name, panel), **named[panel]) for panel in PANELS} for name in every}
+    accuracy = {
+        name: {panel: compute_interval(right(name, panel), **named[panel]) for panel in PANELS} for name in every
+    }
     drop = {name: np.asarray(right(name, "plain"), float) - np.asarray(right(name, "renamed"), float) for name in every}
-    saved = interval(drop["plain"].tolist(), drop["both"].tolist(), **named["plain"])
+    saved = compute_interval(drop["plain"].tolist(), drop["both"].tolist(), **named["plain"])
     lost = float(drop["plain"].mean())
     return {
         "accuracy": accuracy,
         "drop": {name: round(float(each.mean()), 4) for name, each in drop.items()},
         "drop_saved": round(saved[0] / lost, 4) if lost > 0 else None,
         "drop_saved_ci": saved,
-        "irrelevant_gain": interval(right("both", "irrelevant"), right("plain", "irrelevant"), **named["irrelevant"]),
+        "irrelevant_gain": compute_interval(
+            right("both", "irrelevant"), right("plain", "irrelevant"), **named["irrelevant"]
+        ),
         **{
-            f"plain_change{longer.replace(', ', '_').replace(' ', '_')}": interval(
+            f"plain_change{longer.replace(', ', '_').replace(' ', '_')}": compute_interval(
                 right(f"both{longer}", "plain"), right(f"plain{longer}", "plain"), **named["plain"]
             )
             for longer in ("", ", 3x tokens")
@@ -124,7 +125,7 @@ def play_missing(protocol: Protocol, folder: Path, cells: Sequence[Cell], rows: 
     """Plays the cells that have no row, stores their rows and adds them to `rows`."""
     for cell in (cell for cell in cells if cell not in rows):
         rows[cell] = run_cell(protocol, folder, cell)
-        keep(folder, cell.key, rows[cell])
+        write_cell(folder, cell.key, rows[cell])
         means = {panel: round(float(np.mean(one["right"])), 3) for panel, one in rows[cell]["panels"].items()}
         print(f"{cell.key:20} {means}  {rows[cell]['cpu_s']} cpu-s", flush=True)
 
@@ -137,17 +138,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", nargs="+", type=int)
     asked = parser.parse_args(arguments)
     wrong = [unknown("variant", name, VARIANTS) for name in asked.variants if name not in VARIANTS]
-    refuse(wrong)
-    torch.set_num_threads(1)
-    logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")
+    exit_on_problems(wrong)
+    prepare_process()
     protocol = QUICK if asked.quick else PROTOCOL
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) if asked.quick else FOLDER
-        rows = {Cell(row["variant"], row["seed"]): row for row in kept(folder, protocol.digest)}
+        rows = {Cell(row["variant"], row["seed"]): row for row in read_cells(folder, protocol.digest)}
         if not asked.report:
             wanted = [Cell(name, seed) for seed in asked.seeds or protocol.seeds for name in asked.variants]
-            with playing(folder):
+            with study_run(folder):
                 play_missing(protocol, folder, wanted, rows)
         found = {**report(rows, protocol), **speed(200 if asked.quick else 2000)}
     show(found)

@@ -32,7 +32,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.cells import keep, kept, playing
 from benchmarks.mat.cell import (
     ARMS,
     GRID,
@@ -50,6 +49,7 @@ from benchmarks.mat.cell import (
     transfer,
 )
 from benchmarks.reporting import RESULTS, about, command_line, finish
+from benchmarks.study import read_cells, study_run, write_cell
 
 FOLDER = RESULTS / "mat"
 RESULT = RESULTS / "mat.json"
@@ -136,12 +136,12 @@ class Study:
         return row
 
     def _kept(self, said: Mapping[str, Any]) -> dict[str, Any] | None:
-        return next(iter(kept(self.folder, digest(said))), None)
+        return next(iter(read_cells(self.folder, digest(said))), None)
 
     def _keep(self, said: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
         row = cell_of(said, made)
         place = f"-{said['place']}".replace(" ", "") if said["place"] else ""
-        keep(self.folder, f"{said['task']}{place}-{said['arm']}-{row['seed']}-{row['digest'][:6]}", row)
+        write_cell(self.folder, f"{said['task']}{place}-{said['arm']}-{row['seed']}-{row['digest'][:6]}", row)
         print(f"{said['task']}{place} {said['arm']} seed {row['seed']}: {row['cpu_s']:.0f} CPU s", flush=True)
         return row
 
@@ -278,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where cells are kept")
     options = parser.parse_args(arguments)
     folder = FOLDER / "quick" if options.quick and options.folder == FOLDER else options.folder
-    with nullcontext() if options.report else playing(folder):
+    with nullcontext() if options.report else study_run(folder):
         found = report(folder, options.only, quick=options.quick, making=not options.report)
     print("\n".join(shown(found)))
     finish(found, options)

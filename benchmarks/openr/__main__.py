@@ -23,19 +23,23 @@ of them. A deduction is right where it is proven. Intervals draw seeds and tasks
 
 from __future__ import annotations
 
-import logging
 import tempfile
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from benchmarks.cells import interval, keep, kept, playing, refuse, summary_path
 from benchmarks.openr.cell import ARMS, LEARNING, TASKS, Cell, Protocol, run_arms
 from benchmarks.reporting import RESULTS, about, command_line, finish, write
 from benchmarks.search_bases import FOLDER as BASES
+from benchmarks.study import (
+    compute_interval,
+    exit_on_problems,
+    prepare_process,
+    read_cells,
+    study_run,
+    summary_path,
+    write_cell,
+)
 from evolvent.errors import unknown
 from evolvent.reward.labelling import Labelling
 from evolvent.rl.trainer import PracticeConfig
@@ -69,7 +73,7 @@ def of_task(rows: Mapping[Cell, Row], task: str) -> dict[str, Any]:
     def against(arm: str, other: str | None) -> list[float]:
         own = [[float(one) for one in row["right"]] for row in by[arm]]
         theirs = [[float(one) for one in row["right"]] for row in by[other]] if other else None
-        return interval(own, theirs, kinds=ids, name="openr")
+        return compute_interval(own, theirs, kinds=ids, name="openr")
 
     return {
         "accuracy": {arm: against(arm, None) for arm in ARMS},
@@ -147,19 +151,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the cells are")
     options = parser.parse_args(arguments)
     wrong = [unknown("task", task, TASKS, where="--tasks") for task in options.tasks if task not in TASKS]
-    refuse(wrong)
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
+    exit_on_problems(wrong)
+    prepare_process()
     protocol = QUICK if options.quick else PROTOCOL
     with tempfile.TemporaryDirectory() as scratch:
         folder, bases = (Path(scratch), Path(scratch)) if options.quick else (options.folder, BASES)
         rows: dict[Cell, Row] = {
-            Cell(row["task"], row["seed"], row["arm"]): row for row in kept(folder, protocol.digest)
+            Cell(row["task"], row["seed"], row["arm"]): row for row in read_cells(folder, protocol.digest)
         }
 
         def note(cell: Cell, row: Row) -> None:
-            keep(folder, cell.key, row)
+            write_cell(folder, cell.key, row)
             rows[cell] = row
             print(
                 f"{cell.key:24} {sum(row['right']) / len(row['right']):.3f}  {row['tokens']}  {row['cpu_s']} cpu-s",
@@ -167,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )
 
         if not options.report:
-            with playing(folder):
+            with study_run(folder):
                 for seed in options.seeds or protocol.seeds:
                     for task in options.tasks:
                         run_arms(protocol, folder, bases, task, seed, rows=dict(rows), note=note)

@@ -12,18 +12,14 @@ not learned and stands in the CPU seconds of its cells. Intervals draw seeds and
 
 from __future__ import annotations
 
-import logging
 import tempfile
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from benchmarks.cells import interval, keep, kept, playing
 from benchmarks.p3.cell import MAIN, TASKS, VARIANTS, Cell, Protocol, panel, run_cell
 from benchmarks.reporting import RESULTS, about, command_line, finish
+from benchmarks.study import compute_interval, prepare_process, read_cells, study_run, write_cell
 
 FOLDER = RESULTS / "p3"
 PROTOCOL = Protocol()
@@ -42,12 +38,12 @@ def report(rows: Rows, protocol: Protocol, tasks: Sequence[str] = TASKS) -> dict
         names = [name for name in VARIANTS if all(Cell(task, name, seed) in rows for seed in seeds)]
         right = {name: [rows[Cell(task, name, seed)]["right"] for seed in seeds] for name in names}
         label = f"p3 {task}"
-        found["accuracy"][task] = {name: interval(right[name], kinds=kinds, name=label) for name in names}
-        found["base"][task] = interval(
+        found["accuracy"][task] = {name: compute_interval(right[name], kinds=kinds, name=label) for name in names}
+        found["base"][task] = compute_interval(
             [rows[Cell(task, "p3", seed)]["base"] for seed in seeds], kinds=kinds, name=label
         )
         found["p3_minus"][task] = {
-            name: interval(right["p3"], right[name], kinds=kinds, name=label) for name in names if name != "p3"
+            name: compute_interval(right["p3"], right[name], kinds=kinds, name=label) for name in names if name != "p3"
         }
         found["seeds"][task] = seeds
         found["cpu_s"][task] = {
@@ -74,7 +70,7 @@ def play_missing(protocol: Protocol, folder: Path, cells: Sequence[Cell], rows: 
     """Plays the cells that have no row, stores their rows and adds them to `rows`."""
     for cell in (cell for cell in cells if cell not in rows):
         row = rows[cell] = run_cell(protocol, folder, cell)
-        keep(folder, cell.key, row)
+        write_cell(folder, cell.key, row)
         base, right = (sum(row[name]) / len(row[name]) for name in ("base", "right"))
         print(f"{cell.key:28} {base:.3f} -> {right:.3f}  {row['cpu_s']} cpu-s", flush=True)
 
@@ -88,17 +84,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--seeds", nargs="+", type=int)
     asked = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")
+    prepare_process()
     protocol = QUICK if asked.quick else PROTOCOL
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) if asked.quick else FOLDER
-        rows = {Cell(row["task"], row["variant"], row["seed"]): row for row in kept(folder, protocol.digest)}
+        rows = {Cell(row["task"], row["variant"], row["seed"]): row for row in read_cells(folder, protocol.digest)}
         if not asked.report:
             seeds = asked.seeds or protocol.seeds
             wanted = [Cell(task, name, seed) for seed in seeds for task in asked.tasks for name in asked.variants]
-            with playing(folder):
+            with study_run(folder):
                 play_missing(protocol, folder, wanted, rows)
         found = report(rows, protocol, asked.tasks)
     show(found)

@@ -33,8 +33,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.cells import keep, kept, playing
 from benchmarks.reporting import RESULTS, about, command_line, finish, versions
+from benchmarks.study import read_cells, study_run, write_cell
 from evolvent.belief.comparison import Chooser, Played, planner, play
 from evolvent.belief.learners import LEARNERS
 from evolvent.belief.outcomes import CELLS, outcomes
@@ -164,10 +164,10 @@ def digest(said: Mapping[str, Any]) -> str:
 def done(folder: Path, name: str, seed: int, *, quick: bool) -> dict[str, Any]:
     """A cell, read back or made."""
     own = digest(protocol(name, seed, quick=quick))
-    for row in kept(folder, own):
+    for row in read_cells(folder, own):
         return row
     made = cell(name, seed, quick=quick)
-    keep(folder, f"{name.replace('/', '-')}-{seed}-{own[:6]}", made)
+    write_cell(folder, f"{name.replace('/', '-')}-{seed}-{own[:6]}", made)
     return made
 
 
@@ -326,7 +326,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where cells are kept")
     options = parser.parse_args(arguments)
     folder = FOLDER / "quick" if options.quick and options.folder == FOLDER else options.folder
-    with playing(folder):
+    with study_run(folder):
         found = report(folder, options.only, quick=options.quick)
     for name, row in found["policies"].items():
         mean, low, high = row["success"]

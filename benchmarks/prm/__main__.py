@@ -23,20 +23,17 @@ often the chosen response proves it stands beside. Intervals draw seeds and task
 
 from __future__ import annotations
 
-import logging
 import tempfile
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from benchmarks.cells import interval, keep, kept, playing, summary_path
 from benchmarks.prm.cell import REDUCTIONS, WAYS, Protocol, run_cell
 from benchmarks.reporting import RESULTS, about, command_line, finish, write
 from benchmarks.search_bases import FOLDER as BASES
+from benchmarks.study import compute_interval, prepare_process, read_cells, study_run, summary_path, write_cell
 from evolvent.search.aggregate import Rule, Sample, Span, aggregate
 
 FOLDER = RESULTS / "prm"
@@ -79,7 +76,9 @@ def compared(cells: Sequence[Row], *, way: str, span: Span, rule: Rule, ends: bo
             mine, theirs = ([[float(one[at]) for one in each] for each in side] for side in (own, votes))
             for what, other in ((name, None), (f"{name}_minus_majority", theirs)):
                 gained = np.subtract(mine, 0.0 if other is None else other)
-                row[what] = interval(mine, other, kinds=kinds, name="prm") if ends else [_mean(gained.ravel().tolist())]
+                row[what] = (
+                    compute_interval(mine, other, kinds=kinds, name="prm") if ends else [_mean(gained.ravel().tolist())]
+                )
         row["passed"] = round(
             float(np.mean([[max(task["proven"][:n]) for task in cell["votes"]] for cell in cells])), 4
         )
@@ -201,19 +200,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", nargs="+", type=int, help="of everything")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the cells are")
     options = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
+    prepare_process()
     protocol = QUICK if options.quick else PROTOCOL
     with tempfile.TemporaryDirectory() as scratch:
         folder, bases = (Path(scratch), Path(scratch)) if options.quick else (options.folder, BASES)
-        rows = {row["seed"]: row for row in kept(folder, protocol.digest)}
+        rows = {row["seed"]: row for row in read_cells(folder, protocol.digest)}
         wanted = options.seeds or protocol.seeds
         if not options.report:
-            with playing(folder):
+            with study_run(folder):
                 for seed in (seed for seed in wanted if seed not in rows):
                     rows[seed] = run_cell(protocol, bases, seed)
-                    keep(folder, str(seed), rows[seed])
+                    write_cell(folder, str(seed), rows[seed])
                     print(f"seed {seed}: {rows[seed]['cpu_s']} cpu-s", flush=True)
         found = report([rows[seed] for seed in wanted if seed in rows], protocol)
         if rows and not options.report and not options.quick:

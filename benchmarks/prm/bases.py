@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.kept_policies import noted, policy_once
 from benchmarks.looking_up import look_up
 from benchmarks.search_bases import BASES, QUICK, Base, base_of, made_by, shown_of, world_of
+from benchmarks.study import load_or_make_policy, read_policy_note
 from evolvent.errors import ConfigError
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
@@ -89,14 +89,14 @@ def policy_of(task: str, seed: int, folder: Path, *, bases: Mapping[str, Base]) 
     """
     if task != "deduction":
         return base_of(task, seed, folder, bases=bases)
-    return policy_once(folder, _name(task, seed, bases), lambda: _made(task, seed, bases))
+    return load_or_make_policy(folder, _name(task, seed, bases), lambda: _made(task, seed, bases))
 
 
 def took(task: str, seed: int, folder: Path, *, bases: Mapping[str, Base]) -> dict[str, Any]:
     """What making a kept policy took: tokens learned and fed, CPU seconds, parameters, the loss at the end."""
     if task != "deduction":
         return made_by(task, seed, folder, bases=bases)
-    return noted(folder, _name(task, seed, bases))
+    return read_policy_note(folder, _name(task, seed, bases))
 
 
 def _name(task: str, seed: int, bases: Mapping[str, Base]) -> str:

@@ -28,10 +28,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cells import each, kept, once, playing, quiet, refuse, summary_path
 from benchmarks.r3.cell import run_cell
 from benchmarks.r3.protocol import METHODS, PANELS, Cell, Protocol, panel
 from benchmarks.reporting import RESULTS, about, command_line, finish, write
+from benchmarks.study import (
+    exit_on_problems,
+    play_once,
+    prepare_process,
+    read_cells,
+    run_in_processes,
+    study_run,
+    summary_path,
+)
 from evolvent.errors import ConfigError, Problem, unknown
 from evolvent.methods.r3 import R3
 from evolvent.rl.trainer import PracticeConfig
@@ -71,7 +79,7 @@ class Cells:
     def __init__(self, folder: Path, protocol: Protocol) -> None:
         self.folder, self.protocol = folder, protocol
         names = Cell.__dataclass_fields__
-        self.kept = {Cell(**{name: row[name] for name in names}): row for row in kept(folder, protocol.digest)}
+        self.kept = {Cell(**{name: row[name] for name in names}): row for row in read_cells(folder, protocol.digest)}
 
     def of(self, method: str, cell: Cell) -> Cell:
         """The cell of another method beside this one: in the study at its rate, in tuning at the middle one."""
@@ -133,7 +141,7 @@ def play(folder: Path, protocol: Protocol, cell: Cell) -> str:
             return ""  # another process is at it
         networks = 2 if protocol.r3.practice.critic == "own" else 1  # a critic of its own learns each token too
         learned = mixed["tokens_trained"] // networks
-    row = once(folder, cell.key, protocol.digest, partial(run_cell, protocol, folder, cell, learned))
+    row = play_once(folder, cell.key, protocol.digest, partial(run_cell, protocol, folder, cell, learned))
     if row is None:
         return ""
     return (
@@ -151,7 +159,7 @@ def play_all(folder: Path, protocol: Protocol, asked: Asked) -> None:
             cells = Cells(folder, protocol)
             every = tuning(protocol) if kind == "tuning" else [*studied(cells, asked.tasks, asked.seeds)]
             while todo := [cell for cell in every if cell.method in methods and cell not in cells.kept]:
-                each(partial(play, folder, protocol), todo, jobs=asked.jobs)
+                run_in_processes(partial(play, folder, protocol), todo, jobs=asked.jobs)
                 cells = Cells(folder, protocol)
                 if not cells.kept.keys() >= {*todo}:
                     time.sleep(_AGAIN_S)
@@ -288,12 +296,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     wrong = [unknown("panel", task, PANELS, where="--tasks") for task in tasks if task not in PANELS]
     if used := sorted({*seeds} & {*PROTOCOL.development}):
         wrong.append(Problem("--seeds", f"{used} choose the rates", "give other seeds"))
-    refuse(wrong)
-    quiet()
+    exit_on_problems(wrong)
+    prepare_process()
     with tempfile.TemporaryDirectory() as scratch:
         protocol, folder = (QUICK, Path(scratch)) if options.quick else (PROTOCOL, options.folder)
         if not options.report:
-            with playing(folder):
+            with study_run(folder):
                 play_all(folder, protocol, Asked(tasks, seeds, options.jobs))
         found = report(Cells(folder, protocol), quick=options.quick)
         if not options.report and not options.quick:

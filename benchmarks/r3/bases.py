@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig
 
-from benchmarks.kept_policies import policy_once
 from benchmarks.r3.protocol import MODELS, PANELS, Protocol, panel, world_of
+from benchmarks.study import load_or_make_policy
 from evolvent.errors import ConfigError
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import weighted_nll
@@ -29,7 +29,7 @@ def base_of(protocol: Protocol, task: str, model: str, seed: int, *, folder: Pat
         ConfigError: demonstrations that do not fit the context. Locked: another process has been making it too long.
     """
     name = f"base-{protocol.digest}-{task.replace(' ', '')}-{model}-{seed}"
-    return policy_once(folder, name, lambda: (_made(protocol, task, model, seed), {}))
+    return load_or_make_policy(folder, name, lambda: (_made(protocol, task, model, seed), {}))
 
 
 def _made(protocol: Protocol, task: str, model: str, seed: int) -> Policy:

@@ -17,21 +17,17 @@ A cell is one JSON file: a run that was stopped goes on. Intervals draw seeds an
 
 from __future__ import annotations
 
-import logging
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from benchmarks.cells import keep, playing, read_rows, refuse, summary_path
 from benchmarks.reporting import RESULTS, about, command_line, finish, write
 from benchmarks.search_bases import panel
 from benchmarks.search_quality.cell import loop_cell, run_cell
 from benchmarks.search_quality.protocol import METHODS, TASKS, Cell, Protocol
+from benchmarks.study import exit_on_problems, prepare_process, read_rows, study_run, summary_path, write_cell
 from evolvent.errors import unknown
 from evolvent.stats import crossed, paired
 from evolvent.trajectory import sample_rng
@@ -65,7 +61,7 @@ class Cells:
         if cell in self.kept:
             return
         row = run_cell(self.protocol, self.folder, cell)
-        keep(self.folder, cell.key, row)
+        write_cell(self.folder, cell.key, row)
         self.kept[cell] = row
         mean = sum(row["values"]) / len(row["values"])
         print(f"{cell.key:36} {mean:.3f}  computed {row['computed']:8.0f}  {row['cpu_s']:6.1f} cpu-s", flush=True)
@@ -75,7 +71,7 @@ class Cells:
         if any((row["task"], row["seed"]) == (task, seed) for row in self.loops):
             return
         row = loop_cell(self.protocol, self.folder, task, seed)
-        keep(self.folder, f"{task}-{seed}", row, kind="loop")
+        write_cell(self.folder, f"{task}-{seed}", row, kind="loop")
         self.loops.append(row)
         print(f"loop {task} {seed}: {row['before']} -> {row['after']} (control {row['control']})", flush=True)
 
@@ -247,15 +243,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     protocol = QUICK if options.quick else PROTOCOL
     tasks = options.tasks or (["countdown"] if options.quick else [*TASKS])
     wrong = [unknown("task", task, TASKS, where="--tasks") for task in tasks if task not in TASKS]
-    refuse(wrong)
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
+    exit_on_problems(wrong)
+    prepare_process()
     with tempfile.TemporaryDirectory() as scratch:
         kept = Cells(Path(scratch) if options.quick else options.folder, protocol)
         if not options.report:
             seeds = options.seeds or protocol.seeds
-            with playing(kept.folder):
+            with study_run(kept.folder):
                 for cell in cells(tasks, seeds, options.budgets or (1 if options.quick else protocol.budgets)):
                     kept.play(cell)
                 for seed in seeds if options.loop else ():

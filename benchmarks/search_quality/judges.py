@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.kept_policies import noted, policy_once
 from benchmarks.search_bases import base_of, panel, world_of
 from benchmarks.search_quality.protocol import TASKS, Protocol, shared
+from benchmarks.study import load_or_make_policy, read_policy_note
 from evolvent.agents.language import LanguageAgent
 from evolvent.engine.asks import Sampling
 from evolvent.engine.local import LocalEngine
@@ -54,7 +54,7 @@ def judge_of(protocol: Protocol, task: str, seed: int, folder: Path) -> tuple[Po
         return judge, _worth(protocol, judge, task, seed, folder)
 
     name = f"judge-{protocol.digest(task)}-{task}-{seed}"
-    return policy_once(folder, name, made), noted(folder, name)
+    return load_or_make_policy(folder, name, made), read_policy_note(folder, name)
 
 
 def _judge(protocol: Protocol, task: str, seed: int, folder: Path) -> Policy:

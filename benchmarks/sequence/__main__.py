@@ -33,10 +33,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.cells import interval, keep, kept, playing
 from benchmarks.reporting import RESULTS, about, command_line, finish
 from benchmarks.sequence.tasks import Sized, gap, run_tasks
 from benchmarks.sequence.text import ARMS, TEXT_WORLDS, TextSize, run_text
+from benchmarks.study import compute_interval, read_cells, study_run, write_cell
 from evolvent.methods.decision_transformer import DecisionTransformer, decision_transformer
 from evolvent.methods.online_dt import OnlineDT, online_dt
 from evolvent.methods.q_transformer import QTransformer, q_transformer
@@ -329,7 +329,7 @@ def _scores(rows: Sequence[Mapping[str, Any]], name: str, what: str) -> dict[str
         own = [row[what] for row in rows if (row["data"], row["method"]) == (name, method) and what in row]
         if own:
             nothing = [[0.0] * len(each) for each in own]
-            found[method] = interval(own, nothing, kinds=range(len(own[0])), name=name)
+            found[method] = compute_interval(own, nothing, kinds=range(len(own[0])), name=name)
     return found
 
 
@@ -343,7 +343,7 @@ def _above(rows: Sequence[Mapping[str, Any]], name: str, pair: tuple[str, str], 
     if not seeds:
         return None
     kinds = range(len(own[seeds[0]]))
-    return interval([own[seed] for seed in seeds], [other[seed] for seed in seeds], kinds=kinds, name=name)
+    return compute_interval([own[seed] for seed in seeds], [other[seed] for seed in seeds], kinds=kinds, name=name)
 
 
 def _cost(row: Mapping[str, Any]) -> float:
@@ -384,16 +384,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     protocol, folder = (QUICK, FOLDER / "quick") if given.quick else (Protocol(), FOLDER)
     if not given.report:
-        with playing(folder):
+        with study_run(folder):
             play_missing(protocol, folder, given)
-    found = report(kept(folder, protocol.digest))
+    found = report(read_cells(folder, protocol.digest))
     print(told(found))
     finish(found, given)
 
 
 def play_missing(protocol: Protocol, folder: Path, given: argparse.Namespace) -> None:
     """Plays the chosen cells that have no row in the folder and stores their rows."""
-    done = {(row["data"], row["method"], row["seed"]) for row in kept(folder, protocol.digest)}
+    done = {(row["data"], row["method"], row["seed"]) for row in read_cells(folder, protocol.digest)}
     seeds = protocol.seeds if given.seeds is None else given.seeds
     names = [name for name in given.data if name in DATA]
     todo = [
@@ -405,7 +405,7 @@ def play_missing(protocol: Protocol, folder: Path, given: argparse.Namespace) ->
     ]
     for name, method, seed in todo:
         row = run_cell(protocol, name, method, seed)
-        keep(folder, f"{name}-{method}-{seed}", row)
+        write_cell(folder, f"{name}-{method}-{seed}", row)
         print(
             f"{name:18} {method:4} seed {seed}: {np.mean(row['scores']):8.2f}  "
             f"{row['cpu_train_s'] + row['cpu_play_s']:.1f} cpu-s",
@@ -414,10 +414,10 @@ def play_missing(protocol: Protocol, folder: Path, given: argparse.Namespace) ->
     texts = [name for name in given.data if name in TEXTS]
     for name, arm, seed in ((name, arm, seed) for seed in seeds for name in texts for arm in ARMS):
         if (name, arm, seed) not in done:
-            keep(folder, f"{name}-{arm}-{seed}", run_texts(protocol, name, arm, seed))
+            write_cell(folder, f"{name}-{arm}-{seed}", run_texts(protocol, name, arm, seed))
     for seed in seeds if TASKS in given.data else ():
         if (TASKS, "gato", seed) not in done:
-            keep(folder, f"{TASKS}-gato-{seed}", run_generalist(protocol, seed))
+            write_cell(folder, f"{TASKS}-gato-{seed}", run_generalist(protocol, seed))
 
 
 if __name__ == "__main__":

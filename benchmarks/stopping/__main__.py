@@ -24,7 +24,6 @@ sample solves and the number of different answers are told too.
 from __future__ import annotations
 
 import argparse
-import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -33,11 +32,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from benchmarks.cells import keep, playing, read_rows, refuse, summary_path
 from benchmarks.reporting import RESULTS, about, command_line, finish, write
 from benchmarks.stopping.votes import TASKS, Cell, Protocol, votes_of
+from benchmarks.study import exit_on_problems, prepare_process, read_rows, study_run, summary_path, write_cell
 from evolvent.belief.answers import AnswerBelief
 from evolvent.belief.named import read_detector
 from evolvent.belief.outcomes import outcomes
@@ -324,7 +322,7 @@ def _cells(folder: Path, protocol: Protocol, options: argparse.Namespace) -> lis
             if options.report:
                 continue
             row = votes_of(protocol, folder, cell)
-            keep(folder, cell.key, row, kind="votes")
+            write_cell(folder, cell.key, row, kind="votes")
         found.append(row)
     return found
 
@@ -337,13 +335,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the votes are kept")
     options = parser.parse_args(arguments)
     wrong = [unknown("task", task, TASKS, where="--tasks") for task in options.tasks or () if task not in TASKS]
-    refuse(wrong)
-    torch.set_num_threads(1)
-    logging.disable(logging.WARNING)
+    exit_on_problems(wrong)
+    prepare_process()
     protocol = QUICK if options.quick else PROTOCOL
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) if options.quick else options.folder
-        with nullcontext() if options.report else playing(folder):
+        with nullcontext() if options.report else study_run(folder):
             cells = _cells(folder, protocol, options)
         found = report(cells, protocol)
     if cells and not options.quick and not options.report:

@@ -18,8 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +57,10 @@ def report(options: argparse.Namespace) -> dict[str, Any]:
         from benchmarks.trad.index import index_report
 
         result |= index_report(options.sizes, peers=options.peers, limit_s=options.limit_s, quick=options.quick)
-    if options.agents or (every and find_spec("benchmarks.trad_agents")):
-        result |= import_module("benchmarks.trad_agents").report(quick=options.quick)
+    if options.agents or every:
+        from benchmarks.trad_agents.__main__ import report as report_agents
+
+        result |= report_agents(quick=options.quick)
     return result | {
         "goals": GOALS,
         "quick": options.quick,

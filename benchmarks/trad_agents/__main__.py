@@ -17,19 +17,16 @@ same code, which no prompt of the training had. They differ in nothing but what 
 
 from __future__ import annotations
 
-import logging
 import tempfile
-import warnings
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from benchmarks.cells import interval, keep, kept, playing
 from benchmarks.reporting import RESULTS, about, command_line, finish
+from benchmarks.study import compute_interval, prepare_process, read_cells, study_run, write_cell
 from benchmarks.trad_agents.cell import Cell, play, trained
 from benchmarks.trad_agents.lessons import SYSTEMS, WORLDS, Protocol
 
@@ -47,7 +44,7 @@ CANNOT = (
 def study(protocol: Protocol, folder: Path, seeds: Sequence[int]) -> None:
     """Train and play what has no cell, one seed after the other."""
     for seed in seeds:
-        there = {(row["world"], row["system"]) for row in kept(folder, protocol.digest) if row["seed"] == seed}
+        there = {(row["world"], row["system"]) for row in read_cells(folder, protocol.digest) if row["seed"] == seed}
         missing = [Cell(name, system, seed) for system in SYSTEMS for name in WORLDS if (name, system) not in there]
         if not missing:
             continue
@@ -55,7 +52,7 @@ def study(protocol: Protocol, folder: Path, seeds: Sequence[int]) -> None:
         print(f"seed {seed}: {about}", flush=True)
         for cell in missing:
             row = play(protocol, policy, cell) | {"training": about}
-            keep(folder, cell.key, row)
+            write_cell(folder, cell.key, row)
             print(
                 f"{cell.key:40} success {np.mean(row['success']):.3f} followed {np.mean(row['followed']):.3f} "
                 f"told {np.mean(row['told']):.3f}",
@@ -65,7 +62,7 @@ def study(protocol: Protocol, folder: Path, seeds: Sequence[int]) -> None:
 
 def figures(protocol: Protocol, folder: Path, seeds: Sequence[int]) -> dict[str, Any]:
     """All figures over the seeds that every system has played in every world."""
-    rows = {(row["world"], row["system"], row["seed"]): row for row in kept(folder, protocol.digest)}
+    rows = {(row["world"], row["system"], row["seed"]): row for row in read_cells(folder, protocol.digest)}
     whole = [seed for seed in seeds if all((name, system, seed) in rows for name in WORLDS for system in SYSTEMS)]
     if not whole:
         return {}
@@ -81,7 +78,7 @@ def figures(protocol: Protocol, folder: Path, seeds: Sequence[int]) -> dict[str,
             for name in worlds  # tasks of a panel differ in more than their kind
             for at, kind in enumerate(rows[name, system, whole[0]]["kinds"])
         ]
-        return interval(own, against, kinds=kinds, name=f"trad {system} {other} {what}")
+        return compute_interval(own, against, kinds=kinds, name=f"trad {system} {other} {what}")
 
     groups = {name: [name] for name in WORLDS} | {ALL: [*WORLDS]}
     table = {
@@ -127,18 +124,11 @@ def report(*, quick: bool = False) -> dict[str, Any]:
     if not quick:
         found = figures(PROTOCOL, FOLDER, PROTOCOL.seeds)
     else:
-        quiet()
+        prepare_process()
         with tempfile.TemporaryDirectory() as scratch:
             study(QUICK, Path(scratch), QUICK.seeds)
             found = figures(QUICK, Path(scratch), QUICK.seeds)
     return {"success": found.pop("success", None), "agents": found or None}
-
-
-def quiet() -> None:
-    """One thread, and no warnings of what is known."""
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
 
 
 def show(found: dict[str, Any]) -> None:
@@ -157,13 +147,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=PROTOCOL.seeds, help="seeds of models and codes")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the cells are")
     options = parser.parse_args(arguments)
-    quiet()
+    prepare_process()
     seeds = [PROTOCOL.development] if options.develop else options.seeds
     if options.quick:
         seeds, told = QUICK.seeds, report(quick=True)
     else:
         if not options.report:
-            with playing(options.folder):
+            with study_run(options.folder):
                 study(PROTOCOL, options.folder, seeds)
         found = figures(PROTOCOL, options.folder, seeds)
         told = {"success": found.pop("success", None), "agents": found or None}

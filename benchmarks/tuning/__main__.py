@@ -18,18 +18,14 @@ every cell has played are reported.
 from __future__ import annotations
 
 import json
-import logging
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from benchmarks.cells import keep, kept, playing, summary_path
 from benchmarks.reporting import RESULTS, about, command_line, finish, write
+from benchmarks.study import prepare_process, read_cells, study_run, summary_path, write_cell
 from benchmarks.tuning.cell import Cell, Protocol, Ready, panel, ready, refusal, run_cell
 from evolvent.errors import ConfigError
 from evolvent.files import write_atomic
@@ -135,7 +131,7 @@ class Rows:
         else:
             facts = {"digest": self.digest, **protocol.described()}
             write_atomic(frozen, json.dumps(facts, indent=1) + "\n")
-        self.kept = {row["key"]: row for row in kept(folder, self.digest)}
+        self.kept = {row["key"]: row for row in read_cells(folder, self.digest)}
         self._bases: dict[int, Ready] = {}
 
     def base(self, seed: int) -> Ready:
@@ -152,7 +148,7 @@ class Rows:
             start = self.base(cell.seed)
             row = {**run_cell(self.protocol, start, cell), "digest": self.digest}
             row |= {"base_tokens": start.report.tokens, "base_solved": not start.report.finished}
-            keep(self._folder, cell.key.replace("/", "-"), row)
+            write_cell(self._folder, cell.key.replace("/", "-"), row)
             self.kept[cell.key] = row
             print(f"{cell.key:44} {row['success']:.3f} {row['loss']} {row['note'][:60]}", flush=True)
         return self.kept[cell.key]
@@ -355,9 +351,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--report", action="store_true", help="train nothing, print what is there")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the rows are")
     options = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
+    prepare_process()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) if options.quick else options.folder
         rows = Rows(folder, QUICK if options.quick else PROTOCOL)
@@ -365,7 +359,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             (folder / "locks").mkdir(exist_ok=True)
             lock = WriterLock(folder / "locks" / "writer")
             try:
-                with playing(folder):
+                with study_run(folder):
                     run_study(rows)
             finally:
                 lock.release()

@@ -7,7 +7,6 @@ begins anew where it is started. (`tuning` and `mat` are not here: theirs tell v
 import pytest
 
 from benchmarks import reporting
-from benchmarks.cells import read_rows
 from benchmarks.comments import training
 from benchmarks.credit import __main__ as credit
 from benchmarks.masking import __main__ as masking
@@ -19,6 +18,7 @@ from benchmarks.r3 import __main__ as r3
 from benchmarks.search_quality import __main__ as search_quality
 from benchmarks.sequence import __main__ as sequence
 from benchmarks.stopping import __main__ as stopping
+from benchmarks.study import read_rows
 from benchmarks.trad_agents import __main__ as trad_agents
 
 

@@ -16,7 +16,7 @@ from benchmarks import page, reporting, scan
 
 FOLDER = Path(reporting.__file__).parent
 OTHERS = {  # modules that can be run and measure nothing by themselves
-    "cells": "packs and unpacks what studies keep",
+    "study": "packs and unpacks what studies keep",
     "bfcl_peer": "the other side of bfcl, in a Python of its own",
     "household_official": "the official engine behind a pipe",
     "page": "makes docs/benchmarks.md",

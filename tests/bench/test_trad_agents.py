@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.cells import keep
+from benchmarks.study import write_cell
 from benchmarks.trad_agents import __main__ as trad_agents
 from benchmarks.trad_agents.cell import acts, part_of, told_share, untrained
 from benchmarks.trad_agents.lessons import (
@@ -146,7 +146,7 @@ def test_figures_hold_whole_seeds(tmp_path):
 
     cells = [(name, system, seed) for name in WORLDS for system in SYSTEMS for seed in (0, 1, 2)]
     for at, cell in enumerate(cells[:-1]):  # one cell of seed 2 is missing
-        keep(tmp_path, str(at), row(*cell))
+        write_cell(tmp_path, str(at), row(*cell))
     found = trad_agents.figures(SMALL, tmp_path, (0, 1, 2))
     assert found["seeds"] == [0, 1]
     assert found["success"]["household"]["trad"][0] == 0.75

@@ -1,4 +1,4 @@
-"""`benchmarks.cells`: loose cells and the archive hold the same rows, and packing never loses one."""
+"""`benchmarks.study`: loose cells and the archive hold the same rows, and packing never loses one."""
 
 import fcntl
 import gzip
@@ -6,20 +6,31 @@ import json
 
 import pytest
 
-from benchmarks import cells
-from benchmarks.cells import ARCHIVE, keep, kept, once, pack, playing, read_rows, summary_path, unpack, unpacked_copy
+from benchmarks import study
 from benchmarks.reporting import RESULTS
+from benchmarks.study import (
+    ARCHIVE,
+    pack,
+    play_once,
+    read_cells,
+    read_rows,
+    study_run,
+    summary_path,
+    unpack,
+    unpacked_copy,
+    write_cell,
+)
 from evolvent.errors import ConfigError
 
 
 def fill(folder, count=3):
     for number in range(count):
-        keep(folder, f"a-{number}", {"digest": "d", "value": number / 3})
+        write_cell(folder, f"a-{number}", {"digest": "d", "value": number / 3})
 
 
 def test_pack_moves_loose_cells_into_the_archive(tmp_path):
     fill(tmp_path)
-    keep(tmp_path, "b", {"digest": "other"}, kind="votes")
+    write_cell(tmp_path, "b", {"digest": "other"}, kind="votes")
     before, votes = read_rows(tmp_path), read_rows(tmp_path, "votes-*")
     assert pack(tmp_path) == 4
     assert [path.name for path in tmp_path.iterdir()] == [ARCHIVE]
@@ -45,46 +56,46 @@ def test_pack_of_the_same_rows_writes_the_same_bytes(tmp_path):
 def test_loose_cell_replaces_the_archived_one(tmp_path):
     fill(tmp_path)
     pack(tmp_path)
-    keep(tmp_path, "a-1", {"digest": "d", "value": "new"})
-    assert [row["value"] for row in kept(tmp_path, "d")] == [0.0, "new", 2 / 3]
+    write_cell(tmp_path, "a-1", {"digest": "d", "value": "new"})
+    assert [row["value"] for row in read_cells(tmp_path, "d")] == [0.0, "new", 2 / 3]
     pack(tmp_path)
-    assert [row["value"] for row in kept(tmp_path, "d")] == [0.0, "new", 2 / 3]
+    assert [row["value"] for row in read_cells(tmp_path, "d")] == [0.0, "new", 2 / 3]
 
 
 def test_once_does_not_play_an_archived_cell_again(tmp_path):
     fill(tmp_path)
     pack(tmp_path)
-    assert once(tmp_path, "a-1", "d", lambda: pytest.fail("was played again")) is None
-    assert once(tmp_path, "a-1", "another protocol", lambda: {"digest": "another protocol"}) is not None
+    assert play_once(tmp_path, "a-1", "d", lambda: pytest.fail("was played again")) is None
+    assert play_once(tmp_path, "a-1", "another protocol", lambda: {"digest": "another protocol"}) is not None
 
 
 def test_archive_that_does_not_read_back_equal_leaves_the_loose_cells(tmp_path, monkeypatch):
     fill(tmp_path)
-    monkeypatch.setattr(cells, "write_atomic", lambda path, data: None)
+    monkeypatch.setattr(study, "write_atomic", lambda path, data: None)
     with pytest.raises(ConfigError, match="does not read back equal"):
         pack(tmp_path)
     assert len(list(tmp_path.glob("cell-*.json"))) == 3
 
 
 def test_playing_packs_after_a_run(tmp_path):
-    with playing(tmp_path):
+    with study_run(tmp_path):
         fill(tmp_path)
-    assert not list(tmp_path.glob("cell-*.json")) and len(kept(tmp_path, "d")) == 3
+    assert not list(tmp_path.glob("cell-*.json")) and len(read_cells(tmp_path, "d")) == 3
 
 
 def test_playing_leaves_loose_cells_after_an_error(tmp_path):
-    with pytest.raises(KeyboardInterrupt), playing(tmp_path):
+    with pytest.raises(KeyboardInterrupt), study_run(tmp_path):
         fill(tmp_path)
         raise KeyboardInterrupt
     assert len(list(tmp_path.glob("cell-*.json"))) == 3
 
 
 def test_playing_does_not_pack_while_another_process_plays(tmp_path):
-    with playing(tmp_path):
+    with study_run(tmp_path):
         fill(tmp_path)
         with (tmp_path / "locks" / "players").open("a") as other:
             fcntl.flock(other, fcntl.LOCK_SH)
-            with playing(tmp_path):
+            with study_run(tmp_path):
                 pass
             assert len(list(tmp_path.glob("cell-*.json"))) == 3
     assert not list(tmp_path.glob("cell-*.json"))
@@ -111,5 +122,5 @@ def test_summary_of_a_study_stands_beside_its_folder_in_results(tmp_path):
 
 
 def test_every_committed_cell_is_in_an_archive():
-    loose = [path for pattern in cells._LOOSE for path in RESULTS.glob(f"*/{pattern}")]
-    assert not loose, "pack them: python -m benchmarks.cells --pack FOLDER"
+    loose = [path for pattern in study._LOOSE for path in RESULTS.glob(f"*/{pattern}")]
+    assert not loose, "pack them: python -m benchmarks.study --pack FOLDER"

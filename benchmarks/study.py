@@ -3,8 +3,8 @@
 A run writes each finished cell as its own JSON file and packs these files into `cells.jsonl.gz` when it ends. Studies
 read both; a loose file replaces the archived cell of the same key.
 
-    python -m benchmarks.cells --pack FOLDER ...      # after a run that was interrupted
-    python -m benchmarks.cells --unpack FOLDER ...    # the loose files again, for `evolvent bench study FOLDER`
+    python -m benchmarks.study --pack FOLDER ...      # after a run that was interrupted
+    python -m benchmarks.study --unpack FOLDER ...    # the loose files again, for `evolvent bench study FOLDER`
 """
 
 from __future__ import annotations
@@ -31,30 +31,35 @@ import torch
 from benchmarks.reporting import RESULTS
 from evolvent.bench.results import claimed
 from evolvent.errors import ConfigError, Locked, Problem
-from evolvent.files import write_atomic
+from evolvent.files import plain_json, write_atomic
+from evolvent.models.policy import Policy, load_policy
 from evolvent.stats import crossed
 from evolvent.trajectory import sample_rng
 
 __all__ = [
     "ARCHIVE",
-    "each",
-    "interval",
-    "keep",
-    "kept",
-    "once",
+    "compute_interval",
+    "exit_on_problems",
+    "load_or_make_policy",
     "pack",
-    "playing",
-    "quiet",
+    "play_once",
+    "prepare_process",
+    "read_cells",
+    "read_policy_note",
     "read_rows",
-    "refuse",
+    "run_in_processes",
+    "study_run",
     "summary_path",
     "unpack",
     "unpacked_copy",
+    "write_cell",
 ]
 
 ARCHIVE = "cells.jsonl.gz"
 _LOOSE = ("cell-*.json", "loop-*.json", "votes-*.json", "results/*/*.json")
 _FROZEN = ("study.json", "panels.json")
+_POLICY_WAIT_S = 1800.0  # for another process that makes the same policy
+_NOTE = "note.json"
 
 T = TypeVar("T")
 
@@ -145,7 +150,7 @@ def unpacked_copy(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def playing(folder: Path) -> Iterator[None]:
+def study_run(folder: Path) -> Iterator[None]:
     """Marks a folder as in use by a run and packs it after the last run that ends without an error.
 
     Several processes may play in one folder. None of them packs while another still plays.
@@ -166,92 +171,132 @@ def summary_path(folder: Path, name: str) -> Path:
     return (RESULTS if folder.parent == RESULTS else folder) / f"{name}.json"
 
 
-def kept(folder: Path, digest: str) -> list[dict[str, Any]]:
-    """The cells of a protocol that a folder holds."""
+def read_cells(folder: Path, digest: str) -> list[dict[str, Any]]:
+    """Reads the cells in a folder that were played under the protocol of this digest."""
     return [row for row in read_rows(folder).values() if row["digest"] == digest]
 
 
-def keep(folder: Path, key: str, row: Mapping[str, Any], *, kind: str = "cell") -> None:
-    """Write a cell as a loose file, whole or not at all."""
+def write_cell(folder: Path, key: str, row: Mapping[str, Any], *, kind: str = "cell") -> None:
+    """Writes a cell as a loose file, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / f"{kind}-{key}.json", json.dumps(row, allow_nan=False) + "\n")
 
 
-def once(folder: Path, key: str, digest: str, make: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Make a cell and keep it; None where the folder has it, or another process is making it."""
+def play_once(folder: Path, key: str, digest: str, play: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Plays a cell and writes its row. Returns None if the folder holds the cell or another process plays it."""
     try:
         with claimed(folder / "locks" / f"cell-{key}", wait_s=0):
             if read_rows(folder).get(f"cell-{key}", {}).get("digest") == digest:
                 return None
-            row = make()
-            keep(folder, key, row)
+            row = play()
+            write_cell(folder, key, row)
             return row
     except Locked:
         return None
 
 
-def quiet() -> None:
-    """One thread, and only what a benchmark prints."""
+def load_or_make_policy(folder: Path, name: str, make: Callable[[], tuple[Policy, Mapping[str, Any]]]) -> Policy:
+    """Loads the policy `FOLDER/runs/NAME`. The first process that asks for it makes it, whole or not at all.
+
+    Args:
+        make: returns the policy and a note about it, which `read_policy_note` reads.
+
+    Raises:
+        Locked: another process has been making it for half an hour.
+    """
+    path = _policy_path(folder, name)
+    with claimed(folder / "locks" / name, wait_s=_POLICY_WAIT_S):
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+                unfinished = Path(scratch) / "policy"
+                policy, note = make()
+                policy.save(unfinished)
+                (unfinished / _NOTE).write_text(plain_json(note) + "\n", encoding="utf-8")
+                unfinished.replace(path)
+    return load_policy(path)
+
+
+def read_policy_note(folder: Path, name: str) -> dict[str, Any]:
+    """Reads the note that was written when a policy was made."""
+    return dict(json.loads((_policy_path(folder, name) / _NOTE).read_text(encoding="utf-8")))
+
+
+def _policy_path(folder: Path, name: str) -> Path:
+    return folder / "runs" / name
+
+
+def prepare_process() -> None:
+    """Computes with one thread and silences warnings and log messages."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
 
 
-def each(work: Callable[[T], str], todo: Sequence[T], *, jobs: int) -> None:
-    """Do all of it, in so many processes of one thread each; what they answer is printed as it comes."""
-    refuse([] if jobs >= 1 else [Problem("--jobs", f"{jobs} processes", "give 1 or more")])
+def run_in_processes(work: Callable[[T], str], items: Sequence[T], *, jobs: int) -> None:
+    """Calls `work` on every item in `jobs` processes of one thread each and prints the lines that it returns."""
+    exit_on_problems([] if jobs >= 1 else [Problem("--jobs", f"{jobs} processes", "give 1 or more")])
     if jobs == 1:
-        for one in todo:
-            _tell(work(one))
+        for item in items:
+            _print_line(work(item))
         return
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=quiet) as pool:
-        for done in as_completed([pool.submit(work, one) for one in todo]):
-            _tell(done.result())
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=prepare_process) as pool:
+        for future in as_completed([pool.submit(work, item) for item in items]):
+            _print_line(future.result())
 
 
-def _tell(line: str) -> None:
+def _print_line(line: str) -> None:
     if line:
         print(line, flush=True)
 
 
-def refuse(wrong: Sequence[Problem]) -> None:
-    """End the program where its command line asks for what does not exist; without a mistake nothing happens."""
-    if wrong:
-        raise SystemExit(f"error: {ConfigError(wrong)}")
+def exit_on_problems(problems: Sequence[Problem]) -> None:
+    """Ends the program with an error message if the command line has problems."""
+    if problems:
+        raise SystemExit(f"error: {ConfigError(problems)}")
 
 
-def interval(
-    own: Sequence[Sequence[float]],
-    other: Sequence[Sequence[float]] | None = None,
+def compute_interval(
+    scores: Sequence[Sequence[float]],
+    control: Sequence[Sequence[float]] | None = None,
     *,
     kinds: Sequence[Hashable],
     name: str,
 ) -> list[float]:
-    """[mean, low, high] of a difference `[seeds, tasks]` over seeds and kinds; the ends of one seed are the mean.
+    """Bootstraps the mean score, or the mean difference from a control, over seeds and kinds of tasks.
 
     Args:
-        other: what is taken off; None: `own` are shares, whose ends stay within 0 and 1.
+        scores: [num_seeds, num_tasks].
+        control: [num_seeds, num_tasks]. Subtracted from `scores`; None: `scores` are shares, and the interval stays
+            within 0 and 1.
+        kinds: [num_tasks]. The kind of each task.
+        name: seeds the bootstrap.
+
+    Returns:
+        [mean, low, high]; low and high equal the mean if there is one seed.
     """
-    found = crossed(own, [[0.0] * len(kinds)] * len(own) if other is None else other, kinds=kinds, rng=sample_rng(name))
-    ends = (found.mean, found.low, found.high) if found.low == found.low else (found.mean,) * 3
-    return [round(end if other is not None else min(max(end, 0.0), 1.0), 4) for end in ends]
+    baseline = [[0.0] * len(kinds)] * len(scores) if control is None else control
+    result = crossed(scores, baseline, kinds=kinds, rng=sample_rng(name))
+    ends = (result.mean, result.low, result.high) if result.low == result.low else (result.mean,) * 3
+    return [round(end if control is not None else min(max(end, 0.0), 1.0), 4) for end in ends]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.cells", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks.study", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--pack", nargs="+", type=Path, default=[], metavar="FOLDER", help="move loose cells inside")
     parser.add_argument("--unpack", nargs="+", type=Path, default=[], metavar="FOLDER", help="write them as files")
     options = parser.parse_args(arguments)
     folders = [*options.pack, *options.unpack]
-    refuse(
+    exit_on_problems(
         [Problem(str(folder), "is not a folder", "name a study's folder") for folder in folders if not folder.is_dir()]
     )
     for folder in options.unpack:
         unpack(folder)
     for folder in options.pack:
-        with playing(folder):
+        with study_run(folder):
             pass
 
 
