@@ -11,7 +11,7 @@ Budgets are computed tokens of a problem, those of policy and judge together; ho
 budget by one rule (`search_quality_protocol.how_of`), and no budget is ever passed. Of `preference` the figure is the
 mean true reward, which nothing but this measurement sees.
 
-A cell is one JSON file: a run that was stopped goes on. Intervals draw seeds and kinds of tasks again
+A cell is written when it is played: a stopped run goes on. Intervals draw seeds and kinds of tasks again
 (`stats.crossed`).
 """
 

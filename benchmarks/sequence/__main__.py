@@ -13,7 +13,7 @@ with four of one task each (`benchmarks/sequence/tasks.py`), and text policies, 
 array methods on the same recordings (`benchmarks/sequence/text.py`; scores are 100 times the return). Hopper needs
 mujoco: without it, it is not run, and listed so.
 
-A cell (data, method, seed) is one JSON file, so that a study that was stopped goes on.
+A cell (data, method, seed) is written as soon as it is played, so a stopped study goes on.
 """
 
 from __future__ import annotations

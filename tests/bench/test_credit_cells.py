@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.credit.__main__ import INNERS, STUDIED, Asked, Cells, report, wanted
+from benchmarks.credit.__main__ import INNERS, report
 from benchmarks.credit.cell import PLACES, WAYS, Cell, Protocol, area, curve_of, panels, steps_to
+from benchmarks.credit.schedule import STUDIED, Asked, Cells, wanted
 from evolvent.errors import ConfigError
 
 PROTOCOL = Protocol(rates=(0.1, 0.2), development=(100,), seeds=(0, 1, 2), panel=4)

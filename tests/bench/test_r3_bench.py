@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from benchmarks.r3 import __main__ as r3
-from benchmarks.r3.__main__ import QUICK, Cells, average, report, studied, tuning
+from benchmarks.r3.__main__ import QUICK, average, report
 from benchmarks.r3.bases import base_of, untrained
 from benchmarks.r3.protocol import METHODS, PANELS, Cell, panel
+from benchmarks.r3.schedule import Cells, studied, tuning
 from evolvent.errors import ConfigError
 
 SMALL = replace(

@@ -124,3 +124,9 @@ def test_summary_of_a_study_stands_beside_its_folder_in_results(tmp_path):
 def test_every_committed_cell_is_in_an_archive():
     loose = [path for pattern in study._LOOSE for path in RESULTS.glob(f"*/{pattern}")]
     assert not loose, "pack them: python -m benchmarks.study --pack FOLDER"
+
+
+def test_work_for_processes_is_not_in_a_main_module():
+    """A spawned process does not import a package's `__main__`, so it cannot unpickle a function of it."""
+    mains = sorted(RESULTS.parent.glob("*/__main__.py"))
+    assert mains and not [path for path in mains if "run_in_processes(" in path.read_text(encoding="utf-8")]
